@@ -134,7 +134,6 @@ def _policies() -> list[str]:
 
 def _keys() -> list[str]:
     """Returns "path=" of every key that some policy reads."""
-    from ding_lite.tools.key_reference import documented_keys
+    from ding_lite.tools.key_reference import keys_of_policies
 
-    keys = [key for name in _policies() for key in documented_keys({"policy": {"type": name}})]
-    return list(dict.fromkeys(f"{key.path}=" for key in keys if not key.key.fixed_because))
+    return [f"{path}=" for path in keys_of_policies(_policies())]

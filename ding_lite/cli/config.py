@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 import textwrap
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ding_lite.cli.common import Once, add_config_options, config_of, path_text
@@ -13,7 +14,7 @@ from ding_lite.errors import ConfigError
 
 if TYPE_CHECKING:
     from ding_lite.config.compile import Config
-    from ding_lite.tools.key_reference import DocumentedKey
+    from ding_lite.config.schema import Key
 
 SUMMARY = "show every key of a config, its value and its source"
 DESCRIPTION = """\
@@ -89,12 +90,12 @@ def _explain(text: str, config: Config) -> int:
     """Prints the keys of a config that a text names, with their values."""
     from ding_lite.config.schema import leaves
     from ding_lite.config.values import plain
-    from ding_lite.tools.key_reference import documented_keys
+    from ding_lite.tools.key_reference import keys_of
 
     values = dict(leaves(plain(config.values)))
-    documented = [entry for entry in documented_keys(config.values) if entry.path in values]
-    for entry in _named(text, documented, [config.values.policy.type]):
-        _print_key(entry, repr(values[entry.path]))
+    keys = {path: key for path, key in keys_of(config.values).items() if path in values}
+    for path in _named(text, keys):
+        _print_key(path, keys[path], repr(values[path]))
     return 0
 
 
@@ -103,57 +104,38 @@ def _explain_defaults(text: str, policies: list[str]) -> int:
     from ding_lite.tools.key_reference import POLICIES, defaults_of, keys_of_policies
 
     policies = policies or list(POLICIES)
-    keys = {path: key.by_policy for path, key in keys_of_policies(policies).items()}
-    for entry in _named(text, [next(iter(key.values())) for key in keys.values()], policies):
-        key = keys[entry.path]
-        (first, _), *others = defaults_of(key).items()
+    keys = keys_of_policies(policies)
+    for path in _named(text, {path: next(iter(key.values())) for path, key in keys.items()}):
+        (first, _), *others = defaults_of(keys[path]).items()
         default = ", ".join([first, *(f"{' and '.join(names)}: {value}" for value, names in others)])
-        _print_key(entry, default, "" if len(key) == len(policies) else f"; only {' and '.join(key)}")
+        only = "" if len(keys[path]) == len(policies) else f"; only {' and '.join(keys[path])}"
+        _print_key(path, next(iter(keys[path].values())), default, only)
     return 0
 
 
-def _named(text: str, documented: list[DocumentedKey], policies: list[str]) -> list[DocumentedKey]:
+def _named(text: str, keys: Mapping[str, Key]) -> list[str]:
     """Returns the keys with a text in their path, of another library's word for them, or explained by it.
 
     Raises:
         ConfigError: if there is none.
     """
     from ding_lite.config.schema import paths_named
-    from ding_lite.config.sections import schema_of
 
-    word = text.replace("-", "_")
-    meant = {
-        path for name in policies for path in paths_named(word, schema_of({"policy": {"type": name}})[0])
-    }
-    keys = (
-        [entry for entry in documented if text in entry.path]
-        or [entry for entry in documented if entry.path in meant]
-        or [entry for entry in documented if text.lower() in entry.sentences.lower()]
+    found = (
+        [path for path in keys if text in path]
+        or paths_named(text.replace("-", "_"), dict(keys))
+        or [path for path, key in keys.items() if text.lower() in key.doc.lower()]
     )
-    if not keys:
+    if not found:
         raise ConfigError(
-            f"--explain: no key contains {text!r}, and no explanation; {_where_to_look(text, policies)}"
+            f"--explain: no key contains {text!r}, and no explanation; `ding-lite config -c NAME` lists all"
         )
-    return keys
+    return found
 
 
-def _where_to_look(text: str, policies: list[str]) -> str:
-    """Returns what to do about a text that names no key of some policies."""
-    from ding_lite.tools.key_reference import keys_of_policies
+def _print_key(path: str, key: Key, value: str, note: str = "") -> None:
+    from ding_lite.tools.key_reference import rules, sentences
 
-    others = {
-        name
-        for path, key in keys_of_policies().items()
-        for name in key.free()
-        if text in path and name not in policies
-    }
-    if not others:
-        return "`ding-lite config -c NAME` lists all"
-    return f"{' and '.join(sorted(others))} have one, which `ding-lite config --explain {text}` explains"
-
-
-def _print_key(entry: DocumentedKey, value: str, note: str = "") -> None:
-    rules = f"{entry.type}, {entry.range}" if entry.range else entry.type
-    print(f"{entry.path} = {value}    ({rules}{note})")
-    for line in textwrap.wrap(entry.sentences, 100):
+    print(f"{path} = {value}    ({rules(key)}{note})")
+    for line in textwrap.wrap(sentences(key), 100):
         print(f"    {line}")

@@ -144,15 +144,13 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
     from ding_lite.tools.search import parse_searches
 
     schema = {
-        "search": Key({}, (dict,)),
-        "trials": Key(DEFAULT_TRIALS, (int,), low=1),
-        "seeds": Key([], (list,), low=0),
+        "search": Key({}),
+        "trials": Key(DEFAULT_TRIALS, low=1),
+        "seeds": Key([], list[int], low=0),
     }
     with stdout_to_stderr(args.json):
         in_file = read_sweep(find_config(args.config)) if args.config else {}
     values, faults = check(in_file, schema, "sweep")
-    if not all(isinstance(seed, int) for seed in values.get("seeds", [])):
-        faults.append("sweep.seeds: expected whole numbers")
     if faults:
         raise ConfigError("\n  ".join(["the sweep has a fault:", *faults]))
     args.seeds = args.seeds or values.get("seeds")

@@ -13,7 +13,6 @@ import itertools
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +35,12 @@ from ding_lite.config.files import (
 )
 from ding_lite.config.named_classes import names_of
 from ding_lite.config.registry import POLICY_REGISTRY, env_name, modules_of, name_of
-from ding_lite.config.schema import as_schema, check, default_values, leaves
+from ding_lite.config.schema import as_schema, check, default_values, leaves, without_effect
 from ding_lite.config.sections import (
     RUN_CONFIG,
     below_runs,
     cross_checks,
     device_contradicts,
-    other_policies_with,
     schema_of,
 )
 from ding_lite.config.values import decode, encode, plain
@@ -166,7 +164,7 @@ def compile_config(
     origins = f"{origin} with the command line" if overrides and origin != COMMAND_LINE else origin
     _refuse(origins, list(_key_faults(user)))
     schema, faults = schema_of(user, folder)
-    values, value_faults = check(user, schema, elsewhere=partial(other_policies_with, user))
+    values, value_faults = check(user, schema)
     faults = faults_of_pair + faults + value_faults
     if not faults:
         values = _merge(default_values(schema), values)
@@ -174,6 +172,8 @@ def compile_config(
         faults = [f"{fault}; it is the default in the `config` of a class" for fault in by_default]
     if not faults:
         faults = cross_checks(values) + POLICY_REGISTRY.get(values["policy"]["type"]).config_faults(values)
+        idle, idle_notes = _without_effect(values, schema)
+        faults, notes = faults + idle, (*notes, *idle_notes)
     beside = [note for note in notes if note.startswith("warning: ")]
     if is_main_alone(user):
         beside.append(f"it looks like DI-engine's {MAIN} without its {CREATE}: pass both, {PAIR}")
@@ -364,6 +364,16 @@ def _equal(one: Any, other: Any) -> bool:
     """Returns whether two values are equal; NaN is equal to itself."""
     one, other = encode(one), encode(other)
     return bool(one == other) or repr(one) == repr(other)
+
+
+def _without_effect(values: Mapping[str, Any], schema: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Returns ``(faults, notes)`` about the keys of a complete config that have no effect."""
+    policy, of_policy = values["policy"], schema["policy"]
+    own = {name: rule for name, rule in of_policy.items() if name not in ("model", "intrinsic")}
+    of_model = of_policy["model"] if isinstance(of_policy["model"], dict) else {}
+    sections = ((policy, own, "policy"), (policy["model"], of_model, "policy.model"))
+    found = [without_effect(*section) for section in sections]
+    return [line for faults, _ in found for line in faults], [line for _, notes in found for line in notes]
 
 
 def _merge(defaults: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

@@ -45,15 +45,13 @@ BUFFER = "policy.other.replay_buffer"
 SAME = (
     "exp_name",
     *_paths("env", "collector_env_num evaluator_env_num n_evaluator_episode"),
-    *_paths("policy", "on_policy action_space multi_agent multi_gpu bp_update_sync traj_len_inf"),
-    *_paths("policy", "priority priority_IS_weight transition_with_policy_data"),
+    *_paths("policy", "on_policy action_space multi_gpu"),
     *_paths("policy.learn", "batch_size learning_rate value_weight entropy_weight clip_ratio adv_norm"),
-    *_paths("policy.learn", "resume_training"),
-    *_paths("policy.collect", "n_sample n_episode unroll_len discount_factor gae_lambda"),
-    *_paths("policy.model", "type action_space norm_type"),
+    *_paths("policy.collect", "n_sample unroll_len discount_factor gae_lambda"),
+    *_paths("policy.model", "type action_space"),
     *_paths("policy.model", "sigma_type fixed_sigma_value bound_type"),
 )
-PPO_LEARN = _paths("policy.learn", "value_norm ppo_param_init grad_clip_type grad_clip_value")
+PPO_LEARN = _paths("policy.learn", "value_norm grad_clip_type grad_clip_value")
 AUXILIARY = _paths("policy.learn", "aux_train_epoch aux_bc_weight")
 # Paths with the same meaning that only the code of some policies reads, in DI-engine 0.5.3 or later.
 SAME_BY_POLICY = {
@@ -75,10 +73,23 @@ SAME_BY_POLICY = {
     "ppg_offpolicy": (
         *AUXILIARY,
         *_paths("policy.learn", "value_norm update_per_collect"),  # DI-engine never normalises its values
-        f"{BUFFER}.multi_buffer",
         *_paths(f"{BUFFER}.policy", "replay_buffer_size max_use"),
         *_paths(f"{BUFFER}.value", "replay_buffer_size max_use"),
     ),
+}
+# Keys that have one value here, and why.
+FIXED = {
+    "policy.priority": (False, "transitions are drawn without priorities"),
+    "policy.priority_IS_weight": (False, "transitions are drawn without priorities"),
+    "policy.transition_with_policy_data": (True, "log_prob is always stored"),
+    "policy.bp_update_sync": (True, "gradients are averaged over the ranks at every minibatch"),
+    "policy.traj_len_inf": (False, "rollouts have a fixed length"),
+    "policy.multi_agent": (False, "multi-agent training is not built"),
+    "policy.collect.n_episode": (None, "rollouts have n_sample transitions"),
+    "policy.learn.resume_training": (False, "a run is resumed with --resume"),
+    "policy.learn.ppo_param_init": (True, "write policy.model.init='torch' for torch's own"),
+    "policy.model.norm_type": (None, "networks have no normalisation layers"),
+    f"{BUFFER}.multi_buffer": (True, "PPG has two buffers, or one for both if their limits are equal"),
 }
 # Switches that are on in DI-engine, and off by default here.
 ON = {
@@ -209,6 +220,10 @@ class _Conversion:
             self.read.add(path)
             if path in self.left:
                 self.set(path, self.take(path))
+        for path, (accepted, reason) in FIXED.items():
+            value = self.take(path, accepted)
+            if value != accepted:
+                self.refuse(path, f"only {accepted!r} is accepted, got {value!r}: {reason}")
         for path in ON.get(self.policy, ()):
             if self.get(path) is None:
                 self.set(path, True)

@@ -1,4 +1,4 @@
-"""The schema of a config: the default, type and range of each key, and the check against them.
+"""The schema of a config: default, type, range and meaning of each key, and the check against them.
 
 A class declares its keys in a nested dict named ``config``. A leaf of it is either a plain default, whose
 type the value must have, or a :class:`Key` with more rules. The dicts are merged along the bases of the
@@ -12,54 +12,98 @@ import dataclasses
 import difflib
 import inspect
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
-
-from ding_lite.config.other_names import ADVICE, NOTES, SYNONYMS
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
 MAX_NAMES = 8  # names of keys in one message
+DROPPED: Any = object()  # as a value of a subclass's ``config``: the key of its base does not exist here
+Name = str | Callable  # a registered name, "package.module:Name", or in Python the class or function itself
+
+# Words of Stable-Baselines3, CleanRL and rsl_rl, with the name of the key, or the end of its path.
+SYNONYMS = {
+    "gamma": "discount_factor",
+    "lam": "gae_lambda",
+    "n_steps": "n_sample",
+    "num_steps": "n_sample",
+    "num_steps_per_env": "n_sample",
+    "total_timesteps": "max_env_step",
+    "lr": "learning_rate",
+    "minibatch_size": "batch_size",
+    "n_epochs": "epoch_per_collect",
+    "update_epochs": "epoch_per_collect",
+    "num_learning_epochs": "epoch_per_collect",
+    "ent_coef": "entropy_weight",
+    "entropy_coef": "entropy_weight",
+    "vf_coef": "value_weight",
+    "value_loss_coef": "value_weight",
+    "clip_range": "clip_ratio",
+    "clip_coef": "clip_ratio",
+    "clip_param": "clip_ratio",
+    "max_grad_norm": "grad_clip_value",
+    "norm_adv": "adv_norm",
+    "anneal_lr": "lr_schedule",
+    "num_envs": "collector_env_num",
+    "n_envs": "collector_env_num",
+    "net_arch": "encoder_hidden_size_list",
+    "features_extractor_class": "model.encoder",
+}
 
 
 @dataclass(frozen=True)
 class Key:
-    """One key of a config: its default, and the rules for its values.
+    """One key of a config: everything about it.
 
     Attributes:
         default: the value of a config that does not have the key.
-        kind: the accepted types; empty: the type of the default, or any type if the default is None.
-        item: the type of each item of a list; None: any.
+        type: an annotation, such as ``int | None``, ``Literal["a", "b"]`` or ``list[int]``; None: the type of
+            the default, or any if that is None.
         low, high: inclusive bounds of a number, or of each item of a list.
         above, below: exclusive bounds.
-        choices: accepted values; with ``kind``, in addition to the values of these types.
-        optional: whether None is accepted too; it always is if it is the default.
-        fixed_because: why only the default is accepted. For keys of DI-engine that exist here for
-            compatibility only; they are not part of the complete config.
-        faults: returns further faults of ``(value, path)``, one message each. needs: what gives the key an
-        effect, by the paths of other keys of its section: "a.b" (set), "not a.b",
-            "a.b=value", or several of these with " or " between them.
+        needs: what gives the key an effect, by the paths of other keys of its section: "a.b" (set),
+            "not a.b", "a.b=value", or several of these with " or " between them.
+        strict: whether a value without effect is an error; else it is a note.
+        faults: returns further faults of ``(value, path)``, one message each.
+        doc: what the key does.
     """
 
     default: Any
-    kind: tuple[type, ...] = ()
-    item: type | None = None
+    type: Any = None
+    _: dataclasses.KW_ONLY
     low: float | None = None
     high: float | None = None
     above: float | None = None
     below: float | None = None
-    choices: tuple[Any, ...] = ()
-    optional: bool = False
-    fixed_because: str = ""
-    faults: Callable[[Any, str], list[str]] | None = None
     needs: str = ""
+    strict: bool = False
+    faults: Callable[[Any, str], list[str]] | None = None
+    doc: str = ""
+
+    def __post_init__(self) -> None:
+        if self.type is None:
+            object.__setattr__(self, "type", Any if self.default is None else type(self.default))
 
     @property
-    def kinds(self) -> tuple[type, ...]:
-        """Returns the accepted types; empty if any type is accepted."""
-        return self.kind or (() if self.default is None else (type(self.default),))
+    def range(self) -> str:
+        """The bounds in words, such as "at least 1"; "" without bounds."""
+        bounds = (
+            (self.low, "at least"),
+            (self.above, "above"),
+            (self.high, "at most"),
+            (self.below, "below"),
+        )
+        given = [(bound, word) for bound, word in bounds if bound is not None]
+        return " and ".join(
+            f"{word} {bound:{',' if isinstance(bound, int) else ',g'}}" for bound, word in given
+        )
 
 
 Schema = dict[str, Any]  # nested; every leaf is a Key
+
+
+class Choice(dict):
+    """As an annotation: ``{"type": name, **arguments}``, or the name alone."""
 
 
 def merged_config(cls: type) -> Schema:
@@ -73,6 +117,78 @@ def merged_config(cls: type) -> Schema:
 def as_schema(config: Mapping[str, Any]) -> Schema:
     """Returns a nested dict of defaults as a schema; ``{}`` becomes a key that takes a dict with any keys."""
     return _overlay({}, config)
+
+
+def _overlay(base: Schema, config: Mapping[str, Any]) -> Schema:
+    """Returns the schema ``base`` with the keys and defaults of ``config`` added or replaced."""
+    merged = dict(base)
+    for name, value in config.items():
+        inherited = merged.get(name)
+        if value is DROPPED:
+            merged.pop(name, None)
+        elif isinstance(value, Key):
+            merged[name] = value
+        elif isinstance(value, Mapping) and isinstance(inherited, dict):
+            merged[name] = _overlay(inherited, value)
+        elif isinstance(inherited, Key) and not isinstance(value, Mapping):
+            merged[name] = _with_default(inherited, value)
+        elif isinstance(value, Mapping) and value:
+            merged[name] = _overlay({}, value)
+        else:
+            merged[name] = Key(value)
+    return merged
+
+
+def _with_default(key: Key, value: Any) -> Key:
+    """Returns ``key`` with another default, whose type is accepted from then on."""
+    try:
+        return dataclasses.replace(key, default=fitted(value, key.type))
+    except TypeError:
+        return dataclasses.replace(key, default=value, type=key.type | type(value))
+
+
+def default_values(schema: Schema) -> dict[str, Any]:
+    """Returns all defaults as a nested dict."""
+    return {
+        name: default_values(key) if isinstance(key, dict) else copy.deepcopy(key.default)
+        for name, key in schema.items()
+    }
+
+
+def leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields ``("a.b.c", leaf)`` for every leaf of a nested dict; an empty dict is a leaf."""
+    for name, value in tree.items():
+        where = f"{path}.{name}" if path else str(name)
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, where)
+        else:
+            yield where, value
+
+
+def without_effect(values: Mapping[str, Any], schema: Schema, path: str) -> tuple[list[str], list[str]]:
+    """Returns ``(faults, notes)`` about the keys that were changed although they have no effect.
+
+    Args:
+        values: a complete section.
+        schema: of the section.
+        path: of the section.
+    """
+    found = dict(leaves(values))
+    faults: list[str] = []
+    notes: list[str] = []
+
+    def holds(need: str) -> bool:
+        name, _, expected = need.removeprefix("not ").partition("=")
+        value = found.get(name)
+        return (str(value) == expected if expected else bool(value)) != need.startswith("not ")
+
+    for name, key in leaves(schema):
+        if key.needs and found[name] != key.default and not any(map(holds, key.needs.split(" or "))):
+            without, word = key.needs.removeprefix("not "), "with" if "not " in key.needs else "without"
+            needed = without.replace(" or ", f" or {path}.")
+            line = f"{path}.{name}={found[name]}: no effect {word} {path}.{needed}"
+            (faults if key.strict else notes).append(line)
+    return faults, notes
 
 
 def arguments_of(factory: Callable[..., Any], given: int = 1) -> Schema | None:
@@ -94,120 +210,112 @@ def arguments_of(factory: Callable[..., Any], given: int = 1) -> Schema | None:
     return schema
 
 
-def argument_faults(
-    factory: Callable[..., Any], arguments: Mapping[str, Any], own: Collection[str] = ()
-) -> list[str]:
-    """Returns why ``factory`` does not accept the keyword arguments, one message each.
-
-    Args:
-        factory: a class or function, whose first argument the library passes.
-        arguments: from a config.
-        own: names of ``arguments`` that the library has set; the message does not offer them.
-    """
+def argument_faults(factory: Callable[..., Any], arguments: Mapping[str, Any]) -> list[str]:
+    """Returns why ``factory``, whose first argument the library passes, does not accept keyword arguments."""
     schema = arguments_of(factory)
     faults = [] if schema is None else check(arguments, schema)[1]
-    known = {name: value for name, value in arguments.items() if schema is None or name in schema}
-    try:
-        signature = inspect.signature(factory)
-    except ValueError:  # a built-in callable without a signature
-        return faults
-    try:
-        signature.bind(None, **known)
-    except TypeError as error:
-        faults = [str(error), *faults]
-    takes = [name for name in list(signature.parameters)[1:] if name not in own]
-    return [*faults, f"it takes {', '.join(takes) or 'no arguments'}"] if faults else []
+    if not faults:
+        try:
+            inspect.signature(factory).bind(None, **arguments)
+        except TypeError as error:
+            return [str(error)]
+        except ValueError:  # a built-in callable without a signature
+            return []
+    return faults
 
 
-def _overlay(base: Schema, config: Mapping[str, Any]) -> Schema:
-    """Returns the schema ``base`` with the keys and defaults of ``config`` added or replaced."""
-    merged = dict(base)
-    for name, value in config.items():
-        inherited = merged.get(name)
-        if isinstance(value, Key):
-            merged[name] = value
-        elif isinstance(inherited, Key) and not (isinstance(value, Mapping) and dict not in inherited.kinds):
-            merged[name] = _with_default(inherited, value)
-        elif isinstance(value, Mapping) and value:
-            merged[name] = _overlay(inherited if isinstance(inherited, dict) else {}, value)
-        elif not (isinstance(inherited, dict) and isinstance(value, Mapping)):
-            merged[name] = Key(value)
-    return merged
+def fitted(value: Any, annotation: Any) -> Any:
+    """Returns a value in the type of an annotation.
 
+    It is converted only without loss: 64.0 to 64, 1 to 1.0, a tuple to a list, a text to a list of it.
 
-def _with_default(key: Key, value: Any) -> Key:
-    """Returns ``key`` with another default; if its type is not accepted yet, it is added to the types."""
-    kinds = key.kinds
-    if float in kinds and type(value) is int:
-        value = float(value)
-    if key.choices or value is None or type(value) in kinds:
-        return dataclasses.replace(key, default=value, kind=key.kind if key.choices else kinds)
-    return dataclasses.replace(key, default=value, kind=(*kinds, type(value)))
-
-
-def default_values(schema: Schema) -> dict[str, Any]:
-    """Returns all defaults as a nested dict, without the keys that have ``fixed_because``."""
-    return {
-        name: default_values(key) if isinstance(key, dict) else copy.deepcopy(key.default)
-        for name, key in schema.items()
-        if isinstance(key, dict) or not key.fixed_because
-    }
-
-
-def leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields ``("a.b.c", leaf)`` for every leaf of a nested dict; an empty dict is a leaf."""
-    for name, value in tree.items():
-        where = f"{path}.{name}" if path else str(name)
-        if isinstance(value, Mapping) and value:
-            yield from leaves(value, where)
-        else:
-            yield where, value
-
-
-def without_effect(values: Mapping[str, Any], cls: type, path: str) -> list[tuple[str, str]]:
-    """Returns the keys that were changed although they have no effect, each as a line and what it needs.
-
-    Args:
-        values: the complete section that ``cls`` has declared.
-        cls: with the ``config``.
-        path: of the section.
+    Raises:
+        TypeError: if it is of another type.
     """
-    found = dict(leaves(values))
+    kind, parts = get_origin(annotation) or annotation, get_args(annotation)
+    if kind in (Union, UnionType):
+        for part in sorted(parts, key=lambda part: part is not type(value)):
+            try:
+                return fitted(value, part)
+            except TypeError:
+                continue
+    elif kind is Literal:
+        for choice in parts:
+            if type(value) is type(choice) and value == choice:
+                return choice
+    elif kind is list and isinstance(value, (list, tuple, str)):
+        items = [value] if isinstance(value, str) else value
+        return [fitted(item, parts[0]) if parts else copy.deepcopy(item) for item in items]
+    elif kind is Choice and isinstance(value, str):
+        return {"type": value}
+    elif kind in (dict, Choice) and isinstance(value, Mapping):
+        return copy.deepcopy(dict(value))
+    elif kind is Any or type(value) is kind:
+        return value
+    elif kind in (int, float) and type(value) in (int, float) and _is_same(value, kind):
+        return kind(value)
+    elif kind is Callable and callable(value):
+        return value
+    raise TypeError(f"expected {in_words(annotation)}, got {_show(value)}")
 
-    def holds(need: str) -> bool:
-        name, _, expected = need.removeprefix("not ").partition("=")
-        value = found.get(name)
-        return (str(value) == expected if expected else bool(value)) != need.startswith("not ")
 
-    notes = []
-    for name, key in leaves(merged_config(cls)):
-        if (
-            not key.needs
-            or found.get(name, key.default) == key.default
-            or any(map(holds, key.needs.split(" or ")))
-        ):
-            continue
-        without, word = key.needs.removeprefix("not "), "with" if key.needs.startswith("not ") else "without"
-        effect = f"no effect {word} {path}.{without.replace(' or ', f' or {path}.')}"
-        notes.append((f"{path}.{name}={found[name]}: {effect}", key.needs))
-    return notes
+def _is_same(value: float, kind: Any) -> bool:
+    """Returns whether a number is the same as an int or a float."""
+    try:
+        return math.isnan(value) or kind(value) == value
+    except (OverflowError, ValueError):  # an infinite int, or an int beyond float
+        return False
+
+
+WORDS: dict[Any, str] = {
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    list: "a list",
+    dict: "a dict",
+    Choice: 'a dict with "type"',
+    Callable: "a class",
+    NoneType: "None",
+    Any: "any value",
+}
+
+
+def in_words(annotation: Any) -> str:
+    """Returns the values that an annotation accepts, such as "a whole number or None"."""
+    *others, last = _words(annotation)
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def _words(annotation: Any) -> list[str]:
+    kind, parts = get_origin(annotation) or annotation, get_args(annotation)
+    if kind in (Union, UnionType):
+        return [word for part in parts for word in _words(part)]
+    if kind is bool:
+        return ["True", "False"]
+    if kind is Literal:
+        return [repr(choice) for choice in parts]
+    if kind is list and parts:
+        return [f"a list of {in_words(parts[0]).removeprefix('a ')}s"]
+    return [WORDS.get(kind) or f"a {kind.__name__}"]
+
+
+def _choices(annotation: Any) -> list[str]:
+    """Returns the texts among the literals of an annotation."""
+    if get_origin(annotation) is Literal:
+        return [choice for choice in get_args(annotation) if isinstance(choice, str)]
+    return [choice for part in get_args(annotation) for choice in _choices(part)]
 
 
 def check(
-    user: Mapping[str, Any],
-    schema: Schema,
-    path: str = "",
-    root: Schema | None = None,
-    elsewhere: Callable[[str], str] = lambda path: "",
+    user: Mapping[str, Any], schema: Schema, path: str = "", root: Schema | None = None
 ) -> tuple[dict[str, Any], list[str]]:
     """Checks the part of a config that the user wrote.
 
     Args:
-        user: nested dict.
+        user: nested dict. A text in the place of a section with a key ``type`` is that type.
         schema: of ``user``.
         path: of ``user`` in the whole config, for the messages.
         root: the schema in which unknown keys are looked up; None: ``schema``.
-        elsewhere: says what has the key of a path that this schema lacks; "" if nothing has it.
 
     Returns:
         ``(values, faults)``: ``user`` converted to the declared types, and one message for each fault.
@@ -219,25 +327,28 @@ def check(
         value = without_numpy(value)
         where = f"{path}.{name}" if path else str(name)
         rule = schema.get(name)
-        if rule is None:
-            meant = elsewhere(where) or _meant(str(name), value, path, schema, root)
-            faults.append(f"{f'{path}: ' if path else ''}unknown key {str(name)!r}; {meant}")
-        elif isinstance(rule, dict):
+        if isinstance(rule, dict):
+            value = {"type": value} if isinstance(value, str) and "type" in rule else value
             if isinstance(value, Mapping):
-                values[name], section_faults = check(value, rule, where, root, elsewhere)
+                values[name], section_faults = check(value, rule, where, root)
                 faults += section_faults
             else:
-                faults.append(
-                    f"{where}: expected a dict, got {_show(value)}; {_keys_that_take(value, where, rule)}"
-                )
+                faults.append(f"{where}: a section, with the keys {_listed(rule, where)}; got {_show(value)}")
+        elif rule is None:
+            meant = _meant(str(name), path, schema, root)
+            faults.append(f"{f'{path}: ' if path else ''}unknown key {str(name)!r}; {meant}")
         else:
-            values[name], fault = _check_value(value, rule)
-            if fault:
-                faults.append(f"{where}: {fault}")
-            elif rule.fixed_because:
-                del values[name]
-            elif rule.faults is not None:
-                faults += rule.faults(values[name], where)
+            try:
+                values[name] = fitted(value, rule.type)
+            except TypeError as error:
+                text = value.__name__ if isinstance(value, type) else str(value)  # torch.nn.ReLU means "relu"
+                close = difflib.get_close_matches(text.lower(), _choices(rule.type), n=1)
+                faults.append(f"{where}: {error}{f'; did you mean {close[0]!r}?' if close else ''}")
+                continue
+            fault = _range_fault(values[name], rule)
+            faults += (
+                [f"{where}: {fault}"] if fault else rule.faults(values[name], where) if rule.faults else []
+            )
     return values, faults
 
 
@@ -250,189 +361,52 @@ def without_numpy(value: Any) -> Any:
     return value.item() if is_scalar else value
 
 
-def _meant(name: str, value: Any, path: str, schema: Schema, root: Schema) -> str:
-    """Returns what was probably meant by an unknown key, for its message."""
-    same_name = paths_named(name, root)
-    if same_name:
-        key = SYNONYMS.get(name, name).rpartition(".")[2]
-        return f"{key!r} exists at {' and '.join(same_name[:3])}{NOTES.get(name, '')}"
-    if name in ADVICE:
-        return ADVICE[name]
-    sections = [(where, keys) for where, keys in _sections(root) if where.rpartition(".")[2] == name]
-    if sections:
-        return _keys_that_take(value, *sections[0])
-    close_here = difflib.get_close_matches(name, [str(key) for key in schema], n=1, cutoff=0.75)
-    if close_here:
-        return f"did you mean {close_here[0]!r}?"
-    path_of = {leaf.split(".")[-1]: leaf for leaf, _ in leaves(root)}
-    words = {word: paths[0] for word in SYNONYMS if (paths := paths_named(word, root))}
-    close_elsewhere = difflib.get_close_matches(name, {**words, **path_of}, n=1, cutoff=0.7)
-    if close_elsewhere:
-        (close,) = close_elsewhere
-        return (
-            f"did you mean {path_of[close]!r}?"
-            if close in path_of
-            else (f"did you mean {close!r}? It is {words[close]} here{NOTES.get(close, '')}")
+def _range_fault(value: Any, key: Key) -> str:
+    """Returns why a value is outside of the range of its key, or "". Numbers must be finite."""
+    for number in value if isinstance(value, list) else [value]:
+        if isinstance(number, bool) or not isinstance(number, (int, float)):
+            continue
+        inside = (
+            (key.low is None or number >= key.low)
+            and (key.high is None or number <= key.high)
+            and (key.above is None or number > key.above)
+            and (key.below is None or number < key.below)
         )
-    return f"known here: {_listed(sorted(map(str, schema)), path)}"
+        if not inside:
+            return f"expected a number {key.range}, got {number!r}"
+        if isinstance(number, float) and not math.isfinite(number):
+            return f"expected a finite number, got {number!r}"
+    return ""
+
+
+def _meant(name: str, path: str, schema: Schema, root: Schema) -> str:
+    """Returns what was probably meant by an unknown key, for its message."""
+    if same_name := paths_named(name, root):
+        return f"{name!r} is {' or '.join(same_name[:3])} here"
+    if close := difflib.get_close_matches(name, map(str, schema), n=1, cutoff=0.75):
+        return f"did you mean {close[0]!r}?"
+    path_of = {leaf.split(".")[-1]: leaf for leaf, _ in leaves(root)}
+    if close := difflib.get_close_matches(name, [*path_of, *SYNONYMS], n=1, cutoff=0.75):
+        return f"did you mean {path_of.get(close[0]) or SYNONYMS[close[0]]!r}?"
+    return f"known here: {_listed(schema, path)}"
 
 
 def paths_named(name: str, schema: Schema) -> list[str]:
     """Returns the paths of the keys that have a name, or that a word of another library means."""
-    all_paths = [leaf for leaf, _ in leaves(schema)]
     translated = SYNONYMS.get(name, name)
-    same_name = [leaf for leaf in all_paths if f".{leaf}".endswith(f".{translated}")]
-    if not same_name and name in SYNONYMS:  # PPG has the key once for each network
-        same_name = [leaf for leaf in all_paths if leaf.endswith(f"_{translated}")]
-    return same_name
+    paths = [f".{path}" for path, _ in leaves(schema)]
+    found = [path for path in paths if path.endswith(f".{translated}")]
+    # PPG has some keys once for each network: actor_epoch_per_collect, critic_epoch_per_collect.
+    return [path[1:] for path in found or [path for path in paths if path.endswith(f"_{translated}")]]
 
 
-def _listed(names: Sequence[str], path: str) -> str:
+def _listed(schema: Schema, path: str) -> str:
     """Returns the names of the keys at ``path`` as a list; of many, the first and where the others are."""
-    if not names:
-        return "no keys"
+    names = sorted(map(str, schema))
     if len(names) <= MAX_NAMES:
-        return ", ".join(names)
-    shown = ", ".join(names[:MAX_NAMES])
-    command = f"ding-lite config -c FILE --explain {path}" if path else "ding-lite config -c FILE"
-    return f"{shown}, and {len(names) - MAX_NAMES} more (`{command}` has all)"
-
-
-def _sections(schema: Schema, path: str = "") -> Iterator[tuple[str, Schema]]:
-    """Yields the path and the keys of every section below ``schema``."""
-    for name, rule in schema.items():
-        if isinstance(rule, dict):
-            where = f"{path}.{name}" if path else name
-            yield where, rule
-            yield from _sections(rule, where)
-
-
-def _keys_that_take(value: Any, path: str, section: Schema) -> str:
-    """Returns what to write for a value that was given for a whole section."""
-    rules = {name: rule for name, rule in section.items() if isinstance(rule, Key) and not rule.fixed_because}
-    fitting = [name for name, rule in rules.items() if not _check_value(value, rule)[1]]
-    if isinstance(value, str) and "type" in fitting:
-        fitting = ["env_id"] if "env_id" in fitting and ":" not in value else ["type"]
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)  # it fits many keys
-    if not fitting or is_number or isinstance(value, Mapping):
-        return f"{path} is a section, with the keys {_listed(list(map(str, section)), path)}"
-    return f"write {' or '.join(f'{path}.{name}={value!r}' for name in fitting[:3])}"
-
-
-def _check_value(value: Any, key: Key) -> tuple[Any, str]:
-    """Returns ``(value converted to a declared type, fault)``; the fault is "" if there is none."""
-    if key.fixed_because:
-        return value, "" if value == key.default else (
-            f"only {_show(key.default)} is accepted, got {_show(value)}: {key.fixed_because}"
-        )
-    if value is None and (key.optional or key.default is None):
-        return None, ""
-    if any(value is choice or (type(value) is type(choice) and value == choice) for choice in key.choices):
-        return value, ""
-    if key.choices and not key.kind:
-        wanted = ", ".join(map(str, key.choices))
-        return value, f"expected one of {wanted}, got {value!r:.60}{_hint(value, key)}"
-    if not key.kinds:
-        return value, ""
-    converted, fault = _convert(value, key)
-    if fault:
-        return value, fault
-    if isinstance(converted, (Mapping, type)) or callable(converted):
-        return converted, ""
-    in_list = isinstance(converted, list)
-    for item in converted if in_list else [converted]:
-        fault = _range_fault(item, key, in_list)
-        if fault:
-            return value, fault
-    return converted, ""
-
-
-def _convert(value: Any, key: Key) -> tuple[Any, str]:
-    """Returns ``(converted value, fault)``.
-
-    Converts only without loss: 64.0 to 64, 1 to 1.0, a tuple to a list.
-    """
-    kinds = key.kinds
-    if list in kinds and isinstance(value, (list, tuple)) and key.item is not None:
-        found = [_convert(item, Key(None, (key.item,))) for item in value]
-        fault = next((f"in the list: {fault}" for _, fault in found if fault), "")
-        return [item for item, _ in found], fault
-    if type(value) in kinds:
-        return (copy.deepcopy(value) if isinstance(value, (list, dict)) else value), ""
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        if float in kinds and _same_as_float(value):
-            return float(value), ""
-        if int in kinds and float(value).is_integer():
-            return int(value), ""
-    if list in kinds and isinstance(value, tuple):
-        return list(value), ""
-    if dict in kinds and isinstance(value, Mapping):
-        return copy.deepcopy(dict(value)), ""
-    if object in kinds:
-        return value, ""
-    names = {int: "a whole number", float: "a number"}
-    wanted = " or ".join(
-        [*(names.get(kind, f"a {kind.__name__}") for kind in kinds), *map(repr, key.choices)]
-    )
-    return value, f"expected {wanted}, got {_show(value)}{_hint(value, key)}"
-
-
-def _hint(value: Any, key: Key) -> str:
-    """Returns what to write in place of a value that a key does not accept, or ""."""
-    if list in key.kinds and key.item in (int, float) and isinstance(value, (int, float)):
-        return f"; write [{value!r}]"
-    if isinstance(value, type):  # such as torch.nn.ReLU
-        value = value.__name__
-    if not isinstance(value, str):
-        return ""
-    if not {int, float}.isdisjoint(key.kinds) and _is_number(value):
-        return " (a number is written without quotes)"
-    if list in key.kinds and key.item is str:
-        return f"; write [{value!r}]"
-    texts = [choice for choice in key.choices if isinstance(choice, str)]
-    # Choices are in small letters: "ReLU" means "relu".
-    close = difflib.get_close_matches(value.lower(), texts, n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
-
-
-def _is_number(text: str) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
-
-
-def _same_as_float(value: float) -> bool:
-    """Returns whether ``value`` is NaN or exactly representable as a float."""
-    try:
-        return math.isnan(value) or float(value) == value
-    except OverflowError:
-        return False
-
-
-def _range_fault(item: Any, key: Key, in_list: bool) -> str:
-    """Returns why ``item`` is outside of the range of ``key``, or "".
-
-    Items of a list with bounds must be numbers.
-    """
-    bounds = [
-        (key.low, lambda x, b: x >= b, "at least"),
-        (key.high, lambda x, b: x <= b, "at most"),
-        (key.above, lambda x, b: x > b, "above"),
-        (key.below, lambda x, b: x < b, "below"),
-    ]
-    if isinstance(item, bool) or not isinstance(item, (int, float)):
-        bounded = any(bound is not None for bound, _, _ in bounds)
-        return f"expected a list of numbers, got {_show(item)} in it" if in_list and bounded else ""
-    try:
-        if not math.isfinite(item):
-            return f"expected a finite number, got {item}"
-    except OverflowError:
-        return "expected a number from -1.7e+308 to 1.7e+308, got an integer beyond them"
-    if any(bound is not None and not holds(item, bound) for bound, holds, _ in bounds):
-        wanted = " and ".join(f"{word} {bound:g}" for bound, _, word in bounds if bound is not None)
-        return f"expected a number {wanted}, got {item!r}"
-    return ""
+        return ", ".join(names) or "no keys"
+    command = f"ding-lite config -c FILE --explain {path}".rstrip()
+    return f"{', '.join(names[:MAX_NAMES])}, and {len(names) - MAX_NAMES} more (`{command}`)"
 
 
 def _show(value: Any) -> str:

@@ -7,11 +7,12 @@ are declared by the environments' module and by the classes that the key ``type`
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib
 import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ding_lite.config.files import file_that_registers
 from ding_lite.config.other_names import OTHER_ALGORITHMS, OTHER_POLICIES
@@ -23,9 +24,8 @@ from ding_lite.config.registry import (
     TRACKER_REGISTRY,
     Registry,
     modules_of,
-    name_of,
 )
-from ding_lite.config.schema import Key, Schema, as_schema, leaves, merged_config
+from ding_lite.config.schema import Key, Name, Schema, as_schema, merged_config
 from ding_lite.config.user_modules import import_user_module
 from ding_lite.errors import FOREIGN, ConfigError, RegistryError, error_text
 
@@ -56,34 +56,60 @@ def below_runs(name: str) -> str:
 
 
 RUN_CONFIG: dict[str, Any] = dict(
-    # Name of the run's folder under runs/ ("runs/my_run" is the same as "my_run"); empty: derived from the
-    # environment and the policy. If the folder exists, a new run is in the next one, such as my_run_2.
-    exp_name=Key("", faults=run_name_faults),
-    seed=Key(0, low=0),  # the source of all random numbers of the run
-    max_env_step=Key(1_000_000, low=1),  # steps to train for, counted over all environments
-    max_train_iter=Key(None, (int,), low=1, optional=True),  # optimiser steps to train for
-    # Torch's CPU threads. "auto": 1 for vector observations, whose matrices are small; every core for images.
-    # The command line applies it; a pipeline in a script only with SerialPipeline(..., own_process=True).
-    num_threads=Key("auto", (int,), choices=("auto",), low=1, high=1024),
-    # Seconds after SIGTERM, SIGHUP or Ctrl-C until the command line gives up a rollout, and saves the state
-    # before it; an evaluation has half of them. Learning is always completed.
-    stop_timeout=Key(20.0, low=0.0, high=1e6),
+    exp_name=Key(
+        "",
+        faults=run_name_faults,
+        doc='name of the run\'s folder under runs/ ("runs/my_run" is the same as "my_run"); empty: derived '
+        "from the environment and the policy. If the folder exists, a new run is in the next one, such "
+        "as my_run_2",
+    ),
+    seed=Key(0, low=0, doc="the source of all random numbers of the run"),
+    max_env_step=Key(1_000_000, low=1, doc="steps to train for, counted over all environments"),
+    max_train_iter=Key(None, int | None, low=1, doc="optimiser steps to train for"),
+    num_threads=Key(
+        "auto",
+        int | Literal["auto"],
+        low=1,
+        high=1024,
+        doc='torch\'s CPU threads. "auto": 1 for vector observations, whose matrices are small; every core '
+        "for images. The command line applies it; a pipeline in a script only with SerialPipeline(..., "
+        "own_process=True)",
+    ),
+    stop_timeout=Key(
+        20.0,
+        low=0.0,
+        high=1e6,
+        doc="seconds after SIGTERM, SIGHUP or Ctrl-C until the command line gives up a rollout, and saves "
+        "the state before it; an evaluation has half of them. Learning is always completed",
+    ),
     checkpoint=dict(
-        freq=Key(50_000, low=0),  # env steps between saves of ckpt/last; 0: save at the end only
-        keep_freq=Key(0, low=0),  # env steps between snapshots ckpt/iteration_*; 0: none
-        keep=Key(3, low=1),  # number of the newest snapshots to keep
+        freq=Key(50_000, low=0, doc="env steps between saves of ckpt/last; 0: save at the end only"),
+        keep_freq=Key(0, low=0, doc="env steps between snapshots ckpt/iteration_*; 0: none"),
+        keep=Key(3, low=1, doc="number of the newest snapshots to keep"),
     ),
     logger=dict(
-        # Where the metrics are sent: names (ding-lite list trackers), "package.module:Class", or dicts
-        # {"type": ..., **arguments}. metrics.csv and episodes.csv are written with and without "csv".
-        trackers=Key(["csv", "tensorboard"], (list,), faults=TRACKER_REGISTRY.item_faults),
-        # Env steps between rows sent to trackers: at each multiple (metrics.csv has every iteration).
-        freq=Key(5_000, low=1),
-        video_freq=Key(0, low=0),  # env steps between videos of an evaluation episode; 0: none
+        trackers=Key(
+            ["csv", "tensorboard"],
+            list,
+            faults=TRACKER_REGISTRY.item_faults,
+            doc='where the metrics are sent: names (ding-lite list trackers), "package.module:Class", or '
+            'dicts {"type": ..., **arguments}. metrics.csv and episodes.csv are written with and '
+            'without "csv"',
+        ),
+        freq=Key(
+            5_000,
+            low=1,
+            doc="env steps between rows sent to trackers: at each multiple (metrics.csv has every iteration)",
+        ),
+        video_freq=Key(0, low=0, doc="env steps between videos of an evaluation episode; 0: none"),
     ),
-    # Called before and after the run and each iteration: names (ding-lite list hooks),
-    # "package.module:Class", or dicts {"type": ..., **arguments}.
-    hooks=Key([], (list,), faults=HOOK_REGISTRY.item_faults),
+    hooks=Key(
+        [],
+        list,
+        faults=HOOK_REGISTRY.item_faults,
+        doc="called before and after the run and each iteration: names (ding-lite list hooks), "
+        '"package.module:Class", or dicts {"type": ..., **arguments}',
+    ),
 )
 
 
@@ -109,19 +135,6 @@ def schema_of(user: Mapping[str, Any], folder: Path | None = None) -> tuple[Sche
     return schema, faults
 
 
-def other_policies_with(user: Mapping[str, Any], path: str) -> str:
-    """Returns a phrase about the policies of the library that have a key ``path``.
-
-    "" if there are none, or if the policy of the config ``user`` is one of them: its model is another then.
-    """
-    kind = _mapping(user.get("policy")).get("type", "ppo")
-    schemas = {name: schema_of({"policy": {"type": name}})[0] for name in POLICIES}
-    names = [name for name, schema in schemas.items() if path in dict(leaves(schema))]
-    if not names or kind in names:
-        return ""
-    return f"it is a key of {' and '.join(names)}, and policy.type is {name_of(kind)!r}"
-
-
 def _envs() -> Any:
     """Returns the module that declares the section ``env``; by name, because it is in a higher layer."""
     return importlib.import_module("ding_lite.envs.make")
@@ -132,15 +145,15 @@ def _policy_schema(policy: Mapping[str, Any], folder: Path | None) -> tuple[Sche
     kind = policy.get("type", "ppo")
     policy_class, faults = _chosen(POLICY_REGISTRY, kind, "policy.type", folder)
     if policy_class is None:
-        return Key({}, (dict,)), faults
-    schema = {**merged_config(policy_class), "type": Key(kind, (str, object))}
+        return Key({}), faults
+    schema = _typed(merged_config(policy_class), kind)
     model = _mapping(policy.get("model"))
     kind = model.get("type", _default_model(policy_class))
     model_class, model_faults = _chosen(MODEL_REGISTRY, kind, "policy.model.type", folder)
     if model_class is None:
-        schema["model"] = Key({}, (dict,))
+        schema["model"] = Key({})
     else:
-        keys = {**schema.get("model", {}), **merged_config(model_class), "type": Key(kind, (str, object))}
+        keys = _typed({**schema.get("model", {}), **merged_config(model_class)}, kind)
         keys |= _undeclared(model_class, keys, model)
         schema["model"] = _opened(keys, model) if model_faults else keys
     intrinsic = _mapping(policy.get("intrinsic"))
@@ -152,12 +165,19 @@ def _policy_schema(policy: Mapping[str, Any], folder: Path | None) -> tuple[Sche
         else _chosen(INTRINSIC_REGISTRY, kind, "policy.intrinsic.type", folder)
     )
     if reward_class is not None:
-        keys = {**merged_config(reward_class), "type": Key(kind, (str, object), optional=True)}
+        keys = _typed({**schema.get("intrinsic", {}), **merged_config(reward_class)}, kind)
         keys |= _undeclared(reward_class, keys, intrinsic)
         schema["intrinsic"] = _opened(keys, intrinsic) if reward_faults else keys
-    elif kind is not None or intrinsic:  # no class declares these keys; with type=None they have no effect
-        schema["intrinsic"] = Key({}, (dict,))
+    elif kind is not None or intrinsic.keys() - {
+        "type"
+    }:  # no class declares these keys; with type=None they have no effect
+        schema["intrinsic"] = Key({})
     return _opened(schema, policy) if faults else schema, faults + model_faults + reward_faults
+
+
+def _typed(schema: Schema, kind: Any) -> Schema:
+    """Returns a schema whose key ``type`` has another default."""
+    return {**schema, "type": dataclasses.replace(schema.get("type", Key(None, Name)), default=kind)}
 
 
 def _undeclared(cls: type, keys: Schema, user: Mapping[str, Any]) -> Schema:

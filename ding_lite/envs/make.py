@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import gymnasium as gym
 
 from ding_lite.config.registry import ENV_REGISTRY, WRAPPER_REGISTRY, env_name
-from ding_lite.config.schema import Key
-from ding_lite.envs.bad_values import ON_BAD_VALUE, RAISE
+from ding_lite.config.schema import Key, Name
+from ding_lite.envs.bad_values import RAISE
 from ding_lite.envs.in_process import AUTORESET, InProcessVectorEnv
 from ding_lite.envs.masks import MaskFromInfo
 from ding_lite.envs.misnamed import meant_class, meant_id
@@ -26,60 +26,103 @@ if TYPE_CHECKING:
     from ding_lite.envs.workers.launcher import Launcher
 
 CONFIG: dict[str, Any] = dict(
-    # "gymnasium", a registered name, "package.module:Class", or in Python the class itself.
     type=Key(
-        "gymnasium", (str, object), faults=lambda kind, path: ENV_REGISTRY.choice_faults({"type": kind}, path)
+        "gymnasium",
+        Name,
+        faults=lambda kind, path: ENV_REGISTRY.choice_faults({"type": kind}, path),
+        doc='"gymnasium", a registered name, "package.module:Class", or in Python the class itself',
     ),
-    # Id of a gymnasium environment, or with manager.type="env_pool" EnvPool's name of one.
-    env_id=Key("", (str,)),
-    # Arguments of the environment, in training and in evaluation.
-    kwargs={},
-    # Outermost last: names (ding-lite list wrappers), "package.module:Wrapper", or dicts
-    # {"type": ..., **arguments}.
-    wrappers=Key([], (list,), faults=WRAPPER_REGISTRY.item_faults),
-    # Number of environments that collect training data.
-    collector_env_num=Key(8, low=1),
-    # Number of environments that evaluations run in. With as many as episodes, an evaluation takes no longer
-    # than its longest episode.
-    evaluator_env_num=Key(16, low=1),
-    # Episodes of one evaluation.
-    n_evaluator_episode=Key(16, low=1),
-    # The run ends as solved when the mean return of an evaluation reaches this, and that of a second one at
-    # once does, too; None: it runs to its limit.
-    stop_value=Key(None, (float,), optional=True),
-    # Steps after which an evaluation episode is truncated, and reported as cut.
-    max_eval_steps=Key(10_000, low=1),
-    # What a nan or an infinite number in an observation or a reward does. "raise" ends the run; "reset_env"
-    # ends its episode before that step, and vector and env_pool do not have it.
-    on_bad_value=Key(RAISE, choices=ON_BAD_VALUE),
-    # Where action masks come from: "obs" (its key "action_mask", if present) or "info".
-    action_mask=Key("obs", choices=("obs", "info")),
-    # Numbers of an ended episode's info, by their keys: written to episodes.csv, their means to metrics.csv.
-    info_keys=Key(["is_success"], item=str),
+    env_id=Key(
+        "", doc='id of a gymnasium environment, or with manager.type="env_pool" EnvPool\'s name of one'
+    ),
+    kwargs=Key({}, doc="arguments of the environment, in training and in evaluation"),
+    wrappers=Key(
+        [],
+        list,
+        faults=WRAPPER_REGISTRY.item_faults,
+        doc='outermost last: names (ding-lite list wrappers), "package.module:Wrapper", or dicts '
+        '{"type": ..., **arguments}',
+    ),
+    collector_env_num=Key(8, low=1, doc="number of environments that collect training data"),
+    evaluator_env_num=Key(
+        16,
+        low=1,
+        doc="number of environments that evaluations run in. With as many as episodes, an evaluation takes "
+        "no longer than its longest episode",
+    ),
+    n_evaluator_episode=Key(16, low=1, doc="episodes of one evaluation"),
+    stop_value=Key(
+        None,
+        float | None,
+        doc="the run ends as solved when the mean return of an evaluation reaches this, and that of a "
+        "second one at once does, too; None: it runs to its limit",
+    ),
+    max_eval_steps=Key(
+        10_000, low=1, doc="steps after which an evaluation episode is truncated, and reported as cut"
+    ),
+    on_bad_value=Key(
+        RAISE,
+        Literal["raise", "reset_env"],
+        doc='what a nan or an infinite number in an observation or a reward does. "raise" ends the run; '
+        '"reset_env" ends its episode before that step, and vector and env_pool do not have it',
+    ),
+    action_mask=Key(
+        "obs",
+        Literal["obs", "info"],
+        doc='where action masks come from: "obs" (its key "action_mask", if present) or "info"',
+    ),
+    info_keys=Key(
+        ["is_success"],
+        list[str],
+        doc="numbers of an ended episode's info, by their keys: written to episodes.csv, their means to "
+        "metrics.csv",
+    ),
     manager=dict(
-        # What steps the environments: auto, base (this process), subprocess (worker processes), ray (Ray
-        # actors, on any machine of a cluster), vector (gymnasium's own vector environment), or env_pool
-        # (EnvPool's names and arguments).
-        type=Key("auto", choices=("auto", "base", "subprocess", "ray", "vector", "env_pool")),
-        # Meaning of the row after an episode's end (see envs.vector); no effect on vector and env_pool.
-        autoreset=Key("same_step", choices=AUTORESET),
-        # Worker processes or Ray actors; None: one per core, with double_buffer one per two cores; in a Ray
-        # cluster one per free CPU.
-        worker_num=Key(None, (int,), low=1, optional=True),
-        # Address of a running Ray cluster, "auto" for that of this machine; None: that in the environment
-        # variable RAY_ADDRESS, or else Ray is started for the run.
-        ray_address=Key(None, (str,), optional=True),
-        # One half of the environments steps while the policy acts on the other half, on the cores that the
-        # workers leave free.
-        double_buffer=False,
-        # Seconds after which a worker that does not answer to a step counts as hung and is killed.
-        step_timeout=Key(300.0, above=0),
-        reset_timeout=Key(300.0, above=0),  # as step_timeout, for a reset
-        start_timeout=Key(300.0, above=0),  # as step_timeout, until its environments are made
-        # Number of workers that may die, hang or raise, and are replaced, within restart_window steps of the
-        # vector; one more ends the run. Collector and evaluator count separately.
-        max_restarts=Key(3, low=0),
-        restart_window=Key(100_000, low=1),  # steps of the vector that max_restarts refers to
+        type=Key(
+            "auto",
+            Literal["auto", "base", "subprocess", "ray", "vector", "env_pool"],
+            doc="what steps the environments: auto, base (this process), subprocess (worker processes), ray "
+            "(Ray actors, on any machine of a cluster), vector (gymnasium's own vector environment), or "
+            "env_pool (EnvPool's names and arguments)",
+        ),
+        autoreset=Key(
+            "same_step",
+            Literal[AUTORESET],
+            doc="meaning of the row after an episode's end (see envs.vector); no effect on vector and "
+            "env_pool",
+        ),
+        worker_num=Key(
+            None,
+            int | None,
+            low=1,
+            doc="worker processes or Ray actors; None: one per core, with double_buffer one per two cores; "
+            "in a Ray cluster one per free CPU",
+        ),
+        ray_address=Key(
+            None,
+            str | None,
+            doc='address of a running Ray cluster, "auto" for that of this machine; None: that in the '
+            "environment variable RAY_ADDRESS, or else Ray is started for the run",
+        ),
+        double_buffer=Key(
+            False,
+            doc="one half of the environments steps while the policy acts on the other half, on the cores "
+            "that the workers leave free",
+        ),
+        step_timeout=Key(
+            300.0,
+            above=0,
+            doc="seconds after which a worker that does not answer to a step counts as hung and is killed",
+        ),
+        reset_timeout=Key(300.0, above=0, doc="as step_timeout, for a reset"),
+        start_timeout=Key(300.0, above=0, doc="as step_timeout, until its environments are made"),
+        max_restarts=Key(
+            3,
+            low=0,
+            doc="number of workers that may die, hang or raise, and are replaced, within restart_window "
+            "steps of the vector; one more ends the run. Collector and evaluator count separately",
+        ),
+        restart_window=Key(100_000, low=1, doc="steps of the vector that max_restarts refers to"),
     ),
 )
 MISSING_ARGUMENT = re.compile(r"missing \d+ required (?:positional|keyword-only) arguments?: '(\w+)'")

@@ -91,7 +91,7 @@ def wrap(env: gym.Env, wrapper: Any, *, evaluate: bool = False, index: int = 0) 
             "config, dict(type=..., evaluate=...), if it means something else"
         )
     arguments = {**own, **arguments}
-    if faults := argument_faults(factory, arguments, own=own):
+    if faults := argument_faults(factory, arguments):
         raise ConfigError(f"env.wrappers: {name}: {'; '.join(faults)}")
     wrapped = factory(env, **arguments)
     _refuse_misfit(wrapped, env, name)

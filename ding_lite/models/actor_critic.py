@@ -25,17 +25,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium as gym
 from torch import Tensor, nn
 
 from ding_lite.config.registry import MODEL_REGISTRY
-from ding_lite.config.schema import Key
+from ding_lite.config.schema import DROPPED, Choice, Key, Name
 from ding_lite.models.encoders import ACTIVATIONS, Encoder, encoder_faults, has_image, mlp
 from ding_lite.models.heads import ActionHead, box_distribution_faults
 from ding_lite.models.init import chrono, initialize
-from ding_lite.models.recurrent import RECURRENT_LAYERS, RecurrentEncoder, RecurrentLayer, Sequences
+from ding_lite.models.recurrent import RecurrentEncoder, RecurrentLayer, Sequences
 from ding_lite.models.stacks import Stack, encoder_stack, stack
 from ding_lite.rl.distributions import Distribution
 from ding_lite.trees import Tree
@@ -136,51 +136,93 @@ class VAC(ActorCritic):
     """
 
     config = dict(
-        # Whether policy and value share an encoder; None: only if the observations have images.
-        share_encoder=Key(None, (bool,), optional=True),
-        # {"type": "impala_cnn"}: of the images; {"leaf": {"type": ...}}: of a leaf; None: by the space.
-        encoder=Key(None, (dict,), optional=True, faults=encoder_faults),
-        # Widths of the layers after the encoder; None: 64-64 for vectors, the encoder's own for images.
-        encoder_hidden_size_list=Key(None, (list,), item=int, low=1, optional=True),
-        # Recurrent layers behind each encoder: "lstm" or "gru"; None: none.
-        rnn=Key(None, choices=tuple(RECURRENT_LAYERS), optional=True),
-        rnn_hidden_size=Key(128, low=1),  # units of a recurrent layer
-        rnn_layers=Key(1, low=1),  # number of recurrent layers
-        # Steps that recurrent units remember at first, from 1 up to this many (chrono init); 2: biases
-        # of 0.
-        rnn_timescale=Key(64.0, low=2),
-        # Dtype that encoders compute in; parameters, heads and losses are float32.
-        encoder_dtype=Key("float32", choices=("float32", "bfloat16")),
-        # Activation of hidden layers; None: tanh, or relu if the observations have images.
-        activation=Key(None, choices=tuple(ACTIVATIONS), optional=True),
-        # Widths of the policy head's hidden layers, before its last linear layer.
-        actor_head_hidden_size_list=Key([], item=int, low=1),
-        # As actor_head_hidden_size_list, of the value head.
-        critic_head_hidden_size_list=Key([], item=int, low=1),
-        # Distribution of Box actions: "normal" (clipped to the bounds), "tanh_normal" or "beta" (both scaled
-        # to them), a name that you registered, or "package.module:Class".
-        box_distribution=Key("normal", (str, object), faults=box_distribution_faults),
-        # Source of the std of Box actions: a free parameter, the features, or fixed_sigma_value.
-        sigma_type=Key("independent", choices=("independent", "conditioned", "fixed")),
-        # std at the start with sigma_type="independent", in units of the raw action
-        initial_sigma_value=Key(1.0, above=0, high=7),
-        fixed_sigma_value=Key(0.3, above=0),  # std with sigma_type="fixed", in units of the raw action
-        # Bound on the mean of Box actions: "tanh" to -1 .. 1, "soft" to 5 tanh(m / 5); None: no bound.
-        bound_type=Key(None, choices=("tanh", "soft"), optional=True),
-        # Initial weights: "orthogonal", "normed" (as the PPG authors') or "torch" (the default of torch).
-        init=Key("orthogonal", choices=("orthogonal", "normed", "torch")),
-        init_gain=dict(
-            hidden=Key(2**0.5, above=0),  # gain of the orthogonal init of hidden layers
-            policy=Key(0.01, above=0),  # gain of the last layer of the policy
-            value=Key(1.0, above=0),  # gain of the last layer of the value
+        share_encoder=Key(
+            None,
+            bool | None,
+            doc="whether policy and value share an encoder; None: only if the observations have images",
         ),
-        # Keys of DI-engine that other keys replace.
-        norm_type=Key(None, fixed_because="ding_lite's networks have no normalisation layers"),
-        impala_cnn_encoder=Key(False, fixed_because="write encoder={'type': 'impala_cnn'}"),
-        actor_head_hidden_size=Key(None, fixed_because="write actor_head_hidden_size_list=[...]"),
-        actor_head_layer_num=Key(None, fixed_because="write actor_head_hidden_size_list=[...]"),
-        critic_head_hidden_size=Key(None, fixed_because="write critic_head_hidden_size_list=[...]"),
-        critic_head_layer_num=Key(None, fixed_because="write critic_head_hidden_size_list=[...]"),
+        encoder=Key(
+            None,
+            Choice | None,
+            faults=encoder_faults,
+            doc='{"type": "impala_cnn"}: of the images; {"leaf": {"type": ...}}: of a leaf; None: by the '
+            "space",
+        ),
+        encoder_hidden_size_list=Key(
+            None,
+            list[int] | None,
+            low=1,
+            doc="widths of the layers after the encoder; None: 64-64 for vectors, the encoder's own for "
+            "images",
+        ),
+        rnn=Key(
+            None,
+            Literal["lstm", "gru"] | None,
+            doc='recurrent layers behind each encoder: "lstm" or "gru"; None: none',
+        ),
+        rnn_hidden_size=Key(128, low=1, doc="units of a recurrent layer"),
+        rnn_layers=Key(1, low=1, doc="number of recurrent layers"),
+        rnn_timescale=Key(
+            64.0,
+            low=2,
+            doc="steps that recurrent units remember at first, from 1 up to this many (chrono init); 2: "
+            "biases of 0",
+        ),
+        encoder_dtype=Key(
+            "float32",
+            Literal["float32", "bfloat16"],
+            doc="dtype that encoders compute in; parameters, heads and losses are float32",
+        ),
+        activation=Key(
+            None,
+            Literal[tuple(ACTIVATIONS)] | None,
+            doc="activation of hidden layers; None: tanh, or relu if the observations have images",
+        ),
+        actor_head_hidden_size_list=Key(
+            [],
+            list[int],
+            low=1,
+            doc="widths of the policy head's hidden layers, before its last linear layer",
+        ),
+        critic_head_hidden_size_list=Key(
+            [], list[int], low=1, doc="as actor_head_hidden_size_list, of the value head"
+        ),
+        box_distribution=Key(
+            "normal",
+            Name,
+            faults=box_distribution_faults,
+            doc='distribution of Box actions: "normal" (clipped to the bounds), "tanh_normal" or "beta" '
+            '(both scaled to them), a name that you registered, or "package.module:Class"',
+        ),
+        sigma_type=Key(
+            "independent",
+            Literal["independent", "conditioned", "fixed"],
+            doc="source of the std of Box actions: a free parameter, the features, or fixed_sigma_value",
+        ),
+        initial_sigma_value=Key(
+            1.0,
+            above=0,
+            high=7,
+            doc='std at the start with sigma_type="independent", in units of the raw action',
+        ),
+        fixed_sigma_value=Key(0.3, above=0, doc='std with sigma_type="fixed", in units of the raw action'),
+        bound_type=Key(
+            None,
+            Literal["tanh", "soft"] | None,
+            doc='bound on the mean of Box actions: "tanh" to -1 .. 1, "soft" to 5 tanh(m / 5); None: no '
+            "bound",
+        ),
+        init=Key(
+            "orthogonal",
+            Literal["orthogonal", "normed", "torch"],
+            doc='initial weights: "orthogonal", "normed" (as the PPG authors\') or "torch" (the default of '
+            "torch)",
+        ),
+        init_gain=dict(
+            hidden=Key(2**0.5, above=0, doc="gain of the orthogonal init of hidden layers"),
+            policy=Key(0.01, above=0, doc="gain of the last layer of the policy"),
+            value=Key(1.0, above=0, doc="gain of the last layer of the value"),
+        ),
     )
 
     def __init__(
@@ -308,14 +350,13 @@ class PPG(VAC, PhasicActorCritic):
     """
 
     config = dict(
-        # dual: a separate value network; shared: one encoder for policy and value; detach: one encoder, and
-        # the value's gradient stops at the value head in both phases.
-        arch=Key("dual", choices=("dual", "shared", "detach")),
-        share_encoder=Key(
-            None,
-            fixed_because="the auxiliary head must share the policy's encoder; set model.arch to choose "
-            "whether the value network shares it too",
+        arch=Key(
+            "dual",
+            Literal["dual", "shared", "detach"],
+            doc="dual: a separate value network; shared: one encoder for policy and value; detach: one "
+            "encoder, and the value's gradient stops at the value head in both phases",
         ),
+        share_encoder=DROPPED,
     )
 
     def __init__(

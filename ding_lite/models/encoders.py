@@ -38,7 +38,7 @@ Shapes: N samples, C channels, H x W pixels, F features.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
@@ -60,7 +60,7 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
     "gelu": nn.GELU,
     "leaky_relu": nn.LeakyReLU,
 }
-ACTIVATION = Key("relu", choices=tuple(ACTIVATIONS))
+ACTIVATION = Key("relu", Literal[tuple(ACTIVATIONS)])
 
 
 def mlp(sizes: Sequence[int], activation: str) -> nn.Sequential:
@@ -84,7 +84,7 @@ class VectorEncoder(nn.Module):
         (N, ...) of any dtype -> (N, F)
     """
 
-    config = dict(activation=ACTIVATION, hidden_size_list=Key([], item=int, low=1))
+    config = dict(activation=ACTIVATION, hidden_size_list=Key([], list[int], low=1))
 
     def __init__(
         self, space: gym.Space, activation: str = "tanh", hidden_size_list: Sequence[int] = ()
@@ -147,7 +147,7 @@ class ImageEncoder(nn.Module):
         (N, H, W, C) or (N, C, H, W) or (N, H, W) -> (N, F)
     """
 
-    config = dict(activation=ACTIVATION, channels=Key(None, choices=("first", "last"), optional=True))
+    config = dict(activation=ACTIVATION, channels=Key(None, Literal["first", "last"] | None))
     layers: nn.Module
 
     def __init__(self, space: gym.Space, channels: str | None = None) -> None:
@@ -211,7 +211,7 @@ class Convolutions(ImageEncoder):
     """
 
     table: tuple[tuple[int, int, int], ...]
-    config = dict(widths=Key(None, (list,), item=int, low=1, optional=True))
+    config = dict(widths=Key(None, list[int] | None, low=1))
 
     def __init__(
         self,
@@ -283,7 +283,7 @@ class ImpalaCNN(ImageEncoder):
     """Residual stages, three with 16, 32 and 32 channels by default (arXiv:1802.01561, figure 3, right)."""
 
     trunk = (256,)
-    config = dict(widths=Key([16, 32, 32], item=int, low=1))
+    config = dict(widths=Key([16, 32, 32], list[int], low=1))
 
     def __init__(
         self,

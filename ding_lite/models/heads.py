@@ -34,7 +34,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import gymnasium as gym
 import numpy as np
@@ -84,7 +84,7 @@ def box_distribution_faults(kind: Any, path: str) -> list[str]:
     if isinstance(kind, type) or (isinstance(kind, str) and ":" in kind):
         return []
     section, _, key = path.rpartition(".")
-    rule = Key("normal", choices=tuple(D.BOX_DISTRIBUTIONS))
+    rule = Key("normal", Literal[tuple(D.BOX_DISTRIBUTIONS)])
     faults = check({key: kind}, {key: rule}, section)[1]
     return [f'{fault}; a class of your own is "package.module:Name"' for fault in faults]
 

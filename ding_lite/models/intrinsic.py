@@ -37,7 +37,7 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.config.registry import INTRINSIC_REGISTRY
-from ding_lite.config.schema import Key
+from ding_lite.config.schema import Choice, Key
 from ding_lite.errors import ContractError
 from ding_lite.models.encoders import Encoder, encoder_faults, mlp
 from ding_lite.models.init import orthogonal
@@ -71,14 +71,18 @@ class IntrinsicReward(nn.Module):
 
     # Keys of policy.intrinsic that all intrinsic rewards have; ``policies.intrinsic`` uses them.
     config: dict[str, Any] = dict(
-        extrinsic_weight=Key(2.0, low=0),  # weight of the advantages of the environment's reward
-        weight=Key(1.0, low=0),  # weight of the advantages of the intrinsic reward
-        # Discount of intrinsic returns, which continue past the ends of episodes.
-        discount_factor=Key(0.99, low=0, below=1),
-        epoch_per_collect=Key(4, low=1),  # passes of its networks over each rollout
-        update_proportion=Key(0.25, above=0, high=1),  # share of the steps that ``loss`` is trained on
-        learning_rate=Key(1e-4, above=0),  # step size of Adam for its networks
-        obs_clip=Key(5.0, above=0),  # bound of its scaled observations, images among them
+        extrinsic_weight=Key(2.0, low=0, doc="weight of the advantages of the environment's reward"),
+        weight=Key(1.0, low=0, doc="weight of the advantages of the intrinsic reward"),
+        discount_factor=Key(
+            0.99,
+            low=0,
+            below=1,
+            doc="discount of intrinsic returns, which continue past the ends of episodes",
+        ),
+        epoch_per_collect=Key(4, low=1, doc="passes of its networks over each rollout"),
+        update_proportion=Key(0.25, above=0, high=1, doc="share of the steps that its loss is trained on"),
+        learning_rate=Key(1e-4, above=0, doc="step size of Adam for its networks"),
+        obs_clip=Key(5.0, above=0, doc="bound of its scaled observations, images among them"),
     )
 
     def __init__(self, obs_space: gym.Space, action_space: gym.Space) -> None:
@@ -106,11 +110,17 @@ class RND(IntrinsicReward):
     """
 
     config = dict(
-        feature_size=Key(128, low=1),  # features of the random network
-        # As policy.model.encoder, of both networks. The predictor has two more layers of feature_size.
-        encoder=Key(None, (dict,), optional=True, faults=encoder_faults),
-        # As policy.model.encoder_hidden_size_list, of both networks.
-        encoder_hidden_size_list=Key(None, (list,), item=int, low=1, optional=True),
+        feature_size=Key(128, low=1, doc="features of the random network"),
+        encoder=Key(
+            None,
+            Choice | None,
+            faults=encoder_faults,
+            doc="as policy.model.encoder, of both networks. The predictor has two more layers of "
+            "feature_size",
+        ),
+        encoder_hidden_size_list=Key(
+            None, list[int] | None, low=1, doc="as policy.model.encoder_hidden_size_list, of both networks"
+        ),
     )
 
     def __init__(

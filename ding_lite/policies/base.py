@@ -28,7 +28,7 @@ from torch import Tensor
 
 from ding_lite import ranks
 from ding_lite.config.registry import MODEL_REGISTRY
-from ding_lite.config.schema import Key, merged_config
+from ding_lite.config.schema import merged_config
 from ding_lite.data.hidden import begin_episodes
 from ding_lite.data.modes import CollectMode, EvalMode, LearnMode
 from ding_lite.data.replay import Replay
@@ -45,6 +45,7 @@ from ding_lite.models.checks import SAMPLES, check_outputs
 from ding_lite.models.heads import clamp_to_ranges, parameter_ranges
 from ding_lite.models.layout import lay_out
 from ding_lite.models.recurrent import Sequences, single_steps
+from ding_lite.policies.keys import POLICY
 from ding_lite.rl.distributions import Distribution
 from ding_lite.rl.scales import NoScale, ObservationNorm
 from ding_lite.rl.seeding import (
@@ -89,58 +90,7 @@ class Policy:
         seed: of the run.
     """
 
-    config: dict[str, Any] = dict(
-        # "ppo", "ppo_offpolicy", "ppg", "ppg_offpolicy", a name that you registered, or
-        # "package.module:Class".
-        type=Key("ppo", (str, object)),
-        # One of "auto", "cpu", "cuda", "cuda:N" and "mps". "auto" is a GPU, if there is one, for models with
-        # convolutions or a layer of more than 256 x 256 weights; smaller ones are faster on the CPU.
-        device="auto",
-        # DI-engine's. With device="auto", True is "cuda" and False "cpu".
-        cuda=Key(None, (bool,), optional=True),
-        # On a GPU, without a recurrent network: launch all kernels of acting in one call, and those of a
-        # gradient. Then a print in a loss or a model runs only while a graph is captured.
-        cuda_graph=True,
-        # DI-engine's. Whether a run is data-parallel is decided by how it is started: torchrun.
-        multi_gpu=False,
-        bp_update_sync=Key(True, fixed_because="gradients are averaged over the ranks at every minibatch"),
-        traj_len_inf=Key(False, fixed_because="rollouts have a fixed length"),
-        multi_agent=Key(False, fixed_because="multi-agent training is not built"),
-        # DI-engine's. Spaces are read from the environment.
-        action_space=Key(None, choices=("discrete", "continuous", "hybrid"), optional=True),
-        model=dict(
-            # The model: a registered name, or "package.module:Class".
-            type=Key("vac", (str, object)),
-            # DI-engine's. Spaces are read from the environment.
-            obs_shape=Key(None, (int, list), optional=True),
-            # As obs_shape, of actions.
-            action_shape=Key(None, (int, list), optional=True),
-            # As obs_shape, the kind of actions.
-            action_space=Key(None, choices=("discrete", "continuous", "hybrid"), optional=True),
-        ),
-        collect=dict(
-            n_sample=Key(2048, low=2),  # transitions in a rollout, over all environments
-            n_episode=Key(None, optional=True, fixed_because="rollouts have n_sample transitions"),
-        ),
-        learn=dict(
-            resume_training=Key(False, fixed_because="a run is resumed with --resume"),
-            # Recurrent networks: rows of the runs that rollouts are cut into; gradients go no further back.
-            sequence_length=Key(64, low=1),
-        ),
-        eval=dict(
-            # Env steps between evaluations, at the first boundary past each multiple; 0: only at the end.
-            eval_freq=Key(10_000, low=0),
-        ),
-        normalize=dict(
-            # Scale observations to mean 0 and std 1. Statistics begin with obs_samples random steps before
-            # training; True: they are updated after each iteration, "initial": they stay.
-            obs=Key(False, choices=(False, True, "initial")),
-            obs_samples=Key(1000, low=2),  # random steps, over all environments, before training
-            obs_clip=Key(
-                10.0, above=0, needs="normalize.obs"
-            ),  # scaled observations are clipped to +- obs_clip
-        ),
-    )
+    config = POLICY
 
     def __init__(
         self,

@@ -25,13 +25,12 @@ import torch
 from torch import Tensor
 
 from ding_lite.config.registry import POLICY_REGISTRY
-from ding_lite.config.schema import Key
-from ding_lite.data.replay import MOST_USES
 from ding_lite.data.rollout import Rollout
 from ding_lite.data.samples import Batch, Samples, Store
 from ding_lite.errors import ContractError
 from ding_lite.fast.gradients import Objective, checked, outputs_of
 from ding_lite.models.actor_critic import PhasicActorCritic
+from ding_lite.policies.keys import PPG
 from ding_lite.policies.optimizer import mean_metrics, named
 from ding_lite.policies.ppo import PPOPolicy
 from ding_lite.rl import losses
@@ -39,24 +38,12 @@ from ding_lite.rl.returns import explained_variance
 from ding_lite.trees import map_tree
 
 MEASURED = 1024  # samples of the store, about, that an auxiliary phase is measured on
-ONE_BUFFER = "PPG has two buffers: write other.replay_buffer.policy.{0} and other.replay_buffer.value.{0}"
-TWO_EPOCHS = "write actor_epoch_per_collect and critic_epoch_per_collect: PPG has one for each network"
 
 AUXILIARY_METRICS = (
     *("aux_memory", "auxiliary_loss", "behavioral_cloning_loss", "aux_value_loss", "aux_grad_norm", "aux_kl"),
     *("aux_explained_variance_before", "aux_explained_variance", "value_explained_variance"),
     *("aux_updates", "aux_cur_lr"),
 )
-
-
-def _buffer() -> dict[str, Any]:
-    return dict(
-        # Transitions; None: 4 n_sample.
-        replay_buffer_size=Key(None, (int,), low=1, optional=True, needs="not on_policy"),
-        max_use=Key(3, low=1, high=MOST_USES, needs="not on_policy"),  # most times that a transition is drawn
-        # Iterations after its own that a transition is drawn in.
-        max_staleness=Key(4, low=0, high=MOST_USES, needs="not on_policy"),
-    )
 
 
 @POLICY_REGISTRY.register("ppg")
@@ -72,49 +59,7 @@ class PPGPolicy(PPOPolicy):
 
     auxiliary_fields: tuple[str, ...] = ()
 
-    config: dict[str, Any] = dict(
-        recompute_adv=True,
-        model=dict(type="ppg"),
-        learn=dict(
-            value_norm=True,  # in the auxiliary phase a value error is added to a KL, which has no unit
-            learning_rate=5e-4,
-            adv_norm="batch",
-            epoch_per_collect=Key(10, fixed_because=TWO_EPOCHS),
-            reuse=Key(3.0, fixed_because=TWO_EPOCHS + "; off-policy it is the mean number of uses"),
-            # E_pi: passes of the policy over each rollout; off-policy the mean number of uses of a
-            # transition. If both buffers have the same limits, one loop and one Adam serve both losses. Else
-            # the value's epochs come first, and each loss has its own Adam.
-            actor_epoch_per_collect=Key(1, low=1, high=MOST_USES, needs="not learn.update_per_collect"),
-            # E_V: as actor_epoch_per_collect, of the value.
-            critic_epoch_per_collect=Key(1, low=1, high=MOST_USES, needs="not learn.update_per_collect"),
-            aux_train_epoch=Key(6, low=0),  # E_aux: passes of an auxiliary phase; 0: no such phase
-            aux_freq=Key(
-                8, low=1, needs="learn.aux_train_epoch"
-            ),  # N_pi: iterations between auxiliary phases
-            # beta_clone, the weight of KL(pi_old || pi).
-            aux_bc_weight=Key(1.0, low=0, needs="learn.aux_train_epoch"),
-            # Weight of the value network's own error in that phase.
-            aux_value_weight=Key(1.0, low=0, needs="learn.aux_train_epoch"),
-            # Learning rate of the auxiliary phase; None: learning_rate.
-            aux_learning_rate=Key(None, (float,), above=0, optional=True, needs="learn.aux_train_epoch"),
-            # Samples in a minibatch of the auxiliary phase; None: batch_size.
-            aux_batch_size=Key(None, (int,), low=1, optional=True, needs="learn.aux_train_epoch"),
-            allow_raw_values=False,  # train without any scale of the values: the KL will not hold
-        ),
-        other=dict(
-            replay_buffer=dict(
-                multi_buffer=Key(
-                    True, fixed_because="PPG has two buffers, or one for both if their limits are equal"
-                ),
-                policy=_buffer(),
-                value=_buffer(),
-                **{
-                    name: Key(None, (int,), optional=True, fixed_because=ONE_BUFFER.format(name))
-                    for name in ("replay_buffer_size", "max_use", "max_staleness")
-                },
-            ),
-        ),
-    )
+    config = PPG
 
     @classmethod
     def config_faults(cls, values: Mapping[str, Any]) -> list[str]:

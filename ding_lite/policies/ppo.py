@@ -24,8 +24,7 @@ import torch
 from torch import Tensor
 
 from ding_lite.config.registry import POLICY_REGISTRY
-from ding_lite.config.schema import Key, without_effect
-from ding_lite.data.replay import MOST_USES, Replay
+from ding_lite.data.replay import Replay
 from ding_lite.data.rollout import Rollout, require_rollout, time_major_fields
 from ding_lite.data.samples import Batch, Pass, Samples
 from ding_lite.errors import ConfigError, ContractError, NumericsError
@@ -35,12 +34,13 @@ from ding_lite.fast.gradients import Objective, checked
 from ding_lite.models.checks import check_value_heads
 from ding_lite.policies.base import Policy
 from ding_lite.policies.intrinsic import Intrinsic, NoIntrinsic
+from ding_lite.policies.keys import PPO
 from ding_lite.policies.optimizer import Optimizer, mean_metrics, mean_of, named
 from ding_lite.policies.reference import NoReference, Reference
 from ding_lite.rl import losses
 from ding_lite.rl.returns import explained_variance, gae, nstep_return
 from ding_lite.rl.scales import NoScale, RewardScale, ValueNorm
-from ding_lite.rl.schedules import ADAPTIVE, SCHEDULES, TrainingProgress, adapted_rate, schedule
+from ding_lite.rl.schedules import ADAPTIVE, TrainingProgress, adapted_rate, schedule
 from ding_lite.trees import box_size, example_observations
 
 LOSSES = ("policy_loss", "value_loss", "loss", "actor_loss", "critic_loss", "with_outputs", "distribution")
@@ -55,120 +55,7 @@ class PPOPolicy(Policy):
     loss changes nothing and returns ``(0-d loss, dict of 0-d metrics)``.
     """
 
-    config: dict[str, Any] = dict(
-        on_policy=True,  # learn from each rollout once it is collected, or draw from a replay buffer
-        # Compute values and advantages again at each pass, by the newest network; off-policy by V-trace.
-        recompute_adv=False,
-        priority=Key(False, fixed_because="transitions are drawn without priorities"),
-        priority_IS_weight=Key(False, fixed_because="transitions are drawn without priorities"),
-        transition_with_policy_data=Key(True, fixed_because="log_prob is always stored"),
-        # Value targets of nstep steps, instead of those of GAE; off-policy they are not corrected for the
-        # older policy.
-        nstep_return=False,
-        nstep=Key(3, low=1, needs="nstep_return"),  # rewards in a value target
-        intrinsic=dict(
-            # An intrinsic reward: "rnd", a name that you registered, or "package.module:Class"; None: none.
-            # Its class declares its other keys (``models.intrinsic``).
-            type=Key(None, (str, object), optional=True),
-        ),
-        learn=dict(
-            learning_rate=Key(3e-4, above=0),  # step size of Adam, before its schedule
-            batch_size=Key(64, low=1),  # samples in a minibatch
-            epoch_per_collect=Key(10, low=1, high=MOST_USES, needs="on_policy"),  # passes over each rollout
-            # Off-policy: optimiser steps after each collect; None: as many as reuse (PPG: the epochs of each
-            # network) asks for, ceil(reuse n_sample / batch_size).
-            update_per_collect=Key(None, (int,), low=1, optional=True, needs="not on_policy"),
-            reuse=Key(3.0, above=0, needs="not on_policy"),  # off-policy: mean number of uses of a transition
-            # Off-policy: clip around the policy of this iteration's start, or around the one that collected.
-            proximal=Key("decoupled", choices=("decoupled", "behaviour"), needs="not on_policy"),
-            weight_bound=Key(2.0, low=1, needs="not on_policy"),  # off-policy: upper bound of w
-            adam_eps=Key(1e-5, above=0),  # epsilon of Adam
-            # Gradients are scaled to a norm ("clip_norm") or clipped each ("clip_value"); None: no bound.
-            grad_clip_type=Key("clip_norm", choices=("clip_norm", "clip_value"), optional=True),
-            # The largest norm, or the largest absolute value.
-            grad_clip_value=Key(0.5, above=0, needs="learn.grad_clip_type"),
-            # Normalise advantages: in each minibatch (True is the same), over the whole pass, or not.
-            adv_norm=Key("minibatch", choices=("minibatch", "batch", True, False)),
-            value_norm=False,  # the value network predicts in units of the targets' std (PopArt)
-            # Factor on the weight of earlier targets in value_norm at each iteration; 1: all have equal
-            # weight.
-            value_norm_decay=Key(0.95, low=0, high=1, needs="learn.value_norm"),
-            value_weight=Key(0.5, low=0),  # weight of the value loss 0.5 (V - R)^2
-            # Weight of the entropy bonus; None: 0.01 for discrete actions, 0 where a Box is among them.
-            entropy_weight=Key(None, (float,), low=0, optional=True),
-            clip_ratio=Key(0.2, above=0),  # epsilon: the ratio gains nothing outside of 1 - eps .. 1 + eps
-            # Bound of the ratio where the advantage is negative, such as 3.0 (arXiv:1912.09729); None: none.
-            dual_clip=Key(None, (float,), above=1, optional=True, needs="not learn.kl_penalty"),
-            # Clips the value this far from that at the start of the pass (with recompute_adv=False of
-            # collection), in the units of the loss; None: no clip.
-            value_clip=Key(None, (float,), above=0, optional=True, needs="not nstep_return"),
-            value_loss=Key("mse", choices=("mse", "smooth_l1")),  # smooth_l1 is linear for errors above 1
-            # In place of the clip: this times KL(pi_prox || pi) over the whole distribution.
-            kl_penalty=Key(None, (float,), above=0, optional=True),
-            # Weight of KL(pi || pi_ref) to the frozen policy of pretrained_model_path, added to the loss.
-            kl_beta=Key(0.0, low=0, needs="learn.pretrained_model_path"),
-            # That KL: "exact" is over the whole distribution; k1, k2, k3 are estimates by the actions taken
-            # (rl.losses.reference_kl).
-            kl_type=Key("exact", choices=("exact", "k1", "k2", "k3")),
-            # The run or checkpoint of the frozen policy that kl_beta refers to.
-            pretrained_model_path=Key(None, (str,), optional=True, needs="learn.kl_beta"),
-            # Epochs of the policy end when the KL of an epoch exceeds 1.5 times this; None: they do not.
-            target_kl=Key(None, (float,), above=0, optional=True),
-            compile=False,  # torch.compile for gradient steps on the CPU, in place of NumPy and autograd
-            # How the learning rate changes over schedule_env_step; "adaptive": after each pass of the policy,
-            # lr / 1.5 where its KL exceeds 2 desired_kl, 1.5 lr where it is below desired_kl / 2.
-            lr_schedule=Key("constant", choices=(*SCHEDULES, ADAPTIVE)),
-            desired_kl=Key(0.01, above=0, needs="learn.lr_schedule=adaptive"),  # that "adaptive" aims at
-            # Share of the learning rate at the end of its schedule.
-            lr_final=Key(0.0, low=0, needs="learn.lr_schedule=linear or learn.lr_schedule=cosine"),
-            clip_schedule=Key("constant", choices=SCHEDULES),  # how clip_ratio and value_clip change
-            # Share of the clip range at the end of its schedule.
-            clip_final=Key(0.0, low=0, needs="not learn.clip_schedule=constant"),
-            entropy_schedule=Key("constant", choices=SCHEDULES),  # how entropy_weight changes
-            # Share of the entropy weight at the end of its schedule.
-            entropy_final=Key(0.0, low=0, needs="not learn.entropy_schedule=constant"),
-            # Env steps after which schedules have reached their end; None: the config's max_env_step.
-            schedule_env_step=Key(None, (int,), low=1, optional=True),
-            # DI-engine's keys that others replace.
-            ignore_done=Key(False, fixed_because="write env.wrappers=['ignore_done']"),
-            weight_decay=Key(0.0, fixed_because="Adam has none here"),
-            lr_scheduler=Key(None, fixed_because="write lr_schedule='linear' and lr_final"),
-            ppo_param_init=Key(True, fixed_because="write policy.model.init='torch' for torch's own"),
-        ),
-        collect=dict(
-            # Steps of the segments that advantages are computed over; 0 and 1: the whole rollout.
-            unroll_len=Key(1, low=0, high=10_000),
-            discount_factor=Key(0.99, low=0, high=1),  # gamma: weight of the next step's value
-            # Lambda of the advantages: 0 is one step's error (low variance), 1 the whole return (no bias).
-            gae_lambda=Key(0.95, low=0, high=1),
-        ),
-        normalize=dict(
-            reward=False,  # divide rewards by the std of the discounted return
-            # Discount of that return; None: collect.discount_factor.
-            reward_discount=Key(None, (float,), low=0, high=1, optional=True, needs="normalize.reward"),
-            # Training rewards are clipped to -reward_clip .. reward_clip, after the scaling; None: no clip.
-            reward_clip=Key(None, (float,), above=0, optional=True),
-        ),
-        other=dict(
-            replay_buffer=dict(
-                # Transitions; the oldest rollouts leave first.
-                replay_buffer_size=Key(10_000, low=1, needs="not on_policy"),
-                # Most times that a transition is drawn.
-                max_use=Key(3, low=1, high=MOST_USES, needs="not on_policy"),
-                # Largest age, in iterations, of a transition that is drawn.
-                max_staleness=Key(4, low=0, high=MOST_USES, needs="not on_policy"),
-            ),
-        ),
-    )
-
-    @classmethod
-    def config_faults(cls, values: Mapping[str, Any]) -> list[str]:
-        policy, faults = values["policy"], super().config_faults(values)
-        # A key without effect is a note in the first lines of a run; these would be mistakes.
-        mistakes = ("on_policy", "kl_beta", "pretrained_model_path")
-        return faults + [
-            line for line, need in without_effect(policy, cls, "policy") if need.endswith(mistakes)
-        ]
+    config = PPO
 
     # -- Construction
 
@@ -194,9 +81,6 @@ class PPOPolicy(Policy):
         # Tensors, since torch.compile treats every other number as a constant.
         dtype = torch.float32 if self.device.type == "mps" else torch.float64
         self._factors = {k: torch.ones((), dtype=dtype, device=self.device) for k in ("clip", "entropy")}
-        notes = without_effect(cfg, type(self), "policy")
-        for line, _ in (*notes, *without_effect(cfg.model, type(self.model), "policy.model")):
-            self.say(line)
 
     def _init_learn(self) -> None:
         self.order = self.own_generator("minibatch", device=self.device)

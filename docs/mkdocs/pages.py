@@ -16,13 +16,8 @@ from pathlib import Path
 import ding_lite
 from ding_lite.cli import build_parser
 from ding_lite.cli.list import LISTS, entries
-from ding_lite.tools.key_reference import (
-    POLICIES,
-    DocumentedKey,
-    KeyOfPolicies,
-    defaults_of,
-    keys_of_policies,
-)
+from ding_lite.config.schema import Key
+from ding_lite.tools.key_reference import POLICIES, defaults_of, keys_of_policies, rules, sentences
 
 # Names with an underscore or a dot, quoted strings, and what is code already.
 CODE = re.compile(r"``[^`]+``|`[^`]+`|\"[^\"]*\"|\b[A-Za-z]\w*(?:[._]\w+)+(?:=(?:\w+|\"[^\"]*\"))?")
@@ -61,23 +56,8 @@ def keys() -> str:
     for section, title in SECTIONS.items():
         lines += ["", f"## {title}", "", f"Section `{section}`." if section else "The top level of a config."]
         for path, key in found.items():
-            if _section_of(path) == section and key.free():
+            if _section_of(path) == section:
                 lines += _key_lines(path, key)
-    lines += [
-        "",
-        "## Keys with one value",
-        "",
-        "These keys are there for configs of DI-engine. Each accepts its value and no other.",
-        "",
-        "| key | value | why |",
-        "|---|---|---|",
-    ]
-    for path, key in found.items():
-        fixed = {n: e for n, e in key.by_policy.items() if e.key.fixed_because}
-        if fixed:
-            entry = next(iter(fixed.values()))
-            note = "" if len(fixed) == len(POLICIES) else f" ({_names(fixed)})"
-            lines.append(f"| `{path}`{note} | `{entry.key.default!r}` | {_inline(entry.sentences)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -86,16 +66,12 @@ def _section_of(path: str) -> str:
     return max((s for s in SECTIONS if not s or path.startswith(f"{s}.")), key=len)
 
 
-def _key_lines(path: str, key: KeyOfPolicies) -> list[str]:
+def _key_lines(path: str, by_policy: dict[str, Key]) -> list[str]:
     """Returns the Markdown of one key: a heading, a line of facts, and its effect."""
-    free = key.free()
-    entry = next(iter(free.values()))
-    facts = [entry.type.replace("|", "\\|")]
-    if entry.range:
-        facts.append(entry.range)
-    facts.append(_defaults(free))
-    if len(free) < len(POLICIES):
-        facts.append(f"only {_names(free)}")
+    key = next(iter(by_policy.values()))
+    facts = [rules(key).replace("|", "\\|"), _defaults(by_policy)]
+    if len(by_policy) < len(POLICIES):
+        facts.append(f"only {_names(by_policy)}")
     return [
         "",
         f"#### `{path}` {{ #{path} .key }}",
@@ -103,13 +79,13 @@ def _key_lines(path: str, key: KeyOfPolicies) -> list[str]:
         " · ".join(facts),
         "{ .facts }",
         "",
-        _inline(entry.sentences),
+        _inline(sentences(key)),
     ]
 
 
-def _defaults(entries: dict[str, DocumentedKey]) -> str:
+def _defaults(by_policy: dict[str, Key]) -> str:
     """Returns "default `0.0003`, for ppg `0.0005`"."""
-    (first, _), *others = defaults_of(entries).items()
+    (first, _), *others = defaults_of(by_policy).items()
     return ", ".join([f"default `{first}`", *(f"for {_names(names)} `{value}`" for value, names in others)])
 
 

@@ -22,7 +22,7 @@ def test_explain_prints_value_type_range_and_effect_of_the_keys_with_the_text(ca
         "policy.learn.clip_final",
     ]
     _, value, rules, effect = keys[0]
-    assert (value, rules) == ("0.1", "number, above 0")
+    assert (value, rules) == ("0.1", "a number, above 0")
     assert effect.startswith("    Epsilon: ")
 
 
@@ -30,9 +30,7 @@ def test_explain_has_the_keys_of_the_policy_of_the_config(capsys):
     keys = explained(capsys, "--env", "CartPole-v1", "--policy", "ppg", "--explain", "aux_freq")
     assert [(path, value) for path, value, *_ in keys] == [("policy.learn.aux_freq", "8")]
     assert main(["config", "-c", "cartpole_ppo", "--explain", "aux_freq"]) == 2
-    errors = capsys.readouterr().err
-    assert "no key contains 'aux_freq'" in errors
-    assert "ppg and ppg_offpolicy have one, which `ding-lite config --explain aux_freq` explains" in errors
+    assert "no key contains 'aux_freq'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -53,10 +51,10 @@ def test_explain_with_an_empty_text_has_every_key_of_the_config(capsys):
 def test_explain_without_a_config_has_the_keys_of_all_policies_and_their_defaults(capsys):
     (path, value, rules, effect), *_ = explained(capsys, "--explain", "aux_freq")
     assert (path, value) == ("policy.learn.aux_freq", "8, ppg_offpolicy: 16")
-    assert rules == "whole number, at least 1; only ppg and ppg_offpolicy"
+    assert rules == "a whole number, at least 1; only ppg and ppg_offpolicy"
     assert effect.startswith("    N_pi")
     ((_, value, rules, _),) = explained(capsys, "--policy", "ppg", "--explain", "aux_freq")
-    assert (value, rules) == ("8", "whole number, at least 1")
+    assert (value, rules) == ("8", "a whole number, at least 1")
     keys = dict((path, value) for path, value, *_ in explained(capsys, "--explain", "learn.learning_rate"))
     assert keys == {
         "policy.learn.learning_rate": "0.0003, ppo_offpolicy: 0.001, ppg and ppg_offpolicy: 0.0005"

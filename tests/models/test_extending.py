@@ -84,8 +84,7 @@ def test_example_of_a_box_distribution_is_that_of_torch():
 
 def test_box_distribution_that_is_not_registered_is_refused_by_the_config_and_by_the_head():
     config = {"env": {"type": SeededBox}, "policy": {"model": {"box_distribution": "laplace"}}}
-    names = ", ".join(BOX_DISTRIBUTIONS)
-    refused = rf"policy\.model\.box_distribution: .*{names}.*'laplace'"
+    refused = r"policy\.model\.box_distribution: .*'tanh_normal'.*'laplace'"
     with pytest.raises(ConfigError, match=refused):
         compile_config(config)
     with pytest.raises(ConfigError, match=refused):
@@ -149,8 +148,7 @@ def test_import_path_of_a_box_distribution_that_leads_nowhere_is_named(own_modul
         with pytest.raises(RegistryError, match=f"Box distribution '{path}' cannot be imported"):
             make_head(gym.spaces.Box(-1, 1, (2,)), box_distribution=path)
     for other in (3, None, "gauss"):
-        names = ", ".join(BOX_DISTRIBUTIONS)
-        with pytest.raises(ConfigError, match=rf'{names}.*{other}.*"package.module:Name"'):
+        with pytest.raises(ConfigError, match=rf"'tanh_normal'.*{other}"):
             make_head(gym.spaces.Box(-1, 1, (2,)), box_distribution=other)
 
 

@@ -142,25 +142,6 @@ def test_kl_penalty_takes_the_place_of_the_clip():
     assert 0 < distances[1] < 0.2 * distances[0]
 
 
-@pytest.mark.parametrize(
-    ("kind", "policy", "said"),
-    [
-        ("ppo", {"learn": {"kl_penalty": 1.0, "dual_clip": 3.0}}, "policy.learn.dual_clip=3.0"),
-        ("ppo", {"nstep": 5}, "policy.nstep=5"),
-        ("ppo", {"normalize": {"obs_clip": 5.0}}, "policy.normalize.obs_clip=5.0"),
-        ("ppo", {"learn": {"lr_final": 0.1}}, "policy.learn.lr_final=0.1"),
-        ("ppg", {"learn": {"aux_train_epoch": 0, "aux_freq": 2}}, "policy.learn.aux_freq=2"),
-        ("ppo", {}, None),
-        ("ppg", {}, None),
-        ("ppo_offpolicy", {}, None),
-    ],
-)
-def test_a_key_without_effect_is_named_in_the_first_lines_of_a_run(kind, policy, said):
-    lines = [line for line in trainee(kind, SeededBox, **policy)[0].describe() if "no effect" in line]
-    assert len(lines) == (said is not None)
-    assert all(said in line for line in lines)
-
-
 # ------------------------------------------------------------------ schedules, scales
 
 
