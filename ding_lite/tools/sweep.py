@@ -20,7 +20,9 @@ from __future__ import annotations
 
 import ast
 import json
+import operator
 import shutil
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -31,7 +33,7 @@ from ding_lite.config.files import LITERALS, python_source
 from ding_lite.config.values import decode
 from ding_lite.errors import ConfigError, DingLiteError
 from ding_lite.rl.seeding import integer_seed
-from ding_lite.run.atomic_files import write_whole
+from ding_lite.run.atomic_files import is_locked, write_whole
 from ding_lite.run.checkpoint import checkpoints_of
 from ding_lite.run.folder import ENDED, read_result
 from ding_lite.run.pipeline import SerialPipeline
@@ -49,6 +51,7 @@ except ImportError as error:
 STUDY = "sweep"  # its name in the storage
 STARTUP_TRIALS = 5  # trials that must have ended before one is pruned
 WARM_UP = 0.2  # share of a run's env steps before which a trial is not pruned
+SECONDS_TO_FREE = 30.0  # for the workers of a sweep that was killed to save and end
 EXPECTED = "expected uniform(a, b), log(a, b), int(a, b) or choice(a, b, ...)"
 # Keys that the sweep sets itself for each run.
 OWN_KEYS = ("seed", "exp_name")
@@ -95,7 +98,7 @@ def _distribution(spec: Any) -> optuna.distributions.BaseDistribution:
         case "choice":
             return CategoricalDistribution([_stored(choice) for choice in arguments])
         case "int":
-            return IntDistribution(*arguments)
+            return IntDistribution(*map(operator.index, arguments))
         case "log" | "uniform" as kind:
             return FloatDistribution(*map(float, arguments), log=kind == "log")
     raise ValueError(f"no {call.func.id}")
@@ -104,6 +107,17 @@ def _distribution(spec: Any) -> optuna.distributions.BaseDistribution:
 def _stored(choice: Any) -> Any:
     """Returns a choice as the storage has it, which takes neither lists nor dicts."""
     return choice if isinstance(choice, (str, int, float, type(None))) else json.dumps(choice)
+
+
+def first_values(space: Space) -> dict[str, Any]:
+    """Returns the first choice or the lowest value of each key: a config that accepts them has these keys."""
+    first: dict[str, Any] = {}
+    for key, of_key in space.items():
+        if isinstance(of_key, CategoricalDistribution):
+            first[key] = of_key.choices[0]
+        elif isinstance(of_key, (FloatDistribution, IntDistribution)):
+            first[key] = of_key.low
+    return values_of(first, space)
 
 
 def values_of(params: Mapping[str, Any], space: Space) -> dict[str, Any]:
@@ -179,6 +193,9 @@ def begin(folder: Path, searched: Mapping[str, Any], *, resume: bool) -> int:
                 "sweep with --resume"
             ) from fault
         write_whole(file, text)
+    deadline = time.monotonic() + SECONDS_TO_FREE
+    while any(is_locked(log) for log in folder.glob("trial_*/log.txt")) and time.monotonic() < deadline:
+        time.sleep(0.1)
     study, storage = open_study(folder), storage_of(folder)
     study_id = storage.get_study_id_from_name(STUDY)
     for trial in study.get_trials(states=(TrialState.RUNNING,)):

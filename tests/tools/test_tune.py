@@ -59,7 +59,10 @@ def test_a_setting_replaces_the_overrides_of_its_keys():
 @pytest.mark.slow
 def test_the_present_setting_is_measured_first_and_the_fastest_is_kept(monkeypatch):
     config = config_of("subprocess", policy=dict(collect=dict(n_sample=256)))
-    words, overrides = ["--env", "CartPole-v1"], ["env.manager.type=subprocess", "policy.collect.n_sample=256"]
+    words, overrides = (
+        ["--env", "CartPole-v1"],
+        ["env.manager.type=subprocess", "policy.collect.n_sample=256"],
+    )
     tried = [{"env.manager.type": "nonsense"}, {"env.manager.type": "auto"}, {"num_threads": 2}]
     monkeypatch.setattr("ding_lite.tools.tune.settings", lambda _: tried)
     present, wrong, fast, both = tune(config, words, overrides, 2)
