@@ -348,7 +348,7 @@ def test_unsafe_call_is_found(source):
 def test_torch_load_is_called_in_one_place():
     """The explicit import of foreign weights, and nowhere else."""
     users = {name_of(path) for path in LIBRARY if "torch.load(" in path.read_text()}
-    assert users == {"ding_lite/run/warm_start.py"}
+    assert users == {"ding_lite/run/load.py"}
 
 
 def test_safe_calls_are_let_through():

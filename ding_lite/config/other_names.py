@@ -201,8 +201,8 @@ _SEPARATE = (
     "encoder and a memory of its own"
 )
 _VIDEO = (
-    "logger.video_freq=N records an evaluation episode every N env steps; `ding-lite eval RUN --video DIR` "
-    "records episodes afterwards"
+    'hooks=[{"type": "video", "freq": N}] records an evaluation episode every N env steps; '
+    "`ding-lite eval RUN --video DIR` records episodes afterwards"
 )
 _INTRINSIC = "set policy.intrinsic.type='rnd'; its keys are then beside it: weight, discount_factor, ..."
 

@@ -322,7 +322,9 @@ BOX_DISTRIBUTION_REGISTRY = Registry(
 ENV_REGISTRY = Registry("environment", modules=("ding_lite.envs",))
 WRAPPER_REGISTRY = Registry("wrapper", modules=("ding_lite.envs",))
 TRACKER_REGISTRY = Registry("tracker", ("ding_lite.run.trackers",), "ding_lite.run.trackers:Tracker")
-HOOK_REGISTRY = Registry("hook", ("ding_lite.run.hooks",), "ding_lite.run.hooks:Hook", given=0)
+HOOK_REGISTRY = Registry(
+    "hook", ("ding_lite.run.hooks", "ding_lite.run.video"), "ding_lite.run.hooks:Hook", given=0
+)
 
 
 def library_name(entry: Any) -> str:

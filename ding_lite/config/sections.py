@@ -75,13 +75,6 @@ RUN_CONFIG: dict[str, Any] = dict(
         "for images. The command line applies it; a pipeline in a script only with SerialPipeline(..., "
         "own_process=True)",
     ),
-    stop_timeout=Key(
-        20.0,
-        low=0.0,
-        high=1e6,
-        doc="seconds after SIGTERM, SIGHUP or Ctrl-C until the command line gives up a rollout, and saves "
-        "the state before it; an evaluation has half of them. Learning is always completed",
-    ),
     checkpoint=dict(
         freq=Key(50_000, low=0, doc="env steps between saves of ckpt/last; 0: save at the end only"),
         keep_freq=Key(0, low=0, doc="env steps between snapshots ckpt/iteration_*; 0: none"),
@@ -89,19 +82,17 @@ RUN_CONFIG: dict[str, Any] = dict(
     ),
     logger=dict(
         trackers=Key(
-            ["csv", "tensorboard"],
+            ["tensorboard"],
             list,
             faults=TRACKER_REGISTRY.item_faults,
             doc='where the metrics are sent: names (ding-lite list trackers), "package.module:Class", or '
-            'dicts {"type": ..., **arguments}. metrics.csv and episodes.csv are written with and '
-            'without "csv"',
+            'dicts {"type": ..., **arguments}. Every run writes metrics.csv and episodes.csv beside them',
         ),
         freq=Key(
             5_000,
             low=1,
             doc="env steps between rows sent to trackers: at each multiple (metrics.csv has every iteration)",
         ),
-        video_freq=Key(0, low=0, doc="env steps between videos of an evaluation episode; 0: none"),
     ),
     hooks=Key(
         [],

@@ -22,8 +22,7 @@ import numpy as np
 from ding_lite.config.registry import env_name
 from ding_lite.config.schema import leaves
 from ding_lite.errors import ConfigError
-from ding_lite.run.atomic_files import MAX_TEXT_BYTES, is_locked, read_bounded, regular
-from ding_lite.run.folder import read_result
+from ding_lite.run.folder import is_locked, read_result
 
 RUN_FILES = ("log.txt", "metrics.csv", "result.json")  # a folder with one of them is that of a run
 SWEEP_FILE = "sweep.json"  # a folder with it has the runs of a sweep in it
@@ -162,7 +161,7 @@ def read_config_of(folder: Path) -> dict[str, Any]:
     """
     file = folder / "config.json"
     try:
-        return dict(json.loads(read_bounded(file))["config"])
+        return dict(json.loads(file.read_bytes())["config"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(f"cannot read the config in {file}: {error!r}") from error
 
@@ -173,7 +172,7 @@ def _read_columns(path: Path, wanted: set[str]) -> dict[str, np.ndarray]:
     A last line without its end is left out: a crash has torn it, or it is being written.
     """
     try:
-        text = read_bounded(path, MAX_TEXT_BYTES).decode("utf-8-sig", errors="replace")
+        text = path.read_bytes().decode("utf-8-sig", errors="replace")
     except OSError as error:
         raise ConfigError(f"cannot read the metrics of a run: {error}") from error
     reader = csv.reader(io.StringIO(text[: text.rfind("\n") + 1]))
@@ -218,7 +217,7 @@ def env_of(config: Mapping[str, Any]) -> str:
 
 def status_of(run: Run) -> tuple[str, str | None]:
     """Returns the status of a run (see :class:`ListedRun`) and the error that ended it."""
-    if is_locked(run.folder / "log.txt"):
+    if is_locked(run.folder):
         return "running", None
     result = read_result(run.folder)
     if "status" not in result or last_step(run) > result["env_step"]:  # else of a session before the last
@@ -262,7 +261,7 @@ def list_runs(folder: Path, order: str = "started") -> list[ListedRun]:
 def _listed(folder: Path) -> tuple[ListedRun, dict[str, Any]]:
     """Returns a run in one line, and its settings; without settings if the run cannot be read."""
     try:
-        with open(folder / "log.txt", encoding="utf-8", errors="replace", opener=regular) as stream:
+        with open(folder / "log.txt", encoding="utf-8", errors="replace") as stream:
             started = LOG_TIME.match(stream.readline(1000))
     except OSError:
         started = None

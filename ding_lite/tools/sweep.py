@@ -33,11 +33,10 @@ from ding_lite.config.files import LITERALS, python_source
 from ding_lite.config.values import decode
 from ding_lite.errors import ConfigError, DingLiteError
 from ding_lite.rl.seeding import integer_seed
-from ding_lite.run.atomic_files import is_locked, write_whole
-from ding_lite.run.checkpoint import checkpoints_of
-from ding_lite.run.folder import ENDED, read_result
+from ding_lite.run.checkpoint import write_whole
+from ding_lite.run.display import score_text
+from ding_lite.run.folder import ENDED, is_locked, read_result
 from ding_lite.run.pipeline import SerialPipeline
-from ding_lite.run.score_text import score_text
 from ding_lite.tools.runs import SCORE, SWEEP_FILE, short_names, short_text
 
 try:
@@ -194,7 +193,7 @@ def begin(folder: Path, searched: Mapping[str, Any], *, resume: bool) -> int:
             ) from fault
         write_whole(file, text)
     deadline = time.monotonic() + SECONDS_TO_FREE
-    while any(is_locked(log) for log in folder.glob("trial_*/log.txt")) and time.monotonic() < deadline:
+    while any(map(is_locked, folder.glob("trial_*"))) and time.monotonic() < deadline:
         time.sleep(0.1)
     study, storage = open_study(folder), storage_of(folder)
     study_id = storage.get_study_id_from_name(STUDY)
@@ -230,15 +229,6 @@ class Worker:
     ) -> None:
         self.folder, self.space, self.seeds = folder, space, seeds
         self._config_with, self._say = config_with, say
-        self._pipeline: SerialPipeline | None = None
-        self._stopped_by = ""
-
-    def request_stop(self, name: str) -> None:
-        """Ends the sweep after the current iteration, saved; safe to call from a signal handler."""
-        self._stopped_by = name
-        if self._pipeline is not None:
-            self._pipeline.request_stop(name)
-
     def work(self, trials: int, number: int) -> None:
         """Trains trials until there are ``trials`` of all workers.
 
@@ -247,7 +237,7 @@ class Worker:
             number: of this worker, for the seed of its sampler.
 
         Raises:
-            KeyboardInterrupt: if the work was stopped; the trial stays open.
+            KeyboardInterrupt: at Ctrl-C, when the run is saved; the trial stays open.
         """
         config = self._config_with({})
         study = open_study(self.folder)
@@ -300,7 +290,7 @@ class Worker:
         """
         folder = run_folder(self.folder, trial.number, seed)
         if read_result(folder).get("status") not in ENDED:
-            if checkpoints_of(folder):
+            if any((folder / "ckpt").glob("*.safetensors")):
                 pipeline = SerialPipeline.resume(folder, trust=config.trusted, own_process=True)
             else:  # new, or killed before its first checkpoint
                 shutil.rmtree(folder, ignore_errors=True)
@@ -308,9 +298,6 @@ class Worker:
             freq = config.values.policy.eval.eval_freq or config.values.max_env_step
             offset = len(earlier) * (config.values.max_env_step // freq + 1)
             with pipeline:
-                self._pipeline = pipeline
-                if self._stopped_by:
-                    pipeline.request_stop(self._stopped_by)
                 for progress in pipeline:
                     if SCORE not in progress.metrics:
                         continue
@@ -323,9 +310,6 @@ class Worker:
                     )
                     if trial.should_prune():
                         raise optuna.TrialPruned
-                self._pipeline = None
-            if self._stopped_by:
-                raise KeyboardInterrupt(self._stopped_by)
         score = read_result(folder).get("eval_value")
         if score is None:
             raise ConfigError(f"{folder} has no evaluation with a finite mean return")
