@@ -33,7 +33,7 @@ from ding_lite.config.files import LITERALS, python_source
 from ding_lite.config.values import decode
 from ding_lite.errors import ConfigError, DingLiteError
 from ding_lite.rl.seeding import integer_seed
-from ding_lite.run.checkpoint import write_whole
+from ding_lite.run.checkpoint import checkpoints_of, write_whole
 from ding_lite.run.display import score_text
 from ding_lite.run.folder import ENDED, is_locked, read_result
 from ding_lite.run.pipeline import SerialPipeline
@@ -229,6 +229,7 @@ class Worker:
     ) -> None:
         self.folder, self.space, self.seeds = folder, space, seeds
         self._config_with, self._say = config_with, say
+
     def work(self, trials: int, number: int) -> None:
         """Trains trials until there are ``trials`` of all workers.
 
@@ -237,7 +238,7 @@ class Worker:
             number: of this worker, for the seed of its sampler.
 
         Raises:
-            KeyboardInterrupt: at Ctrl-C, when the run is saved; the trial stays open.
+            SystemExit: at a signal, when the run is saved; the trial stays open.
         """
         config = self._config_with({})
         study = open_study(self.folder)
@@ -275,6 +276,8 @@ class Worker:
         except optuna.TrialPruned:
             self._say(f"trial {trial.number}: pruned")
             raise
+        except KeyboardInterrupt as fault:  # Optuna would call it a failure of the trial, which stays open
+            raise SystemExit(130) from fault
         score = sum(scores) / len(scores)
         self._say(f"trial {trial.number}: score {score_text(score)}")
         return score
@@ -290,7 +293,7 @@ class Worker:
         """
         folder = run_folder(self.folder, trial.number, seed)
         if read_result(folder).get("status") not in ENDED:
-            if any((folder / "ckpt").glob("*.safetensors")):
+            if checkpoints_of(folder):
                 pipeline = SerialPipeline.resume(folder, trust=config.trusted, own_process=True)
             else:  # new, or killed before its first checkpoint
                 shutil.rmtree(folder, ignore_errors=True)

