@@ -109,12 +109,13 @@ def draw_comparison(comparison: Comparison, title: str | None = None, panels: Se
         def shares(group: statistics.Scores) -> np.ndarray:
             return statistics.performance_profile(group, levels)
 
-        for place, style in enumerate(map(style_of, range(len(summaries)))):
-            scores = comparison.values(place)
+        for place in range(len(summaries)):
+            scores, style = comparison.values(place), style_of(place)
             axes.step(levels, shares(scores), where="post", **style, linewidth=1.5)
             band = statistics.interval(shares, scores, resamples=PROFILE_RESAMPLES)
             if band is not None:
-                axes.fill_between(levels, *band, step="post", color=style["color"], alpha=0.15, linewidth=0)
+                low, high = band
+                axes.fill_between(levels, low, high, step="post", color=style["color"], alpha=0.15, lw=0)
         format_axes(axes, "Performance profile", comparison.unit, "Runs above")
         axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
         axes.set(ylim=(-0.02, 1.02), xlim=(levels[0], levels[-1]))
@@ -232,8 +233,8 @@ def _charts(comparison: Comparison) -> Any:
         runs = np.concatenate(comparison.values(place))
         add(row, place, runs, [names[place]] * len(runs), mode="markers", marker={"symbol": "line-ns-open"})
         low, high = summary.iqm_interval or (summary.iqm, summary.iqm)
-        error = {"type": "data", "array": [high - summary.iqm], "arrayminus": [summary.iqm - low]}
-        add(row, place, [summary.iqm], [names[place]], mode="markers", marker={"size": 10}, error_x=error)
+        bar = {"type": "data", "array": [high - summary.iqm], "arrayminus": [summary.iqm - low]}
+        add(row, place, [summary.iqm], [names[place]], mode="markers", marker={"size": 10}, error_x=bar)
     figure.update_xaxes(title_text=comparison.unit, row=row)
     figure.update_yaxes(autorange="reversed", row=row)
     figure.update_layout(height=400 * len(titles), template="plotly_white", legend={"orientation": "h"})

@@ -50,7 +50,7 @@ DASHES = ("-", "--", "-.", ":")
 PANEL_SIZE = (4.0, 2.6)  # inches of a plot with its labels
 LONGEST = 40  # characters of a label
 X_LABEL = "Env steps"
-TEXT = {"text.parse_math": False, "pdf.fonttype": 42}  # names may contain $; fonts in a PDF are TrueType
+TEXT: Any = {"text.parse_math": False, "pdf.fonttype": 42}  # names may contain $; fonts in a PDF are TrueType
 
 
 class Panel(NamedTuple):
