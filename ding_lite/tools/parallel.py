@@ -85,6 +85,9 @@ class Pool:
         load: of one training.
         jobs: number of processes at a time; None: as many as there are cores for.
         say: called with each line that they print, in their threads.
+
+    Attributes:
+        stopped_by: name of the signal that has ended the work; "" before one.
     """
 
     def __init__(self, load: Load, jobs: int | None, say: Callable[[str], Any]) -> None:
@@ -95,7 +98,7 @@ class Pool:
         self._gpus = itertools.cycle(gpus if load.gpu and len(gpus) > 1 else [None])
         self._running: set[subprocess.Popen[str]] = set()
         self._lock = threading.Lock()  # of starting and stopping: none is stopped twice, or started after it
-        self._stopped_by = ""
+        self.stopped_by = ""
 
     def stop(self, name: str) -> None:
         """Ends all processes after their iterations, saved; safe in a signal handler of the main thread.
@@ -104,7 +107,7 @@ class Pool:
             name: of the signal that they are sent, such as "SIGINT".
         """
         with self._lock:
-            self._stopped_by = name
+            self.stopped_by = name
             for process in self._running:
                 process.send_signal(signal.Signals[name])
 
@@ -125,7 +128,7 @@ class Pool:
 
     def _run(self, job: Job) -> Outcome | None:
         with self._lock:
-            if self._stopped_by:
+            if self.stopped_by:
                 return None
             gpu = next(self._gpus)
             process = start(job, {} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu})
@@ -134,10 +137,7 @@ class Pool:
         with self._lock:
             self._running.remove(process)
         # A signal that arrives before its handlers kills a process.
-        return Outcome(INTERRUPTED[0]) if self._stopped_by and outcome.code < 0 else outcome
-
-    def close(self) -> None:
-        """Does nothing: no process is left."""
+        return Outcome(INTERRUPTED[0]) if self.stopped_by and outcome.code < 0 else outcome
 
 
 def start(job: Job, variables: dict[str, str]) -> subprocess.Popen[str]:

@@ -59,12 +59,12 @@ class RayPool:
         gpus = int(load.gpu and any("GPU" in node for node in nodes))
         self._cpus = max(1, min(load.cores, int(max(node.get("CPU", 0) for node in nodes))))
         self._task = ray.remote(num_cpus=self._cpus, num_gpus=gpus, max_retries=0)(run_in_folder)
-        self._stopped = False
+        self.stopped_by = ""
         self.jobs = max(1, int(ray.cluster_resources().get("CPU", 1)) // self._cpus)
 
     def stop(self, name: str) -> None:
         """Ends all jobs after their iterations, saved."""
-        self._stopped = True
+        self.stopped_by = name
 
     def run(self, jobs: Sequence[Job]) -> list[Outcome | None]:
         """Runs all jobs, and returns how each ended; None: it was not started, since the pool was stopped."""
@@ -72,7 +72,7 @@ class RayPool:
         waiting, cancelled = list(tasks), False
         while waiting:
             _, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=POLL_SECONDS)
-            if self._stopped and not cancelled:
+            if self.stopped_by and not cancelled:
                 cancelled = True
                 for task in waiting:
                     ray.cancel(task)

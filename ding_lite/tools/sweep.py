@@ -37,6 +37,7 @@ from ding_lite.run.checkpoint import checkpoints_of, write_whole
 from ding_lite.run.display import score_text
 from ding_lite.run.folder import ENDED, is_locked, read_result
 from ding_lite.run.pipeline import SerialPipeline
+from ding_lite.run.signals import EXIT_CODES
 from ding_lite.tools.runs import SCORE, SWEEP_FILE, short_names, short_text
 
 try:
@@ -160,38 +161,37 @@ def open_study(folder: Path, seed: int = 0) -> optuna.Study:
     )
 
 
-def begin(folder: Path, searched: Mapping[str, Any], *, resume: bool) -> int:
-    """Creates the folder of a sweep, or prepares it to continue; returns how many trials have ended.
+def begin(folder: Path, searched: Mapping[str, Any], *, resume: bool) -> None:
+    """Creates the folder of a sweep, or checks that it is the one to continue.
 
     Args:
         folder: of the sweep.
         searched: JSON data that says what is searched.
-        resume: continue the sweep in ``folder``. Its open trials wait for a worker again.
+        resume: continue the sweep in ``folder``.
 
     Raises:
         ConfigError: if the folder exists (is missing, with ``resume``), or searches something else.
     """
     file = folder / SWEEP_FILE
     text = json.dumps(searched, indent=2) + "\n"
-    if resume:
-        try:
-            saved = file.read_text()
-        except OSError as fault:
-            raise ConfigError(f"--resume: {folder} is not the folder of a sweep: {fault}") from fault
-        if saved != text:
+    try:
+        if not resume:
+            folder.mkdir(parents=True)
+            write_whole(file, text)
+        elif file.read_text() != text:
             raise ConfigError(
                 f"the sweep in {folder} searches something else, as {file} says: repeat its command with "
-                "--resume; only --trials, --jobs and --ray may differ"
+                "--resume; only --jobs and --ray may differ, and --trials"
             )
-    else:
-        try:
-            folder.mkdir(parents=True)
-        except OSError as fault:
-            raise ConfigError(
-                f"sweep folder {folder} cannot be made: {fault}; choose another --exp-name, or continue the "
-                "sweep with --resume"
-            ) from fault
-        write_whole(file, text)
+    except OSError as fault:
+        raise ConfigError(
+            f"{folder} cannot be the folder of {'this' if resume else 'a new'} sweep: {fault}; --exp-name names "
+            "another one, and --resume continues one"
+        ) from fault
+
+
+def reopen(folder: Path) -> int:
+    """Lets the open trials of a sweep that was ended wait for a worker; returns how many have ended."""
     deadline = time.monotonic() + SECONDS_TO_FREE
     while any(map(is_locked, folder.glob("trial_*"))) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -277,7 +277,7 @@ class Worker:
             self._say(f"trial {trial.number}: pruned")
             raise
         except KeyboardInterrupt as fault:  # Optuna would call it a failure of the trial, which stays open
-            raise SystemExit(130) from fault
+            raise SystemExit(EXIT_CODES.get(str(fault), EXIT_CODES["SIGINT"])) from fault
         score = sum(scores) / len(scores)
         self._say(f"trial {trial.number}: score {score_text(score)}")
         return score

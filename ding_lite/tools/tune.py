@@ -64,14 +64,16 @@ def settings(config: Config) -> list[Setting]:
     return [setting for setting in found if any(values.get(key) != setting[key] for key in setting)]
 
 
-def tune(config: Config, words: Sequence[str], overrides: Sequence[str], iterations: int) -> Iterator[Trial]:
+def tune(
+    config: Config, words: Sequence[str], overrides: Sequence[str], iterations: int | None
+) -> Iterator[Trial]:
     """Profiles the config as it is, then with each of :func:`settings` on top of the fastest so far.
 
     Args:
         config: of the run.
         words: options of ``ding-lite`` that name the config and its seed.
         overrides: of the command line.
-        iterations: of each profile.
+        iterations: of each profile; None: as many as ``profile`` measures by default.
     """
     began = time.monotonic()
     best = _profiled({}, words, overrides, iterations, None)
@@ -91,10 +93,15 @@ def with_setting(overrides: Sequence[str], setting: Setting) -> list[str]:
 
 
 def _profiled(
-    setting: Setting, words: Sequence[str], overrides: Sequence[str], iterations: int, timeout: float | None
+    setting: Setting,
+    words: Sequence[str],
+    overrides: Sequence[str],
+    iterations: int | None,
+    timeout: float | None,
 ) -> Trial:
     tokens = with_setting(overrides, {**NO_INTERRUPTIONS, **setting})
-    command = ["profile", *words, *tokens, "--json", "--iterations", str(iterations)]
+    command = ["profile", *words, *tokens, "--json"]
+    command += [] if iterations is None else ["--iterations", str(iterations)]
     try:
         done = subprocess.run(
             [sys.executable, "-m", "ding_lite", *command],

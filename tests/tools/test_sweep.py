@@ -21,7 +21,7 @@ from ding_lite.config.schema import leaves
 from ding_lite.errors import ConfigError, EnvError
 
 optuna = pytest.importorskip("optuna", reason="the extra sweep is not installed")
-from ding_lite.tools.sweep import Worker, begin, open_study, report, search_space, values_of  # noqa: E402
+from ding_lite.tools.sweep import Worker, begin, open_study, reopen, report, search_space, values_of  # noqa: E402
 
 TESTS = Path(__file__).parents[1]
 RATE = "policy.learn.learning_rate"
@@ -105,6 +105,7 @@ def sweep(folder, searches, trials, seeds=(0,), resume=False, say=None, **change
     """Runs a sweep with one worker; returns its report and the lines that it said."""
     config, space, lines = config_of(**changes), search_space(searches), []
     begin(folder, {"search": {key: str(of_key) for key, of_key in space.items()}}, resume=resume)
+    reopen(folder)
     worker = Worker(folder, space, seeds, lambda v: compile_config(config, v), say or lines.append)
     worker.work(trials, 1)
     return report(folder, space, seeds), lines
@@ -129,7 +130,7 @@ def test_sweep_finds_the_best_value_and_writes_its_config(tmp_path):
     assert len(found["trials"]) == 4
     with pytest.raises(ConfigError, match="something else"):
         sweep(folder, {LENGTH: "int(1, 31)"}, 4, resume=True)
-    with pytest.raises(ConfigError, match="cannot be made"):
+    with pytest.raises(ConfigError, match="new sweep"):
         sweep(folder, {LENGTH: "int(1, 31)"}, 4)
 
 
