@@ -185,8 +185,8 @@ def begin(folder: Path, searched: Mapping[str, Any], *, resume: bool) -> None:
             )
     except OSError as fault:
         raise ConfigError(
-            f"{folder} cannot be the folder of {'this' if resume else 'a new'} sweep: {fault}; --exp-name names "
-            "another one, and --resume continues one"
+            f"{folder} cannot be the folder of {'this' if resume else 'a new'} sweep: {fault}; --exp-name "
+            "names another one, and --resume continues one"
         ) from fault
 
 
