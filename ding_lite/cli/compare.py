@@ -17,7 +17,6 @@ from ding_lite.cli.options import (
     print_table,
 )
 from ding_lite.errors import ConfigError
-from ding_lite.tools.runs import NOT_SET
 
 if TYPE_CHECKING:
     from ding_lite.tools.compare import Comparison, Summary
@@ -124,6 +123,8 @@ def _write_page(comparison: Comparison, file: Path, title: str | None) -> None:
 
 
 def _print(comparison: Comparison) -> None:
+    from ding_lite.tools.runs import NOT_SET
+
     if comparison.title:
         print(f"{comparison.title}\n")
     print(comparison.unit)
