@@ -2,203 +2,196 @@
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import json
-import re
-import shlex
+import sys
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ding_lite.cli.common import (
-    Once,
-    add_config_options,
-    add_json,
-    add_limits,
-    add_parallel,
-    add_seeds,
-    config_of,
-    open_crew,
-    path_text,
-    positive_number,
-    run_options,
-    seeds_of,
+from ding_lite.cli.options import (
+    PATH,
+    POSITIVE,
+    Seeds,
+    Source,
+    command,
+    config_options,
+    given,
+    json_option,
+    limit_options,
+    open_pool,
+    option,
+    parallel_options,
+    print_json,
+    print_line,
+    print_table,
 )
-from ding_lite.cli.process import stdout_to_stderr
 from ding_lite.errors import ConfigError
-from ding_lite.run.signals import EXIT_CODES, StopSignals
 
 if TYPE_CHECKING:
     from ding_lite.config.compile import Config
-    from ding_lite.tools.sweep import Sweep
 
-SUMMARY = "search the values of config keys that give the highest score"
-DESCRIPTION = """\
-Searches values of config keys with Optuna: each trial trains one set of values with each seed, and
-its score is the mean of the seeds' last evaluations. Trials that stay behind at their evaluations
-are pruned. The search space is given as --search, or in the config file beside `config`:
-
-  sweep = dict(
-      search={"policy.learn.learning_rate": "log(1e-5, 1e-2)", "policy.learn.batch_size": [64, 256]},
-      trials=50,
-      seeds=[0, 1],
-  )
-
-  uniform(a, b)   a number                     int(a, b)            a whole number
-  log(a, b)       uniform in its logarithm     choice(a, b, ...)    one of the values
-
-The folder has the runs, Optuna's storage (sweep.db), best.py (the best config) and sweep.png.
-Ctrl-C ends the sweep after the current iterations. The same command with --resume continues it,
-also after it was killed. Needs Optuna: pip install "ding_lite[sweep]".
-"""
-EXAMPLES = """\
-examples:
-  ding-lite sweep -c my.py                            the search space is in the file
-  ding-lite sweep -c cartpole_ppo --search "policy.learn.learning_rate=log(1e-5,1e-2)" --trials 20
-  ding-lite sweep -c my.py -s 0 1 2 --jobs 6          three seeds a trial, six runs at a time
-  ding-lite sweep -c my.py --resume                   continue
-  ding-lite train -c runs/my_sweep/best.py -s 3 4 5   train the best config with other seeds
-"""
-PRELOAD = ("ding_lite.tools.sweep_report",)  # reports a missing package before the search
 DEFAULT_TRIALS = 20
+SHOWN = 10  # best trials in the table
+SEARCH = 'Search, such as: --search "policy.learn.learning_rate=log(1e-5,1e-2)" --trials 50 -s 0,1,2'
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of ``ding-lite sweep``."""
-    add_config_options(parser)
-    sweep = parser.add_argument_group("sweep")
-    sweep.add_argument(
-        "--search",
-        action="append",
-        default=[],
-        metavar="KEY=VALUES",
-        help="a key and its values, such as 'policy.learn.learning_rate=log(1e-5,1e-2)'; may be repeated",
-    )
-    sweep.add_argument(
-        "--trials",
-        type=positive_number,
-        metavar="N",
-        help=f"number of trials, with those before --resume (default: that of the file, or {DEFAULT_TRIALS})",
-    )
-    add_seeds(sweep, "seeds of each trial (default: those of the file, or the config's seed)")
-    sweep.add_argument(
-        "--exp-name",
-        action=Once,
-        type=path_text,
-        metavar="DIR",
-        help="the sweep's folder, as a path (default: runs/EXP_NAME_sweep)",
-    )
-    add_limits(sweep)
-    sweep.add_argument("--resume", action="store_true", help="continue the sweep in its folder")
-    sweep.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
-    add_parallel(parser)
-    add_json(parser)
+@command(preload="ding_lite.tools.sweep")
+@config_options
+@option(
+    "--search",
+    "searches",
+    multiple=True,
+    metavar="KEY=VALUES",
+    group=SEARCH,
+    help="a key and its values; may be repeated",
+)
+@option(
+    "--trials",
+    type=POSITIVE,
+    metavar="N",
+    group=SEARCH,
+    help=f"number of trials, with those before --resume (default: that of the file, or {DEFAULT_TRIALS})",
+)
+@option(
+    *("-s", "--seed", "seeds"),
+    type=Seeds(),
+    default=(),
+    metavar="SEED,...",
+    group=SEARCH,
+    help="seeds of each trial (default: those of the file, or the config's seed)",
+)
+@option(
+    "--exp-name",
+    type=PATH,
+    metavar="DIR",
+    group=SEARCH,
+    help="the sweep's folder, as a path (default: runs/EXP_NAME_sweep)",
+)
+@option("--resume", is_flag=True, group=SEARCH, help="continue the sweep in its folder")
+@option(*("-q", "--quiet"), is_flag=True, help="print nothing but errors")
+@limit_options
+@parallel_options
+@option("--worker", type=POSITIVE, hidden=True)  # for the processes that share the work
+@json_option
+def run(
+    source: Source,
+    searches: tuple[str, ...],
+    trials: int | None,
+    seeds: tuple[int, ...],
+    exp_name: str | None,
+    resume: bool,
+    quiet: bool,
+    max_env_step: int | None,
+    max_train_iter: int | None,
+    jobs: int | None,
+    ray: str | None,
+    worker: int | None,
+    json: bool,
+) -> int:
+    """Searches the values of config keys that give the highest score.
 
+    Uses Optuna: each trial trains one set of values with each seed, and its score is the mean of the seeds'
+    last evaluations. Trials that stay behind at their evaluations are pruned. --jobs trials train at a time.
+    The search space is given as --search, or in the config file beside `config`:
 
-def _refuse_misplaced(args: argparse.Namespace) -> None:
-    """Refuses what is no override: a folder, since the search space is not in it, and a search."""
-    from ding_lite.tools.search import KINDS
-
-    for token in args.overrides:
-        if re.search(rf"=\s*({'|'.join(KINDS)})\(", token):
-            raise ConfigError(f"{token}: each key that is searched needs its own --search")
-    if args.resume and (folders := [token for token in args.overrides if Path(token).is_dir()]):
-        raise ConfigError(
-            f"--resume takes no folder, got {folders[0]}: type the command that began the sweep, with "
-            "--resume added (--exp-name names its folder, unless it is the default)"
+        sweep = dict(
+            search={"policy.learn.learning_rate": "log(1e-5, 1e-2)", "policy.learn.batch_size": [64, 256]},
+            trials=50,
+            seeds=[0, 1],
         )
 
+    uniform(a, b)   a number                     int(a, b)            a whole number
+    log(a, b)       uniform in its logarithm     choice(a, b, ...)    one of the values
 
-def run(args: argparse.Namespace) -> int:
-    """Searches and prints the best trials; returns 0 if a trial has a score, or a signal's exit code."""
-    from ding_lite.tools.sweep import Sweep
+    The folder has the runs, Optuna's storage, best.py (the best config) and pictures. Ctrl-C ends the sweep
+    after the current iterations. The same command with --resume continues it, also after it was killed.
+    Needs Optuna: pip install "ding_lite[sweep]".
+    """
+    from ding_lite.config.files import parse_overrides
+    from ding_lite.run.folder import locked
+    from ding_lite.run.signals import EXIT_CODES, StopSignals
+    from ding_lite.tools.parallel import Job, exit_code_of
+    from ding_lite.tools.sweep import Worker, begin, first_values, reopen, report, search_space
 
-    _refuse_misplaced(args)
-    config = _config(args, {})
-    options = _options(args)
-    trials, seeds = options["trials"], options["seeds"] or [config.values.seed]
-    space = _space(args, options["search"])
-    folder = Path(args.exp_name or Path("runs") / f"{config.values.exp_name}_sweep")
-    arguments = ["train", "--quiet", *run_options(args)]
-    with (
-        open_crew(args, config, trials * len(seeds)) as crew,
-        contextlib.closing(Sweep(folder, config, space, seeds, arguments, crew, resume=args.resume)) as sweep,
-        StopSignals(crew.request_stop),
-    ):
-        sweep.run(trials)
-    args.stopped_by = crew.stopped_by
-    _report(args, sweep)
-    code = 0 if sweep.best() is not None else crew.exit_code
-    return EXIT_CODES.get(crew.stopped_by, 0) or code
+    limits = {"max_env_step": max_env_step, "max_train_iter": max_train_iter}
+
+    def config_with(values: Mapping[str, Any]) -> Config:
+        return source.read([f"{key}={value!r}" for key, value in values.items()]).replaced(**limits)
+
+    config = config_with({})
+    in_file = _sweep_of_file(source)
+    trials = trials or in_file["trials"]
+    all_seeds = list(seeds or in_file["seeds"] or [config.values.seed])
+    space = search_space(dict(text.partition("=")[::2] for text in searches) or in_file["search"])
+    if twice := sorted(space.keys() & parse_overrides(source.overrides).keys()):
+        raise ConfigError(f"{twice[0]} is searched, and set on the command line: remove one of them")
+    config_with(first_values(space))  # its keys exist
+    folder = Path(exp_name or Path("runs") / f"{config.values.exp_name}_sweep")
+    if worker is not None:
+        Worker(folder, space, all_seeds, config_with, print_line).work(trials, worker)
+        return 0
+    searched = {"search": {key: str(of_key) for key, of_key in space.items()}, "seeds": all_seeds}
+    begin(folder, {**searched, **config.as_json()}, resume=resume)
+    words = ["sweep", *source.words(), *source.overrides, *(w for s in searches for w in ("--search", s))]
+    words += given({"--max-env-step": max_env_step, "--max-train-iter": max_train_iter})
+    words += ["--trials", str(trials), "-s", ",".join(map(str, all_seeds)), "--exp-name", str(folder)]
+
+    def say(line: str) -> None:
+        log.write(f"{line}\n")
+        if not (quiet or json):
+            print_line(line)
+
+    pools = open_pool(config, jobs, ray, say)
+    with locked(folder), (folder / "log.txt").open("a") as log, pools as pool, StopSignals(pool.stop):
+        workers = range(1, min(pool.jobs, trials - reopen(folder)) + 1)
+        outcomes = pool.run([Job("", [*words, "--worker", str(number)]) for number in workers])
+    for outcome in outcomes:
+        if outcome is not None and outcome.error:
+            print(f"ding-lite sweep: {outcome.error}", file=sys.stderr)
+    result = report(folder, space, all_seeds)
+    if json:
+        print_json(result)
+    elif not quiet:
+        _print(result)
+        if pool.stopped_by:
+            print("to continue: the same command with --resume")
+    return EXIT_CODES.get(pool.stopped_by, 0) or (
+        0 if result["best"] is not None else exit_code_of(outcomes) or 1
+    )
 
 
-def _config(args: argparse.Namespace, values: Mapping[str, Any]) -> Config:
-    """Returns the complete config of the command line, with values of a trial."""
-    config = config_of(args, [f"{key}={value!r}" for key, value in values.items()])
-    return config.replaced(max_env_step=args.max_env_step, max_train_iter=args.max_train_iter)
-
-
-def _options(args: argparse.Namespace) -> dict[str, Any]:
-    """Returns search, trials and seeds of the command line, or else of the dict ``sweep`` in the file."""
+def _sweep_of_file(source: Source) -> dict[str, Any]:
+    """Returns search, trials and seeds of the dict ``sweep`` in the config file, or the defaults."""
     from ding_lite.config.files import find_config, read_sweep
     from ding_lite.config.schema import Key, check
-    from ding_lite.tools.search import parse_searches
 
     schema = {
         "search": Key({}),
         "trials": Key(DEFAULT_TRIALS, low=1),
         "seeds": Key([], list[int], low=0),
     }
-    with stdout_to_stderr(args.json):
-        in_file = read_sweep(find_config(args.config)) if args.config else {}
+    in_file = read_sweep(find_config(source.config)) if source.config else {}
     values, faults = check(in_file, schema, "sweep")
+    seeds = values.get("seeds", [])
+    if len(set(seeds)) < len(seeds):
+        faults.append("sweep.seeds: expected different numbers")
     if faults:
         raise ConfigError("\n  ".join(["the sweep has a fault:", *faults]))
-    args.seeds = args.seeds or values.get("seeds")
-    if args.seeds and any(token.startswith("seed=") for token in args.overrides):
-        raise ConfigError("the seeds of each trial and seed= contradict each other: remove one of them")
-    given = {"search": parse_searches(args.search), "trials": args.trials, "seeds": seeds_of(args)}
-    defaults = {name: key.default for name, key in schema.items()}
-    return defaults | values | {name: value for name, value in given.items() if value}
+    return {name: key.default for name, key in schema.items()} | values
 
 
-def _space(args: argparse.Namespace, searches: Mapping[str, Any]) -> Any:
-    """Returns the search space, after checking that the config accepts it."""
-    from ding_lite.config.files import parse_overrides
-    from ding_lite.tools.search import check_space, search_space
+def _print(result: dict[str, Any]) -> None:
+    from ding_lite.run.display import score_text
+    from ding_lite.tools.sweep import assignments
 
-    space = search_space(searches)
-    twice = sorted(space.keys() & parse_overrides(args.overrides).keys())
-    if twice:
-        raise ConfigError(f"{twice[0]} is searched, and set on the command line: remove one of them")
-    check_space(space, lambda values: _config(args, values))
-    return space
-
-
-def _report(args: argparse.Namespace, sweep: Sweep) -> None:
-    """Writes best.py and sweep.png, and prints the result."""
-    from ding_lite.tools.sweep_report import (
-        best_command,
-        draw_sweep,
-        imports_of_best,
-        sweep_report,
-        sweep_table,
-        write_best,
-    )
-
-    best = write_best(sweep)
-    picture = draw_sweep(sweep)
-    if args.json:
-        print(json.dumps(sweep_report(sweep, best)))
-    elif not args.quiet:
-        print(sweep_table(sweep))
-        if best is not None:
-            print(f"history and importance: {picture}")
-            command = best_command(sweep, imports_of_best(sweep))
-            print(f"best config: {best}, to train with unused seeds   try: {command}")
-        elif sweep.best() is not None:
-            print("there is no best.py: the run folder of the best trial was removed")
-        if args.stopped_by:
-            typed = [word for word in args.typed if word != "--resume"]
-            print(f"to continue   try: {shlex.join(['ding-lite', *typed, '--resume'])}")
+    trials = result["trials"]
+    ranked = sorted((t for t in trials if t["score"] is not None), key=lambda t: -t["score"])
+    rows = [[str(t["trial"]), score_text(t["score"]), assignments(t["values"])] for t in ranked[:SHOWN]]
+    print_table(["trial", "score", "values"], rows, right=(0, 1))
+    states = Counter(t["state"] for t in trials)
+    print(f"{len(trials)} trials: {', '.join(f'{count} {state}' for state, count in states.items())}")
+    if result["importances"]:
+        shares = ", ".join(f"{key} {100 * share:.0f} %" for key, share in result["importances"].items())
+        print(f"importance: {shares}" + (" (a rough guess: few trials)" if len(ranked) < 50 else ""))
+    if result["best_config"]:
+        print(f"best config: {result['best_config']}; train it with seeds that the sweep has not used")
