@@ -27,7 +27,7 @@ from ding_lite.errors import ConfigError
 
 if TYPE_CHECKING:
     from ding_lite.data.episodes import Evaluation
-    from ding_lite.envs.transition import Episode
+    from ding_lite.envs.vector import Episode
 
 EPISODES, SHOWN = 16, 3  # episodes by default; with --video or --human, which take long
 PLAY = "Episodes, such as: -n 100 -s 1"
