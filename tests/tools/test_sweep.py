@@ -13,7 +13,6 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-import processes
 import pytest
 from worlds import small_config
 
@@ -30,10 +29,10 @@ WORLD = {"type": "small_worlds:LengthEnv", "env_id": "", "kwargs": {"length": 1}
 LENGTH = "env.kwargs.length=int(1,30)"
 
 
-def start(*words, cwd, program=COMMAND):
+def start(*words, cwd):
     paths = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
     return subprocess.Popen(
-        [*program, *map(str, words)],
+        [*COMMAND, *map(str, words)],
         cwd=cwd,
         env={**os.environ, "PYTHONPATH": paths},
         stdout=subprocess.PIPE,
@@ -43,7 +42,7 @@ def start(*words, cwd, program=COMMAND):
 
 
 def run(*words, cwd):
-    process = start(*words, cwd=cwd, program=[processes.ding_lite()])
+    process = start(*words, cwd=cwd)
     output, errors = process.communicate(timeout=600)
     return process.returncode, output, errors
 
