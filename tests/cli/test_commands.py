@@ -95,7 +95,7 @@ def test_list_has_every_kind_and_what_a_module_registers(well, tmp_path):
     assert "cartpole_ppo" not in well("list", "policies")
 
 
-def test_runs_are_listed_plotted_and_compared(well, tmp_path):
+def test_runs_are_listed_plotted_and_compared(ding_lite, well, tmp_path):
     for seed in range(3):
         write_run(tmp_path / "runs" / f"slow_{seed}", seed=seed, learn={"learning_rate": 1e-4})
         write_run(tmp_path / "runs" / f"fast_{seed}", seed=seed, returns=[20.0, 40.0, 60.0, 80.0])
@@ -117,30 +117,8 @@ def test_runs_are_listed_plotted_and_compared(well, tmp_path):
     assert ["policy.learn.learning_rate", "0.0001", "0.001"] in rows
     assert "Two rates" in (tmp_path / "page.html").read_text()
     assert len(json.loads(well("compare", "slow=runs/slow*", "fast=runs/fast*", "--json"))["runs"]) == 6
-    assert well("plot", "runs/fast*", "--iqm", "-o", "b.png") == "b.png\n"
+    assert ding_lite("plot", "runs/fast*", "--iqm", "-o", "b.png")[:2] == (0, "b.png\n")
     assert (tmp_path / "b.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_check_env_tells_its_findings(ding_lite, well, tmp_path):
-    words = ("check-env", "CartPole-v1", "--steps", 60, "env.kwargs.sutton_barto_reward=True")
-    report = json.loads(well(*words, "--json"))
-    assert (report["env"], report["failed"], report["steps"]) == ("CartPole-v1", 0, 60)
-    assert set(report["findings"][0]) >= {"check", "verdict", "seen"}
-    (tmp_path / "old.py").write_text(
-        "import gymnasium as gym\n\n\nclass Old(gym.Wrapper):\n    def __init__(self):\n"
-        "        super().__init__(gym.make('CartPole-v1'))\n\n    def step(self, action):\n"
-        "        return self.env.step(action)[:4]\n"
-    )
-    done = ding_lite("check-env", "old:Old", "--steps", 60)
-    assert done.code == 3
-    assert "FAIL" in done.out
-    assert "1 failed" in done.out
-
-
-def test_check_env_prints_a_rollout(well):
-    title, *tree = well("check-env", "CartPole-v1", "--rollout", 12, "-s", 4).splitlines()
-    assert title == "12 random steps of CartPole-v1, seed 4"
-    assert any("(12, 4)" in line and "float32" in line for line in tree)
 
 
 def test_profile_shows_where_the_time_goes(well, tmp_path):
