@@ -16,8 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ding_lite.config.compile import Config
-from ding_lite.config.files import LITERALS
+from ding_lite.config.compile import LITERALS, Config
 from ding_lite.errors import ConfigError
 
 KINDS = ("uniform", "log", "int", "choice")

@@ -7,8 +7,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ding_lite.config.compile import without_sources
-from ding_lite.config.files import python_source
+from ding_lite.config.compile import python_source, without_sources
 from ding_lite.config.values import decode
 from ding_lite.errors import ConfigError
 from ding_lite.run.atomic_files import read_bounded, write_whole
