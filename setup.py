@@ -26,7 +26,6 @@ class BuildWithData(build_py):
 
 
 EXTRAS = {
-    "aim": ["aim>=3.28"],
     "atari": ["ale-py>=0.11", "opencv-python-headless>=4.10"],
     "box2d": ["gymnasium[box2d]"],
     "envpool": ["envpool>=1.2"],
@@ -80,6 +79,7 @@ setup(
         "DI-treetensor>=0.5.0",
         "tensorboardX>=2.6",
         "safetensors>=0.5",
+        "filelock>=3.12",
         "rich>=13",
     ],
     extras_require={

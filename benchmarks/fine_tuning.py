@@ -64,7 +64,7 @@ def measure(seed: int) -> dict[str, Any]:
     folders = {"before": base}
     for weight in WEIGHTS:
         folder = folders[f"{weight:g}"] = RUNS / f"weight_{weight:g}_{seed}"
-        options = ["--init-from", str(base / "ckpt" / "last")]
+        options = ["--init-from", str(base / "ckpt" / "last.safetensors")]
         if weight:
             options += [
                 f"policy.learn.kl_beta={weight}",
@@ -72,7 +72,7 @@ def measure(seed: int) -> dict[str, Any]:
             ]
         train("cartpole_pole_ppo", folder, seed, *options)
     for name, folder in folders.items():
-        found[name] = [score(folder / "ckpt" / "last", length) for length in LENGTHS]
+        found[name] = [score(folder / "ckpt" / "last.safetensors", length) for length in LENGTHS]
     return found
 
 

@@ -13,15 +13,17 @@ import sys
 from pathlib import Path
 
 from ding_lite.envs.space_json import space_from_json
+from ding_lite.run.checkpoint import load_checkpoint
 from ding_lite.run.health import HealthCheck
+from ding_lite.trees import box_size
 
 
 def replayed(run: Path) -> tuple[HealthCheck, list[str]]:
     """Returns the health check after all iterations of a run, and when each finding appeared."""
     config = json.loads((run / "config.json").read_text())["config"]
-    manifest = json.loads((run / "ckpt" / "last" / "config.json").read_text())
-    spaces = [space_from_json(manifest["spaces"][name]) for name in ("obs", "action")]
-    check = HealthCheck(config["policy"], config["max_env_step"], *spaces, config["env"]["stop_value"])
+    _, saved = load_checkpoint(run / "ckpt" / "last.safetensors")
+    numbers = box_size(space_from_json(saved["spaces"]["action"]))
+    check = HealthCheck(config["policy"], config["max_env_step"], numbers, config["env"]["stop_value"])
     moments = []
     with (run / "metrics.csv").open(newline="") as stream:
         for row in csv.DictReader(stream):

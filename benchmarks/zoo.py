@@ -125,7 +125,16 @@ def ours(env_id: str, row: Row, seed: int) -> float:
     shutil.rmtree(folder, ignore_errors=True)  # of a measurement that was stopped
     start = ["--env", env_id, "--policy", "ppo", "-s", str(seed), "--exp-name", str(folder)]
     subprocess.run([*cli, "train", "-q", *start, *keys_of(row)], check=True, env=environment)
-    play = [*cli, "eval", str(folder / "ckpt" / "last"), "-n", str(EPISODES), "-s", str(seed + 1), "--json"]
+    play = [
+        *cli,
+        "eval",
+        str(folder / "ckpt" / "last.safetensors"),
+        "-n",
+        str(EPISODES),
+        "-s",
+        str(seed + 1),
+        "--json",
+    ]
     done = subprocess.run(play, check=True, env=environment, stdout=subprocess.PIPE, text=True)
     return float(json.loads(done.stdout)["mean"])
 

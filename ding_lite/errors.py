@@ -10,7 +10,6 @@
   x NumericsError          4   a loss or a gradient that is not finite
   x CheckpointError        5   a file that is not a checkpoint, or belongs to another run
   x RankError              1   another process of a data-parallel run has ended
-  x HookError              2   a hook of the user that raised an error, or left what cannot be saved
   x ContractError          2   a registered policy or model that breaks its base class's contract
 """
 
@@ -58,12 +57,6 @@ class RegistryError(DingLiteError, LookupError):
 
 class ContractError(DingLiteError, TypeError):
     """Raised when a registered class breaks the contract of its base class."""
-
-    exit_code = 2
-
-
-class HookError(DingLiteError, RuntimeError):
-    """Raised when a hook of the user fails, or leaves what cannot be saved; the message names the hook."""
 
     exit_code = 2
 
@@ -116,18 +109,12 @@ class CheckpointError(DingLiteError, OSError):
     exit_code = 5
 
 
-class StopTimedOut(KeyboardInterrupt):
-    """An iteration did not end in time after a signal (``stop_timeout``)."""
-
-
 def is_of_signal(error: BaseException) -> bool:
     """Returns whether a signal has raised an exception, not the code in which it was raised.
 
     A signal interrupts code between two instructions with KeyboardInterrupt, or calls a handler, which may
     raise, such as by sys.exit. Any other ``raise KeyboardInterrupt`` is a fault of the code that has it.
     """
-    if isinstance(error, StopTimedOut):
-        return True
     handlers = [getattr(signal.getsignal(number), "__code__", None) for number in ENDING]
     trace, codes = error.__traceback__, []
     while trace is not None:

@@ -14,7 +14,6 @@ import atexit
 import contextlib
 import os
 import pickle
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -23,13 +22,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ding_lite.errors import DingLiteError, RankError, StopTimedOut
+from ding_lite.errors import DingLiteError, RankError
 
 Result = TypeVar("Result")
 Number = TypeVar("Number", int, float)
 PREFIX = "ding_lite"  # of our keys in the store that all ranks can read
 KEPT = f"{PREFIX}/kept"
-SECONDS_TO_REPORT = 3.0  # that a rank waits for the others to say why an exchange failed
 
 
 class Ranks:
@@ -142,12 +140,6 @@ class Ranks:
                     dist.broadcast(whole, 0, group=self._host_group if whole.device.type == "cpu" else None)
                     tensor.copy_(whole)
 
-    def report_failure(self, error: BaseException) -> None:
-        """Tells the other ranks why this one ends; they raise it when they next exchange something."""
-        if self.size > 1 and not isinstance(error, RankError):
-            with contextlib.suppress(Exception):  # the store may be gone
-                _store().set(_end_of(self.rank), f"{type(error).__name__}: {error}".splitlines()[0])
-
     @contextlib.contextmanager
     def _failures_named(self) -> Iterator[None]:
         try:
@@ -155,38 +147,11 @@ class Ranks:
         except (RuntimeError, pickle.UnpicklingError) as error:
             if isinstance(error, DingLiteError):
                 raise
-            raise self._reason(error) from error
-
-    def _reason(self, error: Exception) -> BaseException:
-        """Returns the error that names the rank that ended: it wrote why, or writes nothing for 3 seconds."""
-        others = [rank for rank in range(self.size) if rank != self.rank]
-        silent, reason = others, f"the ranks could not exchange data: {str(error).splitlines()[0]}"
-        try:
-            store = _store()
-            if not store.check([_end_of(self.rank)]):
-                store.set(_end_of(self.rank), "")  # this rank runs
-            deadline = time.monotonic() + SECONDS_TO_REPORT
-            while silent and time.monotonic() < deadline:
-                written = {r: store.get(_end_of(r)).decode() for r in others if store.check([_end_of(r)])}
-                for rank, text in written.items():
-                    if text.startswith(StopTimedOut.__name__):  # after a signal, which is that of all ranks
-                        return StopTimedOut(text.partition(": ")[2])
-                    if text:
-                        silent, reason = [], f"rank {rank} of {self.size} ended: {text}"
-                silent = [rank for rank in silent if rank not in written]
-                time.sleep(0.05)
-        except Exception:  # noqa: BLE001 - the store ended with the process that held it
-            silent = [0]
-        if silent:
-            names = " and ".join(map(str, silent))
-            reason = (
-                f"rank {names} of {self.size} is gone: it was killed, or its machine failed. Its own output "
-                "may say more"
-            )
-        return RankError(
-            f"{reason}. Checkpoints are unchanged: start again, with --resume if the run has one, or let "
-            "torchrun do it (--max-restarts)"
-        )
+            raise RankError(
+                f"another of the {self.size} ranks has ended ({str(error).splitlines()[0]:.200}); its own "
+                "output says why. Checkpoints are unchanged: start again, with --resume if the run has one, "
+                "or let torchrun do it (--max-restarts)"
+            ) from error
 
 
 ALONE = Ranks()
@@ -265,12 +230,3 @@ def _leave() -> None:
     if _has_joined:
         _current, _has_joined = ALONE, False
         dist.destroy_process_group()
-
-
-def _store() -> Any:
-    return dist.distributed_c10d._get_default_store()
-
-
-def _end_of(rank: int) -> str:
-    """Returns the key of the reason why a rank ended; empty if it runs and saw another one end."""
-    return f"{PREFIX}/end/{restarts()}/{rank}"

@@ -105,7 +105,7 @@ def config_of(c, compiled=False):
             normalize=c["normalize"] | (dict(obs_samples=40)),
             eval=dict(eval_freq=0),
         ),
-        logger=dict(tensorboard=False),
+        logger=dict(trackers=[]),
     )
 
 
@@ -141,7 +141,7 @@ def check(config, tmp_path):
     assert torch.allclose(ratios, torch.ones_like(ratios), atol=1e-4)
     straight = trained(config, tmp_path / "straight", 160)
     resumed = trained(config, tmp_path / "resumed", 80, 160)
-    states = [load_checkpoint(each.folder / "ckpt" / "last")[0] for each in (straight, resumed)]
+    states = [load_checkpoint(each.folder / "ckpt" / "last.safetensors")[0] for each in (straight, resumed)]
     for part in ("policy", "collector", "learner"):
         assert digest(states[0][part]) == digest(states[1][part]), part
     policy, loaded = straight.policy, load_policy(tmp_path / "straight", checkpoint="last")

@@ -19,7 +19,10 @@ from ding_lite.config.compile import compile_config
 from ding_lite.config.di_engine import FIXED
 from ding_lite.config.registry import MODEL_REGISTRY, POLICY_REGISTRY, WRAPPER_REGISTRY
 from ding_lite.config.schema import leaves, merged_config
-from ding_lite.run.report import metric_names
+from ding_lite.data.collector import Collector
+from ding_lite.data.episodes import Evaluation
+from ding_lite.data.timer import PHASES
+from ding_lite.run.progress import evaluation_metrics
 
 ROOT = Path(__file__).parents[1]
 GUIDES = ["README.md", *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*.md")))]
@@ -249,6 +252,10 @@ def test_every_metric_has_its_meaning(kind):
         config = compile_config({"env": {"env_id": "CartPole-v1"}, "policy": {"type": kind, **each}}).values
         spaces = gym.spaces.Box(-1, 1, (4,)), gym.spaces.Discrete(2)
         policy = POLICY_REGISTRY.get(kind)(config.policy, *spaces)
-        for name in metric_names(policy, ["is_success"]):
+        names = [f"collect/{name}" for name in (*Collector.METRICS, "is_success")]
+        names += [f"learn/{name}" for name in policy.learn_mode.monitor_vars()]
+        names += evaluation_metrics(Evaluation((0.0,), (0,), infos=({"is_success": 0.0},)))
+        names += [f"time/{name}" for name in (*(f"{phase}_s" for phase in PHASES), "wall_s")]
+        for name in [*names, "time/env_steps_per_second"]:
             assert f"`{re.sub(r'_[0-9]+$', '_k', name)}`" in page
     assert "`learn/reference_kl`" in page

@@ -62,7 +62,7 @@ def test_these_are_the_examples():
 def test_example_runs_to_its_end_and_leaves_one_complete_run(ran, file):
     _, folder = ran(file.stem)
     assert result_of(folder)["status"] == "solved"
-    assert (folder / "ckpt" / "best" / "manifest.json").is_file()
+    assert (folder / "ckpt" / "best.safetensors").is_file()
 
 
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)

@@ -28,7 +28,7 @@ def import_what_commands_need():
         *("gymnasium.envs.classic_control.cartpole", "safetensors.numpy"),
         "torch._dynamo",  # an optimiser needs it
         *("ding_lite.cli", "ding_lite.envs.in_process", "ding_lite.run.display"),
-        *("ding_lite.run.warm_start", "ding_lite.tools.evaluate"),
+        *("ding_lite.run.pipeline", "ding_lite.tools.evaluate"),
     ):
         importlib.import_module(name)
 

@@ -150,7 +150,7 @@ def small_config(world="CartPole-v1", **others):
             "eval": {"eval_freq": 0},
         },
         "checkpoint": {"freq": 0},
-        "logger": {"tensorboard": False},
+        "logger": {"trackers": []},
     }
     return merged(base, others)
 

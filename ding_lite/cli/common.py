@@ -111,7 +111,7 @@ def trusted_modules(args: argparse.Namespace) -> list[str]:
     from ding_lite.config.compile import load_config
 
     with stdout_to_stderr(getattr(args, "json", False)):
-        of_config = load_config(args.config).modules() if args.config else []
+        of_config = load_config(args.config).trusted if args.config else []
     return [*args.modules, *of_config]
 
 
@@ -382,7 +382,7 @@ def overrides_of(args: argparse.Namespace, tokens: Sequence[str]) -> dict[str, A
     Raises:
         ConfigError: for a malformed token, or if an option or another token sets the key to another value.
     """
-    from ding_lite.config.files import parse_overrides
+    from ding_lite.config.compile import parse_overrides
 
     overrides = parse_overrides(tokens)
     for name, option, key in KEY_OPTIONS:

@@ -121,7 +121,7 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 
 
 def _configs() -> list[str]:
-    from ding_lite.config.files import shipped_configs
+    from ding_lite.config.compile import shipped_configs
 
     return list(shipped_configs())
 

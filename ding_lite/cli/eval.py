@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Plays the episodes and prints the result."""
-    from ding_lite.config.files import parse_overrides
+    from ding_lite.config.compile import parse_overrides
     from ding_lite.data.episodes import SUCCESS, means_of
     from ding_lite.tools.evaluate import evaluate_checkpoint
 
@@ -88,8 +88,8 @@ def run(args: argparse.Namespace) -> int:
             on_episode=show,
             on_video=videos.append,
         )
-    if checkpoint.name == "last" and checkpoint.resolve() != Path(args.run).resolve():
-        print(f"{args.run} has no ckpt/best; this is ckpt/last", file=sys.stderr)
+    if checkpoint.stem == "last" and Path(args.run).is_dir():
+        print(f"{args.run} has no checkpoint best; this is last", file=sys.stderr)
     report: dict[str, Any] = {
         "episodes": len(evaluation.returns),
         "mean": evaluation.mean,
@@ -130,7 +130,7 @@ def _table(report: dict[str, Any], evaluation: Evaluation) -> str:
     import numpy as np
 
     from ding_lite.data.episodes import SUCCESS
-    from ding_lite.run.score_text import score_digits
+    from ding_lite.run.display import score_digits
 
     quartiles = np.percentile(evaluation.returns, (0, 25, 50, 75, 100))
     names = ("min", "25%", "50%", "75%", "max")

@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Plays the episodes and prints a line for each."""
-    from ding_lite.config.files import parse_overrides
+    from ding_lite.config.compile import parse_overrides
     from ding_lite.tools.evaluate import play_checkpoint
 
     if args.fps is not None and not 0 < args.fps <= 1000:

@@ -177,12 +177,10 @@ def _train_on_request(config: Config, args: argparse.Namespace) -> int:
         with stdout_to_stderr():
             measure = stack.enter_context(training(config, args.seed))
         for line in sys.stdin:
-            if args.signals.caught:  # an import may have swallowed the exception
-                break
             with stdout_to_stderr():
                 result = measure(int(line))
             print(json.dumps(result._asdict()), flush=True)
-    return int(args.signals.exit_code)
+    return 0
 
 
 def _tune(config: Config, args: argparse.Namespace) -> int:
@@ -242,7 +240,7 @@ def _minutes_needed(tuner: Tuner, trials: list[SettingTrial], profiled: float) -
 
 def _overrides(args: argparse.Namespace, setting: Mapping[str, Any]) -> list[str]:
     """Returns the overrides of this command, with the keys of ``setting`` replaced or added."""
-    from ding_lite.config.files import parse_overrides
+    from ding_lite.config.compile import parse_overrides
 
     kept = [token for token in args.overrides if not parse_overrides([token]).keys() & setting.keys()]
     return kept + _tokens(setting)

@@ -10,6 +10,7 @@ import importlib
 import keyword
 import os
 import re
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -22,14 +23,13 @@ from ding_lite.cli.process import (
     shorten_openmp_waiting,
     stdout_to_stderr,
 )
-from ding_lite.cli.signals import Signals
-from ding_lite.config.user_modules import no_training
 from ding_lite.errors import FOREIGN, ConfigError, DingLiteError, error_text, is_of_user
+from ding_lite.run.signals import exit_at_once
 
 # In the order of the help; each is the module of its name in this folder.
 COMMANDS = (
     *("train", "sweep", "eval", "play", "runs", "plot", "compare", "config", "list", "new"),
-    *("check-env", "profile", "import", "export"),
+    *("check-env", "profile", "export"),
 )
 USER_CODE = 2  # exit code for an exception of the user's own classes
 
@@ -226,8 +226,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except FileNotFoundError:
         print("ding-lite: error: the working directory was removed; change to another one", file=sys.stderr)
         return ConfigError.exit_code
-    with Signals() as args.signals:
-        return _run_and_flush(args, owns_process=argv is None)
+    if argv is None:
+        for name in ("SIGTERM", "SIGHUP"):
+            number = getattr(signal, name, None)
+            # Under nohup SIGHUP is ignored, so that the run continues when the terminal is closed.
+            if number and signal.getsignal(number) == signal.SIG_DFL:
+                signal.signal(number, exit_at_once)
+    return _run_and_flush(args, owns_process=argv is None)
 
 
 def _install_completion(shell: str) -> int:
@@ -245,16 +250,12 @@ def _run_and_flush(args: argparse.Namespace, owns_process: bool) -> int:
     try:
         code = _run(args, owns_process)
     except KeyboardInterrupt:
-        code = args.signals.exit_code or 130
+        code = 130
     except OSError as error:
         if args.command == "train" or error.errno not in (errno.EPIPE, errno.ENOSPC):
             raise
         code = 0
         output_fault = error
-    except Exception:
-        if not args.signals.was_swallowed:
-            raise
-        code = args.signals.exit_code
     output_fault = flush_output() or output_fault
     # A training has its log.txt. A closed pipe, as behind `| head`, means that the reader has enough.
     if output_fault is None or args.command == "train" or isinstance(output_fault, BrokenPipeError):
@@ -270,8 +271,6 @@ def _run(args: argparse.Namespace, owns_process: bool) -> int:
         with no_garbage_collection() if owns_process else contextlib.nullcontext():
             for module in getattr(command, "PRELOAD", ()):
                 importlib.import_module(module)
-        if args.signals.caught:  # an import has swallowed the exception
-            raise KeyboardInterrupt
         with stdout_to_stderr(getattr(args, "json", False)):
             args.modules = [_import(name) for name in getattr(args, "imports", [])]
         return int(command.run(args))
@@ -298,8 +297,7 @@ def _import(name: str) -> str:
         sys.path.insert(0, folder)
         module = file.removesuffix(".py")
     try:
-        with no_training(name):
-            loaded = importlib.import_module(module)
+        loaded = importlib.import_module(module)
     except ModuleNotFoundError as error:
         if f"{module}.".startswith(f"{error.name}."):
             raise ConfigError(

@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _table(runs: list[ListedRun], folder: Path, width: int) -> list[str]:
     """Returns the lines of the table, at most as wide as the terminal if it has a ``width``."""
-    from ding_lite.run.score_text import score_text
+    from ding_lite.run.display import score_text
     from ding_lite.tools.runs import short_names
     from ding_lite.tools.table import aligned
 

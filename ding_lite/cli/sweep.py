@@ -27,6 +27,7 @@ from ding_lite.cli.common import (
 )
 from ding_lite.cli.process import stdout_to_stderr
 from ding_lite.errors import ConfigError
+from ding_lite.run.signals import EXIT_CODES, StopSignals
 
 if TYPE_CHECKING:
     from ding_lite.config.compile import Config
@@ -123,12 +124,13 @@ def run(args: argparse.Namespace) -> int:
     with (
         open_crew(args, config, trials * len(seeds)) as crew,
         contextlib.closing(Sweep(folder, config, space, seeds, arguments, crew, resume=args.resume)) as sweep,
+        StopSignals(crew.request_stop),
     ):
-        args.signals.hand_over(crew.request_stop, "these iterations")
         sweep.run(trials)
+    args.stopped_by = crew.stopped_by
     _report(args, sweep)
     code = 0 if sweep.best() is not None else crew.exit_code
-    return int(args.signals.exit_code) or code
+    return EXIT_CODES.get(crew.stopped_by, 0) or code
 
 
 def _config(args: argparse.Namespace, values: Mapping[str, Any]) -> Config:
@@ -139,7 +141,7 @@ def _config(args: argparse.Namespace, values: Mapping[str, Any]) -> Config:
 
 def _options(args: argparse.Namespace) -> dict[str, Any]:
     """Returns search, trials and seeds of the command line, or else of the dict ``sweep`` in the file."""
-    from ding_lite.config.files import find_config, read_sweep
+    from ding_lite.config.compile import find_config, read_sweep
     from ding_lite.config.schema import Key, check
     from ding_lite.tools.search import parse_searches
 
@@ -163,7 +165,7 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
 
 def _space(args: argparse.Namespace, searches: Mapping[str, Any]) -> Any:
     """Returns the search space, after checking that the config accepts it."""
-    from ding_lite.config.files import parse_overrides
+    from ding_lite.config.compile import parse_overrides
     from ding_lite.tools.search import check_space, search_space
 
     space = search_space(searches)
@@ -197,6 +199,6 @@ def _report(args: argparse.Namespace, sweep: Sweep) -> None:
             print(f"best config: {best}, to train with unused seeds   try: {command}")
         elif sweep.best() is not None:
             print("there is no best.py: the run folder of the best trial was removed")
-        if args.signals.caught:
+        if args.stopped_by:
             typed = [word for word in args.typed if word != "--resume"]
             print(f"to continue   try: {shlex.join(['ding-lite', *typed, '--resume'])}")

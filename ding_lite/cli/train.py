@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +26,7 @@ from ding_lite.cli.process import warnings_as_lines
 from ding_lite.errors import ConfigError
 
 if TYPE_CHECKING:
-    from ding_lite.run.display import Display
+    from ding_lite.run.hooks import Hook
     from ding_lite.run.pipeline import SerialPipeline
 
 SUMMARY = "train a policy, or resume a run"
@@ -128,38 +127,31 @@ def run(args: argparse.Namespace) -> int:
 
 def _train_one(args: argparse.Namespace) -> int:
     from ding_lite.run.display import display_for
-    from ding_lite.run.folder import ENDED, read_result
+    from ding_lite.run.signals import EXIT_CODES
 
     _continue_after_restart(args)
-    with display_for(sys.stdout, args.quiet) as display:
-        pipeline = _new_run(args, display) if args.resume is None else _resumed_run(args, display)
-        timeout = pipeline.cfg.stop_timeout
-        args.signals.hand_over(pipeline.request_stop, "this iteration", pipeline.give_up, timeout)
-        # A run that was killed while it ended has not written its result.
-        result = read_result(pipeline.folder)
-        if args.resume is not None and pipeline.is_over() and result.get("status") in ENDED:
-            pipeline.display.say(_finished_message(pipeline))
-            pipeline.recorder.write_result(result)  # its trackers have begun to wait for rows
-            pipeline.close()
-            return 0
-        with warnings_as_lines(pipeline.recorder.log):
+    display = None if args.quiet else display_for(sys.stdout)
+    pipeline = _new_run(args, display) if args.resume is None else _resumed_run(args, display)
+    with warnings_as_lines(pipeline.log):
+        try:
             for _ in pipeline:
                 pass
-        pipeline.display.say(pipeline.summary())
-    # A signal while a run that has reached its end was being saved did not end it.
-    return 0 if pipeline.status in ENDED else int(args.signals.exit_code)
+        except (KeyboardInterrupt, SystemExit):
+            if pipeline.stop_reason not in EXIT_CODES:
+                raise
+    return EXIT_CODES.get(pipeline.stop_reason, 0) if pipeline.status == "interrupted" else 0
 
 
 def _continue_after_restart(args: argparse.Namespace) -> None:
     """Makes this a resumed run if torchrun has started the ranks again after a failure (--max-restarts)."""
     from ding_lite.ranks import kept_before_restart, restarts
     from ding_lite.run.checkpoint import checkpoints_of
-    from ding_lite.run.resume import run_of
+    from ding_lite.run.resume import folder_of
 
     if not restarts():
         return
     if args.resume:
-        args.resume = str(run_of(Path(args.resume)))  # not the checkpoint that it began with
+        args.resume = str(folder_of(Path(args.resume)))  # not the checkpoint that it began with
     elif args.resume is None and (folder := kept_before_restart()) is not None:
         if checkpoints_of(Path(folder)):
             args.resume, args.init_from = folder, None
@@ -167,7 +159,7 @@ def _continue_after_restart(args: argparse.Namespace) -> None:
             args.exp_name = f"{args.exp_name}_restart{restarts()}"
 
 
-def _new_run(args: argparse.Namespace, display: Display) -> SerialPipeline:
+def _new_run(args: argparse.Namespace, display: Hook | None) -> SerialPipeline:
     from ding_lite.run.pipeline import SerialPipeline
 
     return SerialPipeline(
@@ -182,51 +174,27 @@ def _new_run(args: argparse.Namespace, display: Display) -> SerialPipeline:
     )
 
 
-def _resumed_run(args: argparse.Namespace, display: Display) -> SerialPipeline:
-    from ding_lite.run.folder import later_runs
+def _resumed_run(args: argparse.Namespace, display: Hook | None) -> SerialPipeline:
     from ding_lite.run.pipeline import SerialPipeline
-    from ding_lite.run.resume import run_of
 
     _refuse_init_from(args)
-    if args.policy and not args.env:
-        raise ConfigError(
-            f"--policy {args.policy} is for a new run with --env; a resumed run keeps its policy. "
-            "--init-from starts a new run with the weights of another one"
-        )
-    config = config_of(args) if args.config or args.env else None
-    _refuse_two_folders(args, run_of)
-    folder = args.resume or args.exp_name
-    if not folder and config is not None:
-        folder = str(Path("runs") / config.values.exp_name)
-        if later := later_runs(Path(folder)):
-            display.say(f"a later run of this name: --resume {later[-1]} continues that one")
-    if not folder:
-        raise ConfigError("--resume: no run: name its folder as --resume DIR or --exp-name DIR, or give -c")
+    if not args.resume:
+        raise ConfigError("--resume: name the folder of the run")
+    if args.exp_name:
+        raise ConfigError("--exp-name is for a new run: a resumed run keeps its folder")
+    # Beside --resume a config only says which modules the user trusts.
+    modules = config_of(args).trusted if args.config or args.env else []
     changes = overrides_of(args, args.overrides)
-    if args.seed is not None:
-        changes["seed"] = args.seed
+    limits = {name: getattr(args, name) for name in ("seed", "max_env_step", "max_train_iter")}
+    changes |= {name: value for name, value in limits.items() if value is not None}
     return SerialPipeline.resume(
-        folder,
-        config=config,
+        args.resume,
         changes=changes,
         override=args.override,
-        max_env_step=args.max_env_step,
-        max_train_iter=args.max_train_iter,
         display=display,
         own_process=True,
-        trust=[*args.modules, *(config.modules() if config is not None else ())],
+        trust=[*args.modules, *modules],
     )
-
-
-def _refuse_two_folders(args: argparse.Namespace, own: Callable[[Path], Path]) -> None:
-    """Refuses ``--exp-name`` with another folder than ``own`` returns for the path of ``--resume``."""
-    if not (args.resume and args.exp_name):
-        return
-    if own(Path(args.resume)).absolute() != Path(args.exp_name).absolute():
-        raise ConfigError(
-            f"--resume {args.resume} continues in its own folder, not in --exp-name {args.exp_name}; leave "
-            f"--exp-name out, or begin a new run from the weights: --init-from {args.resume}"
-        )
 
 
 def _refuse_init_from(args: argparse.Namespace) -> None:
@@ -238,6 +206,7 @@ def _train_seeds(args: argparse.Namespace, seeds: list[int]) -> int:
     """Trains one run for each seed; returns the exit code of a signal, or of the first run that failed."""
     from ding_lite.ranks import number_of_processes
     from ding_lite.run.display import Lines
+    from ding_lite.run.signals import EXIT_CODES, StopSignals
     from ding_lite.tools.seeds import seed_trainings, seeds_report, seeds_table
 
     if number_of_processes() > 1:
@@ -253,14 +222,12 @@ def _train_seeds(args: argparse.Namespace, seeds: list[int]) -> int:
         _refuse_init_from(args)
     elif args.init_from:
         arguments += ["--init-from", args.init_from]
-    _refuse_two_folders(args, Path)
     prefix = Path(args.resume or args.exp_name or Path("runs") / config.values.exp_name)
     limit = config.values.max_env_step
     trainings = seed_trainings(
         seeds, prefix, arguments, limit, resume=args.resume is not None, override=args.override
     )
-    with open_crew(args, config, len(seeds)) as crew:
-        args.signals.hand_over(crew.request_stop, "these iterations")
+    with open_crew(args, config, len(seeds)) as crew, StopSignals(crew.request_stop):
         crew.train(trainings)
     if args.quiet or args.json:
         for training in trainings:
@@ -270,13 +237,4 @@ def _train_seeds(args: argparse.Namespace, seeds: list[int]) -> int:
         print(json.dumps(seeds_report(trainings)))
     elif not args.quiet:
         Lines(sys.stdout).say(seeds_table(trainings, parallel_options(args)))  # a closed pipe is no error
-    return int(args.signals.exit_code) or crew.exit_code
-
-
-def _finished_message(pipeline: SerialPipeline) -> str:
-    progress = pipeline.progress
-    solved = ", solved" if progress.solved else ""
-    return (
-        f"{pipeline.folder} is finished: {progress.env_step:,} of {pipeline.cfg.max_env_step:,} env steps"
-        f"{solved}. To continue it, give a --max-env-step or --max-train-iter above what it has done"
-    )
+    return EXIT_CODES.get(crew.stopped_by, 0) or crew.exit_code

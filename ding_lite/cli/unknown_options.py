@@ -43,15 +43,14 @@ def _meant(option: str, options: Collection[str]) -> str:
 
 def _key_advice(name: str, options: Collection[str]) -> str:
     """Returns how to set the key that ``name`` means, here or in another library; "" if it means none."""
-    from ding_lite.config.other_names import ADVICE, NOTES
+    from ding_lite.config.compile import schema_of
     from ding_lite.config.schema import paths_named
-    from ding_lite.config.sections import schema_of
 
     found = (paths_named(name, schema_of({"policy": {"type": policy}})[0]) for policy in POLICIES)
     paths = next(filter(None, found), [])
     if not paths:
-        return ADVICE.get(name, "")
+        return ""
     long_options = {key: f"--{key.replace('_', '-')}" for _, _, key in KEY_OPTIONS}
     short = [option for key, option in long_options.items() if key == paths[0] and option in options]
     written = [*short, *(f"{path}=..." for path in paths)]
-    return f"write {' or '.join(written)}{NOTES.get(name, '')}"
+    return f"write {' or '.join(written)}"

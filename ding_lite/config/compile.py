@@ -1,6 +1,6 @@
 """The one way of a config: from a file or a dict to every key with its value and the value's source.
 
-    file, dict or DI-engine's pair  ->  overrides applied  ->  checked against the schema  ->  defaults filled in
+    file, dict, DI-engine's pair  ->  overrides applied  ->  checked against the schema  ->  with all defaults
 
 Each default is declared in the class that reads it. A section is checked against the class that its key
 ``type`` names, so a custom policy or model declares its own keys. The input is never changed.
@@ -49,7 +49,7 @@ from ding_lite.config.schema import (
     merged_config,
     without_effect,
 )
-from ding_lite.config.values import decode, encode, plain
+from ding_lite.config.values import decode, encode, named_paths, plain
 from ding_lite.errors import FOREIGN, ConfigError, DingLiteError, RegistryError, error_text
 
 # Sources of values, besides "default" and the name of a config file.
@@ -73,9 +73,8 @@ RUN_CONFIG: dict[str, Any] = dict(
     exp_name=Key(
         "",
         faults=_run_name_faults,
-        doc='name of the run\'s folder under runs/ ("runs/my_run" is the same as "my_run"); empty: derived '
-        "from the environment and the policy. If the folder exists, a new run is in the next one, such "
-        "as my_run_2",
+        doc="name of the run's folder under runs/; empty: that of the config file, or of environment and "
+        "policy. If the folder exists, a new run is in the next one, such as my_run_2",
     ),
     seed=Key(0, low=0, doc="the source of all random numbers of the run"),
     max_env_step=Key(1_000_000, low=1, doc="steps to train for, counted over all environments"),
@@ -89,13 +88,6 @@ RUN_CONFIG: dict[str, Any] = dict(
         "for images. The command line applies it; a pipeline in a script only with SerialPipeline(..., "
         "own_process=True)",
     ),
-    stop_timeout=Key(
-        20.0,
-        low=0.0,
-        high=1e6,
-        doc="seconds after SIGTERM, SIGHUP or Ctrl-C until the command line gives up a rollout, and saves "
-        "the state before it; an evaluation has half of them. Learning is always completed",
-    ),
     checkpoint=dict(
         freq=Key(50_000, low=0, doc="env steps between saves of ckpt/last; 0: save at the end only"),
         keep_freq=Key(0, low=0, doc="env steps between snapshots ckpt/iteration_*; 0: none"),
@@ -103,19 +95,17 @@ RUN_CONFIG: dict[str, Any] = dict(
     ),
     logger=dict(
         trackers=Key(
-            ["csv", "tensorboard"],
+            ["tensorboard"],
             list,
             faults=TRACKER_REGISTRY.item_faults,
             doc='where the metrics are sent: names (ding-lite list trackers), "package.module:Class", or '
-            'dicts {"type": ..., **arguments}. metrics.csv and episodes.csv are written with and '
-            'without "csv"',
+            'dicts {"type": ..., **arguments}. Every run writes metrics.csv and episodes.csv beside them',
         ),
         freq=Key(
             5_000,
             low=1,
             doc="env steps between rows sent to trackers: at each multiple (metrics.csv has every iteration)",
         ),
-        video_freq=Key(0, low=0, doc="env steps between videos of an evaluation episode; 0: none"),
     ),
     hooks=Key(
         [],
@@ -172,7 +162,8 @@ class Config:
     @property
     def trusted(self) -> list[str]:
         """The modules that the user has named, in the config or beside it."""
-        return list(dict.fromkeys([*self.imports, *modules_of(plain(self.values))]))
+        paths = named_paths(encode({**self.values, "env": {**self.values.env, "kwargs": {}}}))
+        return list(dict.fromkeys([*self.imports, *(path.partition(":")[0] for path in paths)]))
 
 
 # What stands for a config in Python: a dict, a file or a name, a compiled one, DI-engine's pair.
@@ -227,8 +218,8 @@ def compile_config(
         values = _merged(defaults, values)
         policy_class = POLICY_REGISTRY.get(values["policy"]["type"])
         faults = _contradictions(values) + policy_class.config_faults(values)
-        for section, keys, path in _sections(values, schema):
-            idle, idle_notes = without_effect(section, keys, path)
+        for declared in _sections(values, schema):
+            idle, idle_notes = without_effect(*declared)
             faults, notes = faults + idle, notes + idle_notes
     _refuse(f"{origin} with the command line" if overrides and origin != COMMAND_LINE else origin, faults)
     encode(values)  # a value that cannot be saved is refused
@@ -295,7 +286,7 @@ def _envs() -> Any:
 
 
 def _section(tree: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Returns a section; a text is its ``type``, and any other value an empty one, which ``check`` reports."""
+    """Returns a section; a text is its ``type``. Any other value, which ``check`` reports, is empty."""
     value = tree.get(name)
     return value if isinstance(value, Mapping) else {"type": value} if isinstance(value, str) else {}
 
@@ -314,8 +305,8 @@ def _contradictions(values: Mapping[str, Any]) -> list[str]:
     rows = -(-policy["collect"]["n_sample"] // env["collector_env_num"]) * env["collector_env_num"]
     if policy["learn"].get("batch_size", 0) > rows:
         faults.append(
-            f"policy.learn.batch_size: a minibatch of {policy['learn']['batch_size']} samples is larger than a "
-            f"rollout, which has {rows}; decrease it, or increase policy.collect.n_sample"
+            f"policy.learn.batch_size: a minibatch of {policy['learn']['batch_size']} samples is larger than "
+            f"a rollout, which has {rows}; decrease it, or increase policy.collect.n_sample"
         )
     device, cuda = policy.get("device", "auto"), policy.get("cuda")
     if device_contradicts(device, cuda):

@@ -93,10 +93,9 @@ NOT_BUILT = {
     "level_replay": "prioritised level replay is not built",
     "policy.random_collect_size": "PPO learns only from actions of a policy: random ones have no log-prob",
     "policy.model.encoder": "a module of torch cannot be a value here; register an encoder or a model",
-    "policy.learn.learner.hook.load_ckpt_before_run": "weights are given by --init-from, and a run is continued "
-    "by --resume",
-    "env.obs_plus_prev_action_reward": "write env.wrappers=['previous_action', 'previous_reward'] in a config of "
-    "ding_lite (ding-lite config -c FILE -o NEW.py, without this key)",
+    "policy.learn.learner.hook.load_ckpt_before_run": "--init-from gives weights, --resume continues a run",
+    "env.obs_plus_prev_action_reward": "write env.wrappers=['previous_action', 'previous_reward'] in a file "
+    "of ding_lite (ding-lite config -c FILE -o NEW.py, without this key)",
     "env.move_bonus": "the bonus for moving towards the goal is not built",
     "env.delay_reward_step": "delayed rewards are not built",
 }
@@ -273,8 +272,8 @@ class _Conversion:
             else:
                 self.refuse(
                     path,
-                    f"{list(sizes)} is for an image encoder of {len(sizes) - 1} blocks; write three widths of "
-                    "convolutions and the width of the layer after them, such as [32, 64, 64, 512]",
+                    f"{list(sizes)} is for an image encoder of {len(sizes) - 1} blocks; write the widths of "
+                    "three convolutions and of the layer after them, such as [32, 64, 64, 512]",
                 )
         elif sizes is not None:
             self.set(path, sizes)
@@ -321,7 +320,7 @@ class _Conversion:
             self.set(f"{learn}.schedule_env_step", collects * self.rows)
             self.note(
                 path,
-                f"linear to {final:g} over {collects * self.rows:,} env steps, which are {collects:,} collects",
+                f"linear to {final:g} over {collects * self.rows:,} env steps, {collects:,} collects",
             )
         elif any(scheduler.values()):
             self.refuse(
@@ -360,7 +359,7 @@ class _Conversion:
         )
 
     def buffers(self) -> None:
-        """Converts ages of transitions; lets a buffer hold a rollout, and give as many uses as are asked for."""
+        """Converts ages of transitions; a buffer holds a rollout, and gives as many uses as are asked for."""
         updates = self.count("policy.learn.update_per_collect")
         size = self.count("policy.learn.batch_size", DEFAULTS["batch_size"])
         for buffer in BUFFERS.get(self.policy, ()):

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import importlib.util
 import inspect
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any, TypeVar
 
 from ding_lite.config.schema import Schema, arguments_of, check
@@ -51,16 +51,23 @@ def import_file(path: str | Path) -> ModuleType:
         return loaded
     if str(file.parent) not in sys.path:
         sys.path.insert(0, str(file.parent))
-    spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    loader = _Loader(name, str(file))
+    module = ModuleType(name)
+    module.__file__, module.__loader__ = str(file), loader
     _files[name], sys.modules[name] = version, module
     try:
-        spec.loader.exec_module(module)
+        loader.exec_module(module)
     except BaseException:
         del _files[name], sys.modules[name]
         raise
     return module
+
+
+class _Loader(SourceFileLoader):
+    """Reads a file always, where Python reads the bytecode of a version that is a second older."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
 
 
 def script_name() -> str:
@@ -252,7 +259,7 @@ def as_choice(item: Any) -> dict[str, Any]:
 
 
 def name_of(kind: Any) -> str:
-    """Returns a class or another callable as "package.module:Name", one of the library by its registered name.
+    """Returns a class or another callable as "package.module:Name", or by its name in the library.
 
     A name is returned unchanged.
     """
@@ -294,7 +301,9 @@ BOX_DISTRIBUTION_REGISTRY = Registry(
 ENV_REGISTRY = Registry("environment", ("ding_lite.envs",))
 WRAPPER_REGISTRY = Registry("wrapper", ("ding_lite.envs",))
 TRACKER_REGISTRY = Registry("tracker", ("ding_lite.run.trackers",), "ding_lite.run.trackers:Tracker")
-HOOK_REGISTRY = Registry("hook", ("ding_lite.run.hooks",), "ding_lite.run.hooks:Hook", given=0)
+HOOK_REGISTRY = Registry(
+    "hook", ("ding_lite.run.hooks", "ding_lite.run.video"), "ding_lite.run.hooks:Hook", given=0
+)
 REGISTRIES = (
     *(POLICY_REGISTRY, MODEL_REGISTRY, INTRINSIC_REGISTRY, ENCODER_REGISTRY, BOX_DISTRIBUTION_REGISTRY),
     *(ENV_REGISTRY, WRAPPER_REGISTRY, TRACKER_REGISTRY, HOOK_REGISTRY),

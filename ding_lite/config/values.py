@@ -24,6 +24,8 @@ PLACES = re.compile(
     r"(env|policy|policy\.model|policy\.intrinsic|policy\.model\.encoder(\..+)?)\.type"
     r"|policy\.model\.box_distribution|(env\.wrappers|hooks|logger\.trackers)\[\d+\](\.type)?"
 )
+# "package.module:Class", or gymnasium's "module:Id-v0".
+NAMED = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.-]*")
 NUMBERS = re.compile(r"[<>|][biuf][1248]")  # NumPy's dtypes of numbers
 
 
@@ -103,3 +105,12 @@ def plain(value: Any, path: str = "") -> Any:
         value, path: as for :func:`encode`.
     """
     return decode(encode(value, path))
+
+
+def named_paths(data: Any) -> list[str]:
+    """Returns every text of the form "module:Name" in plain data: what may import a module."""
+    if isinstance(data, dict):
+        data = [*data.keys(), *data.values()]
+    if isinstance(data, list):
+        return [path for item in data for path in named_paths(item)]
+    return [data] if isinstance(data, str) and NAMED.fullmatch(data) else []

@@ -290,10 +290,6 @@ class Collector:
             }
         )
 
-    def abandon_episodes(self) -> None:
-        """Leaves the open episodes out of the state, because the environments have failed."""
-        self.is_incomplete = True
-
     def state_dict(self) -> dict[str, Any]:
         """Returns the state of the environments, the recent finished episodes and their count.
 

@@ -6,7 +6,6 @@ would favour short ones and bias the mean return. An evaluation changes nothing 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -79,10 +78,6 @@ def shares(n_episode: int, num_envs: int) -> np.ndarray:
     return np.array(even_sizes(n_episode, num_envs))
 
 
-class EvaluationStopped(Exception):
-    """An evaluation was given up, since :attr:`Evaluator.stop_at` has passed."""
-
-
 class Evaluator:
     """Plays ``n_episode`` episodes, an equal share in each environment.
 
@@ -92,10 +87,6 @@ class Evaluator:
         n_episode: episodes in one evaluation.
         max_steps: an episode that reaches this length is cut, in case the environment has no limit.
         ranks: that play a share of the episodes each; every rank gets the evaluation of all.
-
-    Attributes:
-        stop_at: time (``time.monotonic``) from which on an evaluation is given up; None: never. With several
-            ranks it has no effect.
     """
 
     def __init__(
@@ -106,7 +97,6 @@ class Evaluator:
         self.n_episode = n_episode
         self.max_steps = max_steps
         self.ranks = ranks
-        self.stop_at: float | None = None
         self._watch = Watch(envs, ", in an evaluation")
         self._env_indices = np.arange(envs.num_envs)
         self._bad_values_before = 0  # envs.bad_values when the evaluation began
@@ -127,7 +117,6 @@ class Evaluator:
                 or a mask leaves no legal action.
             NotFiniteError: if env.on_bad_value allows values that are not finite, and they occur more than
                 ``BAD_PER_EPISODE * n_episode`` times.
-            EvaluationStopped: if ``stop_at`` passes before the last episode has ended.
         """
         left = shares(self.n_episode, self.envs.num_envs)
         self._bad_values_before = self.envs.bad_values
@@ -167,8 +156,6 @@ class Evaluator:
         obs = self._watch.reset("evaluate", *stream, *([number] if number else []))
         self._check_bad_values()
         while any(left):
-            if self.stop_at is not None and self.ranks.size == 1 and time.monotonic() >= self.stop_at:
-                raise EvaluationStopped
             output = mode.forward(obs) if hidden is None else mode.forward(obs, hidden)
             check_output(output, "_forward_eval")
             transition = envs.step(mode.to_env(output["action"]))

@@ -1,22 +1,77 @@
-"""Builds the parts of a run from its config: environments, policy and collector."""
+"""Builds the parts of a run from its config: environments, policy and collector; and describes them."""
 
 from __future__ import annotations
 
+import copy
+import math
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
 import torch
 
-from ding_lite.config.registry import POLICY_REGISTRY
+from ding_lite.config.compile import Config
+from ding_lite.config.registry import POLICY_REGISTRY, env_name
+from ding_lite.config.values import encode
 from ding_lite.data.collector import Collector
+from ding_lite.data.episodes import shares
 from ding_lite.envs.make import EnvSetting, make_vector_env, vector_env_of
 from ding_lite.envs.vector import ALL, VectorEnv
-from ding_lite.errors import CheckpointError
+from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.policies.base import Policy, check_constructor
 from ding_lite.policies.ppo import PPOPolicy
 from ding_lite.ranks import Ranks
+from ding_lite.rl.schedules import ADAPTIVE, schedule
 from ding_lite.run.load import load_policy
+from ding_lite.run.resources import thread_count
+from ding_lite.trees import MASK_KEY, children
+
+# Numbers of the config that the ranks share: equally, or rounded up.
+SHARED = ("env.collector_env_num", "policy.learn.batch_size", "policy.learn.aux_batch_size")
+ROUNDED = tuple(f"policy.other.replay_buffer.{name}replay_buffer_size" for name in ("", "policy.", "value."))
+SCHEDULED = {"lr": "the learning rate", "clip": "the clip range", "entropy": "the entropy weight"}
+
+
+def own_share(cfg: Any, ranks: Ranks, env_setting: EnvSetting | None = None) -> Any:
+    """Returns the values of a complete config for one rank; the config itself if there is one rank.
+
+    All ranks together have the environments, the rollouts and the minibatches that the config asks for.
+
+    Args:
+        cfg: of the whole run.
+        ranks: of the run.
+        env_setting: the environments of the whole run, if they are not those of the config.
+
+    Raises:
+        ConfigError: if a number cannot be divided equally.
+    """
+    if ranks.size == 1:
+        return cfg
+    own = copy.deepcopy(cfg)
+    if env_setting is not None:
+        _, collected, played = env_setting
+        own.env.collector_env_num, own.env.evaluator_env_num = len(collected), len(played)
+    num_envs, num_played = own.env.collector_env_num, own.env.evaluator_env_num
+    faults = []
+    for path in (*SHARED, *ROUNDED):
+        *sections, name = path.split(".")
+        section = own
+        for part in sections:
+            section = section.get(part, {})
+        number = section.get(name)
+        if number is None:
+            continue
+        if path in SHARED and number % ranks.size:
+            faults.append(f"{path}: {number} cannot be shared equally by {ranks.size} ranks")
+        section[name] = -(-number // ranks.size)
+    if faults:
+        raise ConfigError("\n".join(faults))
+    steps = math.ceil(cfg.policy.collect.n_sample / num_envs)
+    own.policy.collect.n_sample = steps * own.env.collector_env_num
+    episodes = shares(cfg.env.n_evaluator_episode, num_played)[ranks.slice_of(num_played)]
+    own.env.evaluator_env_num = max(1, len(episodes))  # a rank without one plays no episode
+    own.env.n_evaluator_episode = int(episodes.sum())
+    return own
 
 
 def build_envs(
@@ -26,7 +81,7 @@ def build_envs(
 
     Args:
         cfg: a complete config.
-        own: this rank's share of it (``run.shares``).
+        own: this rank's share of it.
         env_setting: ``(make, collector_cfgs, evaluator_cfgs)``, used instead of the environments that the
             config describes.
         ranks: of the run.
@@ -39,42 +94,28 @@ def build_envs(
         EnvError: if the environments cannot be made.
     """
     env, seed = cfg.env, cfg.seed
-    if env_setting is None:
-        collector_envs = make_vector_env(
-            env,
-            own.env.collector_env_num,
-            seed,
-            index_offset=ranks.slice_of(env.collector_env_num).start,
-        )
-        resources.callback(collector_envs.close)
-        evaluator_envs = make_vector_env(
-            env,
-            own.env.evaluator_env_num,
-            seed,
-            evaluate=True,
-            index_offset=ranks.slice_of(env.evaluator_env_num).start,
-        )
-        resources.callback(evaluator_envs.close)
-        return collector_envs, evaluator_envs
-    make, collector_cfgs, evaluator_cfgs = env_setting
-    first = ranks.slice_of(len(evaluator_cfgs)).start
-    options = dict(seed=seed, on_bad_value=env.on_bad_value, info_keys=tuple(env.info_keys))
-    collector_envs = vector_env_of(
-        make,
-        collector_cfgs,
-        part=ranks.slice_of(len(collector_cfgs)),
-        **options,
-    )
-    resources.callback(collector_envs.close)
-    evaluator_envs = vector_env_of(
-        make,
-        evaluator_cfgs,
-        max_steps=env.max_eval_steps,
-        part=slice(first, first + own.env.evaluator_env_num) if ranks.size > 1 else ALL,
-        **options,
-    )
-    resources.callback(evaluator_envs.close)
-    return collector_envs, evaluator_envs
+    made = []
+    for number, side in enumerate(("collector", "evaluator")):
+        num_envs = own.env[f"{side}_env_num"]
+        if env_setting is None:
+            first = ranks.slice_of(env[f"{side}_env_num"]).start
+            envs = make_vector_env(env, num_envs, seed, evaluate=bool(number), index_offset=first)
+        else:
+            make, *sides = env_setting
+            cfgs: Any = sides[number]
+            first = ranks.slice_of(len(cfgs)).start
+            envs = vector_env_of(
+                make,
+                cfgs,
+                seed=seed,
+                on_bad_value=env.on_bad_value,
+                info_keys=tuple(env.info_keys),
+                max_steps=env.max_eval_steps if number else None,
+                part=slice(first, first + num_envs) if ranks.size > 1 else ALL,
+            )
+        resources.callback(envs.close)
+        made.append(envs)
+    return made[0], made[1]
 
 
 def build_policy(cfg: Any, envs: VectorEnv, model: torch.nn.Module | None, trust: Sequence[str]) -> Policy:
@@ -98,11 +139,7 @@ def build_policy(cfg: Any, envs: VectorEnv, model: torch.nn.Module | None, trust
         try:
             frozen = load_policy(reference, device=str(policy.device), trust=trust)
         except CheckpointError as error:
-            raise CheckpointError(
-                f"policy.learn.pretrained_model_path: {error}. A relative path begins in the working "
-                "directory or in the config file's folder; if the reference has moved, set the key to its "
-                "new place"
-            ) from error
+            raise CheckpointError(f"policy.learn.pretrained_model_path: {error}") from error
         policy.use_reference(frozen)
     policy.ranks.copy_first(
         [*policy.model.state_dict().values()]
@@ -115,7 +152,80 @@ def build_collector(cfg: Any, envs: VectorEnv, policy: Policy) -> Collector:
 
     Memory that does not suffice is thus noticed before the run has a folder.
     """
-    collect = cfg.policy.collect
-    collector = Collector(envs, policy.collect_mode, collect.n_sample, policy.timer)
+    collector = Collector(envs, policy.collect_mode, cfg.policy.collect.n_sample, policy.timer)
     collector.storage.write(0, "obs", collector.obs[0], envs.groups[0])
     return collector
+
+
+def description(config: Config, own: Any, policy: Policy, collector: Collector) -> list[str]:
+    """Returns the first lines of a run: environments, policy, and the settings that were adapted.
+
+    Args:
+        config: of the run.
+        own: this rank's share of its values.
+        policy, collector: of the run.
+    """
+    cfg, envs, threads = config.values, collector.envs, torch.get_num_threads()
+    lines = [
+        f"env {env_name(cfg.env)}: {envs.backend}",
+        f"policy {encode(cfg.policy.type, 'policy.type')} on {policy.device}, "
+        f"{_size(policy.model):,} parameters, "
+        f"{threads} torch {'thread' if threads == 1 else 'threads'}, seed {cfg.seed}",
+    ]
+    sizes = {name: _size(part) for name, part in policy.model.named_children()}
+    if len(parts := [f"{name} {size:,}" for name, size in sizes.items() if size]) > 1:
+        lines.append(f"parameters: {', '.join(parts)}")
+    if MASK_KEY in (children(envs.obs_space) or {}):
+        lines.append(f"action masks: from {'info' if cfg.env.action_mask == 'info' else 'the observation'}")
+    if torch.cuda.is_available() and policy.device.type == "cpu" and cfg.policy.device == "auto":
+        lines.append("the GPU is not used: this network is faster on the CPU; policy.device=cuda uses it")
+    if policy.ranks.size > 1:
+        lines.append(
+            f"{policy.ranks.size} ranks, each with {envs.num_envs} of the environments and "
+            f"{own.policy.learn.batch_size} samples of a minibatch"
+        )
+    lines += policy.describe()
+    if policy.recurrence is not None:
+        length = min(policy.recurrence.length, collector.steps)
+        lines.append(f"recurrent: learned from in runs of {length} steps")
+    wanted = thread_count(cfg.num_threads, policy.obs_space)
+    if wanted != threads:
+        lines.append(
+            f"num_threads={cfg.num_threads} (torch threads: {wanted}) is not applied, since this process "
+            "belongs to a script; own_process=True applies it. Small networks train several times faster on "
+            "one thread"
+        )
+    if not envs.restorable:
+        lines.append("this backend cannot save open episodes: a resumed run begins new ones")
+    n_sample = own.policy.collect.n_sample
+    if collector.n_sample != n_sample:
+        lines.append(
+            f"n_sample={n_sample} is rounded up to {collector.n_sample}: {collector.steps} steps of "
+            f"{envs.num_envs} environments"
+        )
+    return [*lines, *_schedule_notes(cfg)]
+
+
+def _size(module: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def _schedule_notes(cfg: Any) -> list[str]:
+    """Returns a line for the user if the schedules do not end where the run does, else none.
+
+    A limit of the call never changes a schedule: a run that is continued later has the same rates.
+    """
+    learn, end = cfg.policy.learn, cfg.max_env_step
+    total = learn.get("schedule_env_step") or 0
+    reached = []
+    for name, what in SCHEDULED.items():
+        kind = learn.get(f"{name}_schedule", "constant")
+        if end != total and kind not in ("constant", ADAPTIVE):
+            share = f"{schedule(kind, min(1.0, end / total), learn[f'{name}_final']):.3g} of its start"
+            reached.append(f"{what} is then at {share}" if end < total else f"{what} stays at {share}")
+    if not reached:
+        return []
+    return [
+        f"schedules end at {total:,} env steps, this run at {end:,}: {', '.join(reached)}; to anneal over "
+        f"this run: policy.learn.schedule_env_step={end}"
+    ]

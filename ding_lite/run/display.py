@@ -5,27 +5,31 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TextIO
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TextIO
 
-from ding_lite.data.episodes import SUCCESS, means_of
-from ding_lite.run.progress import Progress
-from ding_lite.run.score_text import score_text
+from ding_lite.run.hooks import Hook
+
+if TYPE_CHECKING:
+    from ding_lite.run.progress import Progress
 
 SECONDS_BETWEEN_LINES = 5.0
 
 
-class Display:
-    """Shows the progress of a run, which it must never change or stop; this base class shows nothing."""
-
-    def say(self, text: str) -> None:
-        """Shows a line."""
-
-    def show(self, progress: Progress, max_env_step: int) -> None:
-        """Shows the progress after an iteration."""
+def score_digits(*scores: float) -> int:
+    """Returns the decimals of returns in one line: one, or three where all are small, as from 0 to 1."""
+    return 1 if max(map(abs, scores)) >= 9.9995 else 3
 
 
-class Lines(Display):
+def score_text(value: float | None, spread: float | None = None) -> str:
+    """Returns a return for the terminal, with its standard deviation if given; "-" for None."""
+    if value is None:
+        return "-"
+    digits = score_digits(value, spread or 0.0)
+    return f"{value:.{digits}f}" + ("" if spread is None else f" ± {spread:.{digits}f}")
+
+
+class Lines(Hook):
     """Writes plain lines, for logs and pipes: one every few seconds, and one at each evaluation.
 
     Args:
@@ -37,29 +41,28 @@ class Lines(Display):
         self._last_line_at = 0.0
         self._time_left = TimeLeft()
 
-    def say(self, text: str) -> None:
+    def say(self, line: str) -> None:
         """Writes a line; a stream that is closed, as by ``| head``, does not end the training."""
         with contextlib.suppress(OSError, ValueError):
-            self.stream.write(text + "\n")
+            self.stream.write(line + "\n")
             self.stream.flush()
 
-    def show(self, progress: Progress, max_env_step: int) -> None:
+    def after_iter(self, pipeline: Any) -> None:
         """Writes the evaluation, or the key metrics if some seconds have passed since the last time."""
-        now = time.monotonic()
-        left = self._time_left.after(progress, max_env_step)
+        progress, limit, now = pipeline.progress, pipeline.cfg.max_env_step, time.monotonic()
+        left = self._time_left.after(progress.env_step, limit)
         if progress.evaluation is not None:
             self.say(evaluation_line(progress))
         elif now - self._last_line_at >= SECONDS_BETWEEN_LINES:
             self._last_line_at = now
-            texts = [
-                f"{progress.env_step:>9,}/{max_env_step:,} steps",
-                *key_metrics(progress.metrics),
-                f"left {left}",
-            ]
-            self.say("  ".join(texts))
+            steps = f"{progress.env_step:>9,}/{limit:,} steps"
+            self.say("  ".join([steps, *key_metrics(progress.metrics), f"left {left}"]))
+
+    def after_run(self, pipeline: Any) -> None:
+        self.say(pipeline.summary())
 
 
-class Bar(Display):
+class Bar(Hook):
     """Draws a live bar: steps, return and length of the recent episodes, learning rate, speed, time left."""
 
     def __init__(self) -> None:
@@ -79,35 +82,35 @@ class Bar(Display):
         self._time_left = TimeLeft()
         self._task = self.bar.add_task("", total=None, steps="", metrics="", left="?")
 
-    def say(self, text: str) -> None:
+    def say(self, line: str) -> None:
         """Prints a line above the bar."""
-        self.bar.console.print(text, highlight=False, markup=False)
+        self.bar.console.print(line, highlight=False, markup=False)
 
-    def show(self, progress: Progress, max_env_step: int) -> None:
+    def before_run(self, pipeline: Any) -> None:
+        self.bar.start()
+
+    def after_iter(self, pipeline: Any) -> None:
         """Updates the bar, and prints the evaluation if there was one."""
+        progress, limit = pipeline.progress, pipeline.cfg.max_env_step
         if progress.evaluation is not None:
             self.say(evaluation_line(progress))
         self.bar.update(
             self._task,
-            total=max_env_step,
-            completed=min(progress.env_step, max_env_step),
+            total=limit,
+            completed=min(progress.env_step, limit),
             steps=f"{progress.env_step:,}",
             metrics="  ".join(key_metrics(progress.metrics)),
-            left=self._time_left.after(progress, max_env_step),
+            left=self._time_left.after(progress.env_step, limit),
         )
 
+    def after_run(self, pipeline: Any) -> None:
+        self.bar.stop()
+        self.say(pipeline.summary())
 
-@contextlib.contextmanager
-def display_for(stream: TextIO, quiet: bool = False) -> Iterator[Display]:
-    """Yields a bar for a terminal, lines for any other stream, or nothing if ``quiet``."""
-    if quiet:
-        yield Display()
-    elif stream.isatty():
-        shown = Bar()
-        with shown.bar:
-            yield shown
-    else:
-        yield Lines(stream)
+
+def display_for(stream: TextIO) -> Hook:
+    """Returns a bar for a terminal, and lines for any other stream."""
+    return Bar() if stream.isatty() else Lines(stream)
 
 
 def key_metrics(metrics: Mapping[str, Any]) -> list[str]:
@@ -117,8 +120,8 @@ def key_metrics(metrics: Mapping[str, Any]) -> list[str]:
         length, longest = metrics["collect/episode_length"], metrics["collect/episode_length_max"]
         texts.append(f"return {score_text(metrics['collect/episode_return'])}")
         texts.append(f"length {length:.0f} (max {longest:.0f})")
-    if f"collect/{SUCCESS}" in metrics:
-        texts.append(f"success {metrics[f'collect/{SUCCESS}']:.0%}")
+    if "collect/is_success" in metrics:
+        texts.append(f"success {metrics['collect/is_success']:.0%}")
     if "learn/cur_lr" in metrics:
         texts.append(f"lr {metrics['learn/cur_lr']:.2g}")
     if "time/env_steps_per_second" in metrics:
@@ -141,9 +144,9 @@ class TimeLeft:
         self._clock = clock
         self._shown: deque[tuple[float, int]] = deque(maxlen=self.RECENT + 1)
 
-    def after(self, progress: Progress, max_env_step: int) -> str:
+    def after(self, env_step: int, max_env_step: int) -> str:
         """Returns the time to ``max_env_step`` after an iteration, as [h:]mm:ss, or "?" after the first."""
-        self._shown.append((self._clock(), progress.env_step))
+        self._shown.append((self._clock(), env_step))
         (began, first), (now, last) = self._shown[0], self._shown[-1]
         if last == first:
             return "?"
@@ -157,15 +160,12 @@ def evaluation_line(progress: Progress) -> str:
     """Returns a line about the evaluation of the last iteration; there must have been one."""
     evaluation = progress.evaluation
     assert evaluation is not None, "called after an evaluation"
-    episodes, confirming = len(evaluation.returns), progress.confirming
     line = (
         f"{progress.env_step:>9,} steps  evaluation {score_text(evaluation.mean, evaluation.std)} "
-        f"over {episodes} episodes"
+        f"over {len(evaluation.returns)} episodes"
     )
-    if confirming:
-        line += f" ({episodes - confirming}, and {confirming} to confirm)"
-    if SUCCESS in (means := means_of(evaluation.infos)):
-        line += f"  success {means[SUCCESS]:.0%}"
+    if "eval/is_success" in progress.metrics:
+        line += f"  success {progress.metrics['eval/is_success']:.0%}"
     if evaluation.cut_short:
         line += f"  ({evaluation.cut_short} cut short)"
     return line + ("  solved" if progress.solved else "")

@@ -1,4 +1,4 @@
-"""Hooks: user code that a run calls at fixed points.
+"""Hooks: code that a run calls at fixed points, the user's and the library's own.
 
 A hook of your own::
 
@@ -22,20 +22,26 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ding_lite.config.registry import HOOK_REGISTRY
-from ding_lite.config.schema import without_numpy
-from ding_lite.errors import FOREIGN, CheckpointError, ConfigError, HookError, error_text
-from ding_lite.run.checkpoint import refuse_unsaveable
+from ding_lite.errors import FOREIGN, ConfigError, error_text
 
 
 class Hook:
     """Called by a run. A subclass overrides what it needs; each method does nothing.
 
-    Every method receives the :class:`~ding_lite.SerialPipeline`: its ``progress``, ``policy``, ``cfg``,
-    ``folder`` and ``say``. With several ranks, every rank calls its own hooks.
+    The methods receive the :class:`~ding_lite.SerialPipeline`: its ``progress``, ``policy``, ``cfg``,
+    ``folder`` and ``say``. With several ranks, every rank calls the hooks of the config. What the library
+    itself does with a run is done by hooks behind them: its folder, trackers, health and display.
 
     A hook whose state must survive an interruption defines ``state_dict()``, which returns a dict of plain
-    values and arrays, and ``load_state_dict(state)``. Hooks without them have no state.
+    values and arrays, and ``load_state_dict(state)``.
     """
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for name in vars(cls):
+            if name.startswith(("before_", "after_")) and not hasattr(Hook, name):
+                known = "before_run, before_iter, after_iter, after_run"
+                raise TypeError(f"{cls.__name__}.{name} would never be called; a hook has {known}")
 
     def before_run(self, pipeline: Any) -> None:
         """Called once before the first iteration, also of a resumed run."""
@@ -51,99 +57,26 @@ class Hook:
         """
 
     def after_run(self, pipeline: Any) -> None:
-        """Called at the end of the run, when everything is saved; not if an error ends it.
+        """Called at the end of the run, when everything is saved; ``pipeline.status`` says how it ended."""
 
-        ``pipeline.status`` says how it ended.
-        """
+    def say(self, line: str) -> None:
+        """Called with each line that the run has for the user."""
 
 
-class Hooks:
-    """The hooks of one run, called in the order of the config.
-
-    Args:
-        items: value of the key ``hooks``.
+def hooks_of(items: Sequence[Any]) -> dict[str, Hook]:
+    """Returns the hooks that the key ``hooks`` names, in its order, by their names.
 
     Raises:
         RegistryError: if an item names no hook.
         ConfigError: if a hook cannot be made of its arguments.
     """
-
-    def __init__(self, items: Sequence[Any]) -> None:
-        self._hooks: dict[str, Hook] = {}
-        for name, cls, arguments in HOOK_REGISTRY.named_choices(items):
-            try:
-                self._hooks[name] = cls(**arguments)
-            except FOREIGN as error:
-                raise ConfigError(f"hooks: {name!r} cannot be made: {error_text(error)}") from error
-
-    def call(self, method: str, pipeline: Any) -> None:
-        """Calls one method of every hook.
-
-        Raises:
-            HookError: naming the hook whose method raised an error, returned something, or left a metric that
-                is not a number.
-        """
-        for name, hook in self._hooks.items():
-            try:
-                result = getattr(hook, method)(pipeline)
-            except FOREIGN as error:
-                raise HookError(f"hook {name!r} failed in {method}: {error_text(error)}") from error
-            if result is not None:
-                raise HookError(
-                    f"hook {name!r}: {method} returned {result!r:.60}, which has no effect; to end a run, "
-                    "call pipeline.request_stop(reason)"
-                )
-            if method == "after_iter":
-                _check_metrics(pipeline.progress.metrics, name)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Returns the states of the hooks that have one, by their names.
-
-        Raises:
-            HookError: naming the hook whose state cannot be taken, or cannot be saved.
-        """
-        states = {}
-        for name, hook in self._hooks.items():
-            if hasattr(hook, "state_dict"):
-                try:
-                    states[name] = dict(hook.state_dict())
-                    refuse_unsaveable(states[name])
-                except FOREIGN as error:
-                    raise HookError(f"hook {name!r} failed in state_dict: {error_text(error)}") from error
-        return states
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores the states of the hooks; a hook that was not part of the saved run begins anew.
-
-        Raises:
-            CheckpointError: naming the hook whose state does not fit.
-        """
-        for name, hook in self._hooks.items():
-            if name in state and hasattr(hook, "load_state_dict"):
-                try:
-                    hook.load_state_dict(state[name])
-                except FOREIGN as error:
-                    raise CheckpointError(
-                        f"the saved state of hook {name!r} does not fit: {error_text(error)}"
-                    ) from error
-
-
-def _check_metrics(metrics: dict[str, Any], hook: str) -> None:
-    """Makes Python numbers of the metrics that the hook has added, in place.
-
-    Raises:
-        HookError: if one is not a number.
-    """
-    faults = []
-    for name, value in list(metrics.items()):
-        number = without_numpy(value)
-        if isinstance(number, (int, float)):
-            metrics[name] = number
-        else:
-            del metrics[name]  # the others are still written
-            faults.append(f"{name!r} must be one number, got {value!r:.60} ({type(value).__name__})")
-    if faults:
-        raise HookError(f"hook {hook!r}: the metric {'; '.join(faults)}")
+    hooks = {}
+    for name, cls, arguments in HOOK_REGISTRY.named_choices(items):
+        try:
+            hooks[name] = cls(**arguments)
+        except FOREIGN as error:
+            raise ConfigError(f"hooks: {name!r} cannot be made: {error_text(error)}") from error
+    return hooks
 
 
 @HOOK_REGISTRY.register("stop_file")
@@ -185,10 +118,6 @@ class EarlyStopping(Hook):
     def before_run(self, pipeline: Any) -> None:
         if self.without_improvement >= self.patience:
             self.without_improvement = 0
-        if pipeline.cfg.policy.eval.eval_freq == 0:
-            pipeline.say(
-                "early_stopping: no effect, since policy.eval.eval_freq=0 evaluates at the end alone"
-            )
 
     def after_iter(self, pipeline: Any) -> None:
         evaluation = pipeline.progress.evaluation

@@ -1,39 +1,34 @@
-"""The counters and the clock of a run, and the results of its last iteration."""
+"""The counters of a run, the metrics of its last iteration, and its evaluations."""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from ding_lite.data.episodes import Evaluation
+import numpy as np
+
+from ding_lite.data.episodes import SUCCESS, Evaluation, Evaluator, means_of
+from ding_lite.data.timer import PHASES
+from ding_lite.envs.transition import Episode
+
+COUNTS = ("episode_count", "env_restarts", "bad_values", "aux_memory")  # metrics that are summed over ranks
 
 
-class Clock:
-    """Seconds of training, over all sessions of a run. It counts from the start."""
+class Turn(NamedTuple):
+    """An iteration of one rank.
 
-    def __init__(self) -> None:
-        self._earlier = 0.0
-        self._began: float | None = time.monotonic()  # None: it is paused
+    Attributes:
+        steps: valid transitions that were collected.
+        metrics: by their names in metrics.csv.
+        episodes: that ended.
+    """
 
-    @property
-    def seconds(self) -> float:
-        return self._earlier + (0.0 if self._began is None else time.monotonic() - self._began)
-
-    def start(self) -> None:
-        """Begins a session, such as a loop over a pipeline; nothing since the last one is counted."""
-        self._began = time.monotonic()
-
-    def pause(self) -> None:
-        """Ends a session."""
-        self._earlier, self._began = self.seconds, None
-
-    def state_dict(self) -> dict[str, float]:
-        return {"wall_time": self.seconds}
-
-    def load_state_dict(self, state: Mapping[str, float]) -> None:
-        self._earlier = float(state["wall_time"])
+    steps: int
+    metrics: dict[str, float]
+    episodes: list[Episode]
 
 
 @dataclass(repr=False)
@@ -46,25 +41,25 @@ class Progress:
         train_iter: optimiser steps of the policy phase so far.
         iteration: iterations so far. An iteration collects one rollout and learns from it.
         metrics: metrics of the last iteration, by their names in metrics.csv.
+        episodes: that ended in the last iteration.
         evaluation: evaluation in the last iteration, or None if there was none.
-        confirming: episodes of that evaluation that were played to confirm that the task is solved.
         solved: whether an evaluation and its repetition reached ``env.stop_value``.
-        past_solved: whether the run trains on after it is solved.
-        turn_began: ``env_step`` before the last iteration.
-        owes_evaluation: whether an evaluation that was due did not end, because of a signal or a failure; the
-            next iteration makes it.
+        wall_time: seconds of training, over all sessions of the run.
+        step_before: ``env_step`` before the last iteration.
+        saved_at: the last iteration that ``ckpt/last`` has.
     """
 
     env_step: int = 0
     train_iter: int = 0
     iteration: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
+    episodes: list[Episode] = field(default_factory=list)
     evaluation: Evaluation | None = None
-    confirming: int = 0
     solved: bool = False
-    past_solved: bool = False
-    turn_began: int = 0
-    owes_evaluation: bool = False
+    wall_time: float = 0.0
+    step_before: int = 0
+    saved_at: int = 0
+    _timed_at: float = field(default_factory=time.monotonic)
 
     def __repr__(self) -> str:
         shown = {
@@ -76,22 +71,131 @@ class Progress:
         }
         return f"Progress({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
-    def crossed(self, freq: int) -> bool:
-        """Returns whether the last iteration reached or passed a multiple of ``freq`` env steps.
+    def advance(self, turns: Sequence[Turn], train_iter: int) -> None:
+        """Counts an iteration of all ranks; it has taken as long as the slowest of them."""
+        steps = sum(turn.steps for turn in turns)
+        self.step_before = self.env_step
+        self.env_step += steps
+        self.train_iter = train_iter
+        self.iteration += 1
+        self.metrics = merged_metrics([turn.metrics for turn in turns])
+        seconds = (
+            self.metrics.get(f"time/{phase}_s", 0.0) for phase in PHASES if phase not in ("eval", "other")
+        )
+        self.metrics["time/env_steps_per_second"] = steps / sum(seconds)
+        self.episodes = [episode for turn in turns for episode in turn.episodes]
+        self.evaluation = None
 
-        False if ``freq`` is 0.
-        """
-        return freq > 0 and self.env_step // freq > self.turn_began // freq
+    def crossed(self, freq: int) -> bool:
+        """Returns whether the last iteration reached or passed a multiple of ``freq`` env steps; not of 0."""
+        return freq > 0 and self.env_step // freq > self.step_before // freq
+
+    def count_time(self, is_counted: bool = True) -> None:
+        """Adds the time since the last call to ``wall_time``, or leaves it out."""
+        now = time.monotonic()
+        self.wall_time += (now - self._timed_at) * is_counted
+        self._timed_at = now
 
     def state_dict(self) -> dict[str, Any]:
-        names = ("env_step", "train_iter", "iteration", "solved", "past_solved")
-        owes = {"owes_evaluation": True} if self.owes_evaluation else {}
-        return {**{name: getattr(self, name) for name in names}, **owes}
+        return {name: getattr(self, name) for name in ("env_step", "train_iter", "iteration", "solved")}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.env_step = self.turn_began = int(state["env_step"])
+        self.env_step = self.step_before = int(state["env_step"])
         self.train_iter = int(state["train_iter"])
-        self.iteration = int(state["iteration"])
+        self.iteration = self.saved_at = int(state["iteration"])
         self.solved = bool(state["solved"])
-        self.past_solved = bool(state["past_solved"])
-        self.owes_evaluation = bool(state.get("owes_evaluation", False))
+
+
+def merged_metrics(of_ranks: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Returns the metrics of all ranks as one: means, maxima of times and of ``*_max``, sums of counts.
+
+    Args:
+        of_ranks: for each rank its metrics; one that a rank lacks is taken over the others.
+    """
+    if len(of_ranks) == 1:
+        return dict(of_ranks[0])
+    merged = {}
+    for name in dict.fromkeys(name for metrics in of_ranks for name in metrics):
+        numbers = [metrics[name] for metrics in of_ranks if name in metrics]
+        if name == f"collect/{SUCCESS}":  # a rank without it has had episodes, none of which says so
+            numbers = [m.get(name, 0.0) for m in of_ranks if "collect/episode_return" in m]
+        short = name.split("/")[-1]
+        if short in COUNTS or short.endswith("buffer_samples"):
+            merged[name] = float(np.sum(numbers))
+        elif short.endswith("_max") or name.startswith("time/"):
+            merged[name] = max(numbers)
+        else:
+            merged[name] = float(np.mean(numbers))
+    return merged
+
+
+class Scores:
+    """The evaluations of a run: the last one, the best mean return, and whether the task is solved.
+
+    Args:
+        stop_value: the task is solved if the mean returns of two evaluations with different seeds both
+            reach this value; None: it is never solved.
+
+    Attributes:
+        last: the last evaluation, or None.
+        best: highest finite mean return so far; -inf before the first.
+    """
+
+    def __init__(self, stop_value: float | None) -> None:
+        self.stop_value = stop_value
+        self.last: Evaluation | None = None
+        self.best = -math.inf
+
+    def evaluate(self, evaluator: Evaluator, iteration: int) -> tuple[Evaluation, bool]:
+        """Evaluates once, or twice if the first mean reaches ``stop_value``.
+
+        Returns:
+            ``(evaluation, solved)``; the evaluation has the episodes of both rounds.
+        """
+        evaluation = evaluator.evaluate(iteration, 0)
+        solved = False
+        if self.stop_value is not None and evaluation.mean >= self.stop_value:
+            second = evaluator.evaluate(iteration, 1)
+            solved = second.mean >= self.stop_value
+            evaluation = evaluation + second
+        self.last = evaluation
+        return evaluation, solved
+
+    def update_best(self, evaluation: Evaluation | None) -> bool:
+        """Makes ``evaluation`` the best one if no mean return was higher so far; returns whether it is.
+
+        Of equal means the later one is the best, because its policy was trained for longer. A mean that is
+        not finite is never the best: no later one could exceed infinity.
+        """
+        if evaluation is None or not (math.isfinite(evaluation.mean) and evaluation.mean >= self.best):
+            return False
+        self.best = evaluation.mean
+        return True
+
+    def state_dict(self) -> dict[str, Any]:
+        last = self.last
+        fields = (
+            None if last is None else [*map(list, (last.returns, last.lengths, last.infos)), last.cut_short]
+        )
+        return {"best": None if math.isinf(self.best) else self.best, "last": fields}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.last = None
+        if state["last"] is not None:
+            returns, lengths, infos, cut_short = state["last"]
+            self.last = Evaluation(tuple(returns), tuple(lengths), int(cut_short), tuple(map(dict, infos)))
+        self.best = -math.inf if state["best"] is None else float(state["best"])
+
+
+def evaluation_metrics(evaluation: Evaluation) -> dict[str, float]:
+    """Returns the logged metrics of an evaluation, by name."""
+    own = {
+        "eval/episode_return_mean": evaluation.mean,
+        "eval/episode_return_std": evaluation.std,
+        "eval/episode_return_min": min(evaluation.returns),
+        "eval/episode_return_max": max(evaluation.returns),
+        "eval/episode_length_mean": float(np.mean(evaluation.lengths)),
+        "eval/episode_length_max": float(max(evaluation.lengths)),
+    }
+    info = {f"eval/{key}": mean for key, mean in means_of(evaluation.infos).items()}
+    return own | info | own  # keys of info come last, and replace no metric

@@ -12,15 +12,15 @@ from typing import Any
 
 import gymnasium as gym
 
+from ding_lite.config.registry import HOOK_REGISTRY
 from ding_lite.data.episodes import Evaluator
-from ding_lite.data.modes import EvalMode
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.make import make_env, missing_extra
 from ding_lite.envs.recorder import find_recorder
 from ding_lite.errors import FOREIGN, ConfigError, EnvError, error_text
-from ding_lite.run.progress import Progress
+from ding_lite.run.hooks import Hook
 
-NEEDS_MOVIEPY = 'needs the package moviepy, which is not installed: pip install "ding_lite[video]"'
+NEEDS_MOVIEPY = 'a video needs the package moviepy, which is not installed: pip install "ding_lite[video]"'
 
 
 def recording_env(
@@ -42,8 +42,8 @@ def recording_env(
     Raises:
         EnvError: if the environment cannot be made, or cannot be recorded.
     """
-    if not has_moviepy():
-        raise EnvError(f"a video {NEEDS_MOVIEPY}")
+    if importlib.util.find_spec("moviepy") is None:
+        raise EnvError(NEEDS_MOVIEPY)
 
     def make(index: int) -> gym.Env:
         env = make_env(env_cfg, evaluate=True, render_mode="rgb_array")
@@ -54,11 +54,6 @@ def recording_env(
             raise EnvError(f"no video can be recorded: {error_text(error)}.{missing_extra(error)}") from error
 
     return InProcessVectorEnv(make, 1, seed, on_bad_value=env_cfg["on_bad_value"])
-
-
-def has_moviepy() -> bool:
-    """Returns whether the package is installed that writes videos."""
-    return importlib.util.find_spec("moviepy") is not None
 
 
 class Recording(gym.wrappers.RecordVideo):
@@ -96,65 +91,44 @@ class Recording(gym.wrappers.RecordVideo):
                 self._on_video(named)
 
 
-class Camera:
-    """Records one evaluation episode at intervals of a training run, which it never changes or ends.
+@HOOK_REGISTRY.register("video")
+class RecordVideo(Hook):
+    """Records an evaluation episode as `videos/step_*.mp4`, and sends it to the trackers.
+
+    The training is not affected. The first failure is the last try.
 
     Args:
-        cfg: the complete config.
-        own_envs: whether the environments of the run are those of the config.
-
-    Raises:
-        ConfigError: if videos are asked for and cannot be made.
+        freq: env steps between videos.
     """
 
-    def __init__(self, cfg: Any, own_envs: bool) -> None:
-        self._env_cfg = cfg.env
-        self._seed = cfg.seed
-        self._has_failed = False
-        if not cfg.logger.video_freq:
-            return
-        if not own_envs:
+    def __init__(self, freq: int) -> None:
+        if importlib.util.find_spec("moviepy") is None:
+            raise ConfigError(NEEDS_MOVIEPY)
+        self.freq = freq
+
+    def before_run(self, pipeline: Any) -> None:
+        if "env_setting" in pipeline.given:
             raise ConfigError(
-                "logger.video_freq: environments from env_setting cannot be recorded: set the key to 0, or "
-                "describe the environment in the config"
+                "hooks: environments from env_setting cannot be recorded: leave the hook out, or describe "
+                "the environment in the config"
             )
-        if not has_moviepy():
-            raise ConfigError(f"logger.video_freq {NEEDS_MOVIEPY}")
 
-    def film(
-        self, folder: Path, progress: Progress, mode: EvalMode, say: Callable[[str], None]
-    ) -> Path | None:
-        """Records an episode as an mp4 file; the first failure is the last try.
-
-        Args:
-            folder: of the videos.
-            progress: of the run.
-            mode: eval mode of the policy.
-            say: writes a warning to the log and shows it.
-
-        Returns:
-            the file, or None if it could not be made.
-        """
-        if self._has_failed:
-            return None
-        file = folder / f"step_{progress.env_step}.mp4"
+    def after_iter(self, pipeline: Any) -> None:
+        progress = pipeline.progress
+        if not (pipeline.ranks.is_first and progress.crossed(self.freq)):
+            return
+        folder, env = pipeline.folder / "videos", pipeline.cfg.env
         try:
             folder.mkdir(exist_ok=True)
             with tempfile.TemporaryDirectory(dir=folder) as temporary:
                 new = Path(temporary) / "episode"  # gymnasium warns of folders that exist
-                envs = recording_env(self._env_cfg, new, 1, self._seed)
-                with contextlib.closing(envs):
-                    Evaluator(envs, mode, 1, self._env_cfg.max_eval_steps).evaluate(
-                        "video", progress.iteration
-                    )
+                with contextlib.closing(recording_env(env, new, 1, pipeline.cfg.seed)) as envs:
+                    evaluator = Evaluator(envs, pipeline.policy.eval_mode, 1, env.max_eval_steps)
+                    evaluator.evaluate("video", progress.iteration)
                 drawn = list(new.glob("*.mp4"))
                 if not drawn:
                     raise EnvError("no picture was drawn: render() of the environment returned no array")
-                drawn[0].rename(file)
+                drawn[0].rename(folder / f"step_{progress.env_step}.mp4")
         except FOREIGN as error:
-            self._has_failed = True
-            is_missing = isinstance(error.__cause__, NotImplementedError)
-            hint = " (its render() must return an image for render_mode='rgb_array')" if is_missing else ""
-            say(f"WARNING: {error_text(error)}{hint}; no more videos are recorded")
-            return None
-        return file
+            self.freq = 0
+            pipeline.say(f"WARNING: {error_text(error)}; no more videos are recorded")

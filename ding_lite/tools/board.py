@@ -6,8 +6,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import TextIO
 
-from ding_lite.run.display import Lines
-from ding_lite.run.score_text import score_text
+from ding_lite.run.display import Lines, score_text
 from ding_lite.tools.several import Board, Training
 
 

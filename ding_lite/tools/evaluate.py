@@ -26,10 +26,8 @@ from ding_lite.envs.vector import VectorEnv
 from ding_lite.errors import FOREIGN, ConfigError, ContractError, EnvError, error_text
 from ding_lite.policies.base import Policy
 from ding_lite.rl.seeding import integer_seed
-from ding_lite.run.atomic_files import write_output
-from ding_lite.run.checkpoint import load_of_run
-from ding_lite.run.given import refuse_other_envs
-from ding_lite.run.load import policy_from_state
+from ding_lite.run.checkpoint import load_of_run, write_whole
+from ding_lite.run.load import policy_from_state, refuse_without
 from ding_lite.run.resume import config_of_checkpoint
 from ding_lite.run.video import recording_env
 from ding_lite.trees import space_leaves
@@ -225,8 +223,8 @@ def load_player(
     others = [key for key in changes or {} if not key.startswith("env.")]
     if others:
         raise ConfigError(f"{others[0]}: only keys of env can be changed here; the policy is that of the run")
-    advice = "Name an environment, such as env.env_id=ID, or play in a script: load_policy(RUN).act(obs)"
-    refuse_other_envs(opened.folder, opened.saved, changes or (), advice)
+    if {"env.type", "env.env_id"}.isdisjoint(changes or ()):
+        refuse_without(opened.folder, opened.saved, "env_setting")
     if changes:
         config = compile_config(config.as_json(), changes, origin="the run's config")
     return LoadedPlayer(opened.folder, config.values["env"], opened.policy, stochastic)
@@ -306,7 +304,7 @@ def _write_episodes(file: Path, seed: int, episodes: Sequence[Episode], info_key
     writer.writeheader()
     writer.writerows(rows)
     try:
-        write_output(file, text.getvalue())
+        write_whole(file, text.getvalue())
     except OSError as error:
         raise ConfigError(f"--episodes-csv {file} cannot be written: {error}") from error
 

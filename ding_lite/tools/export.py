@@ -14,6 +14,7 @@ import importlib
 import io
 import json
 import logging
+import platform
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
@@ -35,9 +36,8 @@ from ding_lite.models.encoders import Encoder
 from ding_lite.models.recurrent import chosen_hidden
 from ding_lite.policies.base import Policy
 from ding_lite.policies.ppo import PPOPolicy
-from ding_lite.run.atomic_files import write_output
-from ding_lite.run.given import refuse_other_envs
-from ding_lite.run.resume import versions
+from ding_lite.run.checkpoint import write_whole
+from ding_lite.run.load import refuse_without
 from ding_lite.tools.evaluate import Opened, open_checkpoint
 from ding_lite.trees import (
     MASK_KEY,
@@ -206,8 +206,7 @@ def export_policy(
     output = Path(output)
     _check_output(output)
     opened = open_checkpoint(Path(run), trust)
-    advice = "A file is compared with the policy in them: train with an environment that the config names"
-    refuse_other_envs(opened.folder, opened.saved, (), advice)
+    refuse_without(opened.folder, opened.saved, "env_setting")
     module = ExportedPolicy(_exportable(opened.policy))
     described = _description(run, opened, module, output.suffix)
     data = file_of(module, output.suffix, described)
@@ -227,7 +226,7 @@ def export_policy(
 def _description(run: str | Path, opened: Opened, module: ExportedPolicy, suffix: str) -> dict[str, Any]:
     """Returns what is known of a file before it is compared: the manifest without ``parity``."""
     config, policy, example = opened.config.values, module.policy, module.example()
-    packages = ("ding_lite", *(ONNX_PACKAGES if suffix == ONNX else ()))
+    packages = ("ding_lite", "torch", "numpy", "gymnasium", *(ONNX_PACKAGES if suffix == ONNX else ()))
     return {
         "format": FORMAT_VERSION,
         "kind": suffix[1:],
@@ -237,13 +236,16 @@ def _description(run: str | Path, opened: Opened, module: ExportedPolicy, suffix
         "action_space": space_to_json(policy.action_space),
         "source": {
             "run": str(run),
-            "checkpoint": opened.folder.name,
+            "checkpoint": opened.folder.stem,
             "env_id": env_name(config.env),
             "policy": encode(config.policy.type, "policy.type"),
             "env_step": opened.env_step,
             "seed": config.seed,
         },
-        "versions": {**versions(), **{name: metadata.version(name) for name in packages}},
+        "versions": {
+            "python": platform.python_version(),
+            **{name: metadata.version(name) for name in packages},
+        },
     }
 
 
@@ -268,7 +270,7 @@ def _write(output: Path, data: bytes, manifest: Mapping[str, Any]) -> None:
     contents = {output: data, Path(f"{output}.json"): (json.dumps(manifest, indent=1) + "\n").encode()}
     try:
         for file, content in contents.items():
-            write_output(file, content)
+            write_whole(file, content)
     except OSError as error:
         raise ConfigError(f"cannot write {output}: {error}") from error
 

@@ -26,7 +26,7 @@ from ding_lite.data.modes import CollectMode
 from ding_lite.policies.optimizer import Optimizer
 from ding_lite.run.pipeline import SerialPipeline
 
-LOCAL = ("tensorboard", "csv")  # trackers that write to the run's folder, which is removed
+LOCAL = ("tensorboard",)  # trackers that write to the run's folder, which is removed
 NO_LIMIT = 10**15  # env steps: the run does not end while it is measured
 
 # The phases in the order of an iteration, each with the group under which advice is given for it.
@@ -270,16 +270,16 @@ def training(config: Config, seed: int | None = None) -> Iterator[Callable[[int]
     local = [item for item in config.values.logger.trackers if name_of(as_choice(item)["type"]) in LOCAL]
     logger = {**config.values.logger, "trackers": local}
     # Config.replaced would also decide policy.learn.compile anew.
-    limits = {"max_env_step": NO_LIMIT, "max_train_iter": None}
+    endless = {"env": {**config.values.env, "stop_value": None}}
+    limits = {"max_env_step": NO_LIMIT, "max_train_iter": None, **endless}
     unlimited = dataclasses.replace(config, values=EasyDict({**config.values, **limits, "logger": logger}))
     with (
         tempfile.TemporaryDirectory(prefix="ding_lite_profile_") as folder,
         SerialPipeline(unlimited, seed=seed, folder=Path(folder) / "run", own_process=True) as pipeline,
     ):
         progress = pipeline.progress
-        progress.past_solved = True  # continue although the task is solved
         watch = _watch_pipeline(pipeline)
-        pipeline.hooks.call("before_run", pipeline)
+        pipeline._call("before_run")
 
         def measure(iterations: int) -> Profile:
             watch.clear()
@@ -334,11 +334,8 @@ def _watch_pipeline(pipeline: SerialPipeline) -> Stopwatch:
         watch.watch_result(optimizer.gradients, "of", "gradient")
         watch.watch(optimizer, "_take", "optimiser")
     watch.watch(pipeline, "_evaluate", "evaluation", whole=True)
-    watch.watch(pipeline.recorder, "write_iteration", "logging")
-    watch.watch(pipeline.health, "check", "logging")
-    watch.watch(pipeline.saves, "begin_due", "checkpoint", counts=False)
-    watch.watch(pipeline.checkpoints, "begin_save", "checkpoint")
-    watch.watch(pipeline.checkpoints, "save", "checkpoint")
+    watch.watch(pipeline, "_call", "logging")
+    watch.watch(pipeline, "_save_what_is_due", "checkpoint")
     watch.watch(pipeline, "step", "other")
     return watch
 

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from ding_lite.envs.workers.ray_actors import knock, signals_kept
 from ding_lite.errors import ConfigError
-from ding_lite.run.atomic_files import remove, replace_folder, write_whole
+from ding_lite.run.checkpoint import write_whole
 from ding_lite.tools.jobs import LocalTraining, Needs, Running
 
 try:
@@ -213,11 +213,12 @@ def pack(folder: Path) -> bytes:
 def unpack(content: bytes, folder: Path) -> None:
     """Replaces a folder by the files of an archive; the folder stays if they cannot be extracted."""
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
-    remove(temporary)
+    shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     try:
         with tarfile.open(fileobj=io.BytesIO(content)) as archive:
             archive.extractall(temporary, filter="data")
-        replace_folder(temporary, folder)
+        shutil.rmtree(folder, ignore_errors=True)
+        temporary.rename(folder)
     finally:
-        remove(temporary)
+        shutil.rmtree(temporary, ignore_errors=True)

@@ -22,8 +22,7 @@ import numpy as np
 from ding_lite.config.registry import env_name
 from ding_lite.config.schema import leaves
 from ding_lite.errors import ConfigError
-from ding_lite.run.atomic_files import MAX_TEXT_BYTES, is_locked, read_bounded, regular
-from ding_lite.run.folder import ENDED, read_result
+from ding_lite.run.folder import ENDED, is_locked, read_result
 
 RUN_FILES = ("log.txt", "metrics.csv", "result.json")  # a folder with one of them is that of a run
 SWEEP_FILE = "sweep.json"  # a folder with it has the runs of a sweep in it, beside a log.txt of its own
@@ -196,7 +195,7 @@ def read_config_of(folder: Path) -> dict[str, Any]:
     """
     file = folder / "config.json"
     try:
-        return dict(json.loads(read_bounded(file))["config"])
+        return dict(json.loads(file.read_bytes())["config"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(f"cannot read the config in {file}: {error!r}") from error
 
@@ -208,7 +207,7 @@ def _read_columns(path: Path, wanted: set[str]) -> dict[str, np.ndarray]:
     """
     # An invalid byte becomes a replacement character, which is then reported with its line.
     try:
-        text = read_bounded(path, MAX_TEXT_BYTES).decode("utf-8-sig", errors="replace")
+        text = path.read_bytes().decode("utf-8-sig", errors="replace")
     except OSError as error:
         raise ConfigError(f"cannot read the metrics of a run: {error}") from error
     reader = csv.reader(io.StringIO(text[: text.rfind("\n") + 1]))
@@ -259,10 +258,10 @@ def status_of(run: Run) -> tuple[str, str | None]:
         ConfigError: if result.json cannot be read, or metrics.csv has lost the last rows of the run.
     """
     file = run.folder / "result.json"
-    if is_locked(run.folder / "log.txt"):
+    if is_locked(run.folder):
         return "running", None
     try:
-        result = json.loads(read_bounded(file))
+        result = json.loads(file.read_bytes())
         status, error, env_step = str(result["status"]), result["error"], int(result["env_step"])
     except FileNotFoundError:
         return "killed", None
@@ -326,7 +325,7 @@ def _started(folder: Path) -> str | None:
 def first_line(file: Path) -> str:
     """Returns the first line of a file in a run's folder; "" if there is none."""
     try:
-        with open(file, encoding="utf-8", errors="replace", opener=regular) as stream:
+        with open(file, encoding="utf-8", errors="replace") as stream:
             return stream.readline(MAX_LINE)
     except OSError:
         return ""

@@ -11,7 +11,7 @@ import numpy as np
 
 from ding_lite.errors import ConfigError
 from ding_lite.run.checkpoint import checkpoints_of
-from ding_lite.run.score_text import score_digits, score_text
+from ding_lite.run.display import score_digits, score_text
 from ding_lite.tools import statistics
 from ding_lite.tools.several import Training
 from ding_lite.tools.table import aligned

@@ -8,16 +8,16 @@ from __future__ import annotations
 import contextlib
 import csv
 import os
+import signal as signals
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ding_lite.errors import ENDING
-from ding_lite.run.atomic_files import regular
-from ding_lite.run.folder import ENDED, ended_by_hook, read_result
-from ding_lite.run.score_text import score_text
+from ding_lite.run.display import score_text
+from ding_lite.run.folder import ENDED, read_result
 from ding_lite.tools.jobs import INTERRUPTED, Place, Running
 from ding_lite.tools.runs import SCORE
 
@@ -150,6 +150,16 @@ class Training:
         return text if self.score is None else f"{text}, evaluation {score_text(self.score)}"
 
 
+def ended_by_hook(result: Mapping[str, Any]) -> bool:
+    """Returns whether the run of a result.json has ended in order before its limit, as hooks end one.
+
+    The error is then the reason that the hook gave, and not a signal or an exception.
+    """
+    reason = str(result.get("error") or "")
+    by_user = reason in signals.Signals.__members__ or reason.startswith(("KeyboardInterrupt", "SystemExit"))
+    return result.get("status") == "interrupted" and bool(reason) and not by_user
+
+
 class Rows:
     """Reads the rows that another process appends to a CSV file.
 
@@ -165,7 +175,7 @@ class Rows:
 
     def new(self) -> list[dict[str, str]]:
         """Returns the complete rows since the last call, by their columns."""
-        with contextlib.suppress(FileNotFoundError), open(self._file, "rb", opener=regular) as stream:
+        with contextlib.suppress(FileNotFoundError), open(self._file, "rb") as stream:
             header = stream.readline()
             seen = (os.fstat(stream.fileno()).st_ino, header)
             if seen != self._seen:

@@ -17,6 +17,7 @@ import json
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -26,15 +27,9 @@ from ding_lite.config.schema import leaves
 from ding_lite.config.values import decode
 from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.rl.seeding import integer_seed
-from ding_lite.run.atomic_files import (
-    is_locked,
-    open_locked,
-    read_bounded,
-    refuse_links,
-    write_whole,
-)
-from ding_lite.run.checkpoint import checkpoints_of
-from ding_lite.run.score_text import score_text
+from ding_lite.run.checkpoint import checkpoints_of, write_whole
+from ding_lite.run.display import score_text
+from ding_lite.run.folder import is_locked, locked
 from ding_lite.tools.runs import SWEEP_FILE, short_names
 from ding_lite.tools.search import SearchSpace, Values
 from ding_lite.tools.several import Crew, Training
@@ -146,7 +141,7 @@ class Sweep:
         }
         if resume:
             try:
-                saved = json.loads(read_bounded(file))
+                saved = json.loads(file.read_bytes())
             except (OSError, ValueError) as error:
                 raise ConfigError(f"--resume: {self.folder} is not the folder of a sweep: {error}") from error
             self._refuse_changes(saved, searched)
@@ -169,13 +164,9 @@ class Sweep:
         return log
 
     def _claimed(self) -> TextIO:
-        try:
-            refuse_links(*self.folder.glob("sweep.*"), *self.folder.glob("trial_*"))
-            return open_locked(self.folder / "log.txt")
-        except BlockingIOError as error:
-            raise ConfigError(f"sweep folder {self.folder} is in use by another process") from error
-        except OSError as error:
-            raise ConfigError(f"sweep folder {self.folder} cannot be written to: {error}") from error
+        self._files = ExitStack()
+        self._files.enter_context(locked(self.folder))
+        return self._files.enter_context(open(self.folder / "log.txt", "a"))
 
     def _refuse_changes(self, saved: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
         saved, asked = decode(saved), decode(asked)
@@ -197,7 +188,7 @@ class Sweep:
 
     def close(self) -> None:
         """Releases the folder."""
-        self._log.close()
+        self._files.close()
 
     # ------------------------------------------------------------------ the search
 
@@ -353,7 +344,7 @@ def _wait_until_free(folder: Path) -> None:
         CheckpointError: if it still runs after ``SECONDS_TO_FREE``.
     """
     deadline = time.monotonic() + SECONDS_TO_FREE
-    while is_locked(folder / "log.txt"):
+    while is_locked(folder):
         if time.monotonic() > deadline:
             raise CheckpointError(f"run folder {folder} is in use by another process")
         time.sleep(0.1)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from ding_lite.config.compile import python_source, without_sources
 from ding_lite.config.values import decode
 from ding_lite.errors import ConfigError
-from ding_lite.run.atomic_files import read_bounded, write_whole
-from ding_lite.run.score_text import score_text
+from ding_lite.run.checkpoint import write_whole
+from ding_lite.run.display import score_text
 from ding_lite.tools.plot import new_figure, save
 from ding_lite.tools.statistics import MIN_RUNS
 from ding_lite.tools.sweep import STATES, Sweep, assignments
@@ -117,7 +117,7 @@ def write_best(sweep: Sweep) -> Path | None:
     if not origin.is_file():
         file.unlink(missing_ok=True)  # of a trial that was the best before
         return None
-    saved = decode(json.loads(read_bounded(origin)))
+    saved = decode(json.loads(origin.read_bytes()))
     config = without_sources(saved["config"], saved["source"], ("default",))
     config["exp_name"] = f"{sweep.config.values.exp_name}_best"
     comments = [
@@ -157,7 +157,7 @@ def imports_of_best(sweep: Sweep) -> list[str]:
     """
     best = sweep.best()
     assert best is not None
-    saved = json.loads(read_bounded(_config_of(sweep, best))).get("imports", [])
+    saved = json.loads(_config_of(sweep, best).read_bytes()).get("imports", [])
     return ["--import" if word == "-c" else word for word in saved]
 
 

@@ -314,7 +314,10 @@ def test_result_has_every_key_and_true_values(first):
     assert set(result) >= RESULT_KEYS
     assert (result["status"], result["solved"], result["error"]) == ("finished", False, None)
     assert (result["seed"], result["policy"], result["env_id"]) == (0, "ppo", "CartPole-v1")
-    assert (result["checkpoint"], result["best_checkpoint"]) == ("ckpt/last", "ckpt/best")
+    assert (result["checkpoint"], result["best_checkpoint"]) == (
+        "ckpt/last.safetensors",
+        "ckpt/best.safetensors",
+    )
     assert result["env_step"] == int(rows[-1]["env_step"])
     assert result["train_iter"] == int(rows[-1]["train_iter"])
     assert result["iterations"] == int(rows[-1]["iteration"]) == len(rows)
@@ -398,8 +401,8 @@ def test_saved_config_gives_the_same_run_to_the_last_bit(first, second):
     for name in (
         "episodes.csv",
         "config.json",
-        "ckpt/last/tensors.safetensors",
-        "ckpt/best/tensors.safetensors",
+        "ckpt/last.safetensors",
+        "ckpt/best.safetensors",
     ):
         assert (first / name).read_bytes() == (second / name).read_bytes(), name
 
@@ -697,7 +700,7 @@ def test_finished_run_is_reported_to_be_finished(copied):
         "episodes.csv",
         "result.json",
         "config.json",
-        "ckpt/last/tensors.safetensors",
+        "ckpt/last.safetensors",
     ):
         assert after[name] == before[name], name
 
@@ -799,7 +802,7 @@ def test_ctrl_c_ends_the_run_in_order(interrupted):
 def test_what_was_not_measured_is_null(interrupted):
     result = result_of(interrupted[0] / "runs" / "long")
     assert [result[key] for key in ("eval_value", "eval_value_std", "best_eval_value")] == [None] * 3
-    assert (result["checkpoint"], result["best_checkpoint"]) == ("ckpt/last", None)
+    assert (result["checkpoint"], result["best_checkpoint"]) == ("ckpt/last.safetensors", None)
 
 
 @pytest.mark.slow
@@ -823,7 +826,7 @@ def test_sigterm_ends_the_run_in_order(tmp_path):
     result = result_of(tmp_path / "runs" / "long")
     assert (code, errors) == (143, "")
     assert result["status"] == "interrupted"
-    assert (tmp_path / "runs" / "long" / "ckpt" / "last" / "manifest.json").is_file()
+    assert (tmp_path / "runs" / "long" / "ckpt" / "last.safetensors").is_file()
 
 
 # ------------------------------------------------------------------ classes of one's own

@@ -130,7 +130,7 @@ def test_a_run_that_its_environment_ends_keeps_its_last_whole_iteration(
     assert f"action 0: {error}: mine" in job.errors or f"action 1: {error}: mine" in job.errors
     assert "saved after 128 env steps, at the last whole iteration" in job.output
     assert json.loads((tmp_path / "run" / "result.json").read_text())["status"] == "failed"
-    state, _ = load_checkpoint(tmp_path / "run" / "ckpt" / "last")
+    state, _ = load_checkpoint(tmp_path / "run" / "ckpt" / "last.safetensors")
     assert state["progress"]["iteration"] == len(rows(tmp_path)) == 2
     command = re.search(r"to continue: ding-lite (.*)", job.output).group(1).split()
     fixed = warm.run(*command, "env.kwargs.fails_at=0", "--override", cwd=tmp_path)
@@ -145,7 +145,7 @@ def test_an_evaluation_that_fails_keeps_the_iteration_before_it_with_its_row(war
     job = train("max_env_step=640", "policy.eval.eval_freq=128", "env.kwargs.fails_at=130")
     assert job.code == 3
     assert len(rows(tmp_path)) == 2
-    state, _ = load_checkpoint(tmp_path / "run" / "ckpt" / "last")
+    state, _ = load_checkpoint(tmp_path / "run" / "ckpt" / "last.safetensors")
     assert state["progress"]["env_step"] == 128
     assert state["collector"]["envs"] is not None  # its episodes continue
 
@@ -236,14 +236,14 @@ def cartpole(warm, tmp_path):
 
 
 def test_damage_of_best_is_said_by_resume_and_eval_names_last(warm, cartpole):
-    (cartpole / "run" / "ckpt" / "best" / "tensors.safetensors").write_bytes(b"nothing")
+    (cartpole / "run" / "ckpt" / "best.safetensors").write_bytes(b"nothing")
     job = warm.run("eval", "run", cwd=cartpole)
     assert job.code == 5
     assert "The run has another checkpoint: run/ckpt/last" in job.errors
     assert warm.run("eval", "run/ckpt/last", "-n", "1", cwd=cartpole).code == 0
     job = warm.run("train", "--resume", "run", "max_env_step=320", "policy.eval.eval_freq=0", cwd=cartpole)
     assert job.code == 0
-    assert "WARNING: checkpoint best: run/ckpt/best/tensors.safetensors has 7 bytes" in job.output
+    assert "WARNING: checkpoint best: run/ckpt/best.safetensors has 7 bytes" in job.output
 
 
 def test_rows_that_metrics_csv_lacks_are_said(warm, cartpole):
@@ -302,7 +302,7 @@ def test_equal_states_are_equal_files_and_are_on_the_disk_once(linked_from, tmp_
             learn=phases,
         ),
         checkpoint=dict(freq=64),
-        logger=dict(tensorboard=False),
+        logger=dict(trackers=[]),
     )
     for _ in SerialPipeline(config, folder=tmp_path / "straight"):
         pass

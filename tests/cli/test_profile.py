@@ -13,7 +13,7 @@ from worlds import digest
 
 from ding_lite import Hook, SerialPipeline, compile_config
 from ding_lite.cli import build_parser, main
-from ding_lite.config.files import find_config, read_config
+from ding_lite.config.compile import find_config, read_config
 from ding_lite.fast.acting import RAW
 from ding_lite.policies.ppo import PPOPolicy
 from ding_lite.tools.profile import (

@@ -52,7 +52,7 @@ def until(condition, process, seconds=300):
 
 
 def state_of(folder):
-    state = load_checkpoint(folder / "ckpt" / "last")[0]
+    state = load_checkpoint(folder / "ckpt" / "last.safetensors")[0]
     return {part: digest(value) for part, value in state.items() if part != "clock"}
 
 
@@ -227,7 +227,7 @@ def test_ctrl_c_saves_all_seeds_and_resuming_ends_where_they_would_have(tmp_path
         assert f"seed {seed}: interrupted after " in output
         result = result_of(tmp_path / f"run_s{seed}")
         assert (result["status"], result["error"]) == ("interrupted", "SIGINT")
-        state = load_checkpoint(tmp_path / f"run_s{seed}" / "ckpt" / "last")[0]
+        state = load_checkpoint(tmp_path / f"run_s{seed}" / "ckpt" / "last.safetensors")[0]
         assert state["progress"]["env_step"] == result["env_step"] < 5120
     command = shlex.split(output.splitlines()[-1].partition("try: ")[2])
     assert command[-2:] == ["--resume", "run"]

@@ -53,7 +53,7 @@ def result(folder):
 
 
 def last(folder):
-    return load_checkpoint(folder / "run" / "ckpt" / "last")[0]
+    return load_checkpoint(folder / "run" / "ckpt" / "last.safetensors")[0]
 
 
 def gone(pid):
@@ -80,7 +80,7 @@ def test_second_ctrl_c_stops_at_once_and_keeps_the_checkpoint_from_before(manage
     kwargs, sample = {"pause": 0.002}, {"collect": {"n_sample": 2000}}
     slow = home(kwargs=kwargs, env={"manager": manager}, checkpoint={"freq": 1}, policy=sample)
     job = warm.start(*slow, cwd=home.folder)
-    job.until(lambda: (home.folder / "run" / "ckpt" / "last").exists())
+    job.until(lambda: (home.folder / "run" / "ckpt" / "last.safetensors").exists())
     time.sleep(0.3)
     before = digest(last(home.folder))
     job.send(signal.SIGINT)
@@ -374,4 +374,4 @@ def test_a_signal_to_all_processes_of_a_job_saves_the_run(tmp_path):
     assert process.wait(60) == 143
     process.stdout.close()
     assert json.loads((tmp_path / "run" / "result.json").read_text())["status"] == "interrupted"
-    assert (tmp_path / "run" / "ckpt" / "last").is_dir()
+    assert (tmp_path / "run" / "ckpt" / "last.safetensors").is_dir()

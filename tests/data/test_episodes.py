@@ -16,7 +16,7 @@ from ding_lite.envs.make import make_vector_env
 from ding_lite.envs.native import NativeVectorEnv
 from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.errors import EnvContractError
-from ding_lite.run.rank_reports import merged_metrics
+from ding_lite.run.progress import merged_metrics
 
 
 def passive(action=0):

@@ -165,8 +165,8 @@ def test_metrics_are_those_counted_by_hand():
 
 
 def saved_and_loaded(state, tmp_path):
-    save_checkpoint(tmp_path / "one", {"part": state}, {})
-    return load_checkpoint(tmp_path / "one")[0]["part"]
+    save_checkpoint(tmp_path / "one.safetensors", {"part": state}, {})
+    return load_checkpoint(tmp_path / "one.safetensors")[0]["part"]
 
 
 def test_a_replay_is_the_same_bit_for_bit_after_a_checkpoint_and_goes_on_alike(tmp_path):

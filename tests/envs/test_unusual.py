@@ -16,7 +16,7 @@ from ding_lite.envs.make import make_env, make_vector_env
 from ding_lite.envs.native import NativeVectorEnv
 from ding_lite.envs.space_json import space_from_json, space_to_json
 from ding_lite.errors import EnvContractError, EnvError
-from ding_lite.run.scores import evaluation_metrics
+from ding_lite.run.progress import evaluation_metrics
 
 TWO = gym.spaces.Discrete(2)
 

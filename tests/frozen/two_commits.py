@@ -93,7 +93,7 @@ def train(tree: Path, work: Path, *arguments: str) -> None:
 
 def facts(run: Path) -> dict[str, str]:
     """Returns a hash of each column of a run's tables and of each leaf of its state."""
-    from safetensors.numpy import load_file
+    from ding_lite.run.checkpoint import load_checkpoint
 
     found = {}
     for table in ("metrics.csv", "episodes.csv"):
@@ -102,21 +102,20 @@ def facts(run: Path) -> dict[str, str]:
         for column in rows[0] if rows else ():
             if not column.startswith("time/"):
                 found[f"{table} {column}"] = _hash([row[column] for row in rows])
-    last = run / "ckpt" / "last"
-    state, arrays = json.loads((last / "state.json").read_text()), load_file(last / "tensors.safetensors")
-    state.pop("clock")
+    state, _ = load_checkpoint(run / "ckpt" / "last.safetensors")
+    del state["wall_time"]
     for path, leaf in _leaves(state, "state"):
-        array = arrays[leaf["__array__"]] if isinstance(leaf, dict) else None
-        found[path] = _hash(leaf if array is None else [str(array.dtype), array.shape, array.tobytes().hex()])
+        is_array = hasattr(leaf, "tobytes")
+        found[path] = _hash([str(leaf.dtype), leaf.shape, leaf.tobytes().hex()] if is_array else leaf)
     return found
 
 
 def _leaves(tree: Any, path: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(tree, dict) and "__array__" not in tree:
+    if isinstance(tree, dict):
         for name, value in tree.items():
             yield from _leaves(value, f"{path}/{name}")
-    elif isinstance(tree, list) and any(isinstance(value, (dict, list)) for value in tree):
-        for number, value in enumerate(tree):  # arrays in it have names that others may shift
+    elif isinstance(tree, list) and not all(isinstance(value, (int, float, str)) for value in tree):
+        for number, value in enumerate(tree):
             yield from _leaves(value, f"{path}/{number}")
     else:
         yield path, tree

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import processes
 import pytest
+from worlds import digest
 
 from ding_lite.run.checkpoint import load_checkpoint
-from ding_lite.run.rank_states import digest
 
 pytestmark = pytest.mark.slow
 TRAIN = ("-m", "ding_lite", "train")  # of an interpreter for each rank
@@ -91,7 +91,7 @@ def wait_for(condition, seconds=60):
 
 
 def last(run):
-    return load_checkpoint(run / "ckpt" / "last")[0]
+    return load_checkpoint(run / "ckpt" / "last.safetensors")[0]
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +163,7 @@ def test_another_number_of_ranks_goes_on_with_new_episodes_and_says_so(ranks, st
 def test_a_rank_that_is_killed_stops_the_others_and_is_named(tmp_path):
     cwd = tmp_path.resolve()
     with torchrun(2, *TRAIN, *OPTIONS, "--exp-name", "run", cwd=cwd) as process:
-        wait_for(lambda: (cwd / "run" / "ckpt" / "last").exists())
+        wait_for(lambda: (cwd / "run" / "ckpt" / "last.safetensors").exists())
         os.kill(ranks_in(cwd)[1], signal.SIGKILL)
         assert end_of(process, cwd) != 0
     assert "error: rank 1 of 2 is gone: it was killed" in (cwd / "output").read_text()
@@ -194,7 +194,7 @@ def test_torchrun_starts_the_ranks_again_and_they_resume(name, tmp_path):
     run = cwd / "runs" / ("mine" if name else "pendulum_ppg")
     arguments = (*TRAIN, *OPTIONS, *name, "--max-env-step", 16384)
     with torchrun(2, *arguments, cwd=cwd, options=["--standalone", "--max-restarts=1"]) as process:
-        wait_for(lambda: (run / "ckpt" / "last").exists())
+        wait_for(lambda: (run / "ckpt" / "last.safetensors").exists())
         os.kill(ranks_in(cwd)[1], signal.SIGKILL)
         assert process.wait(120) == 0, (cwd / "output").read_text()
     assert [path.name for path in (cwd / "runs").iterdir()] == [run.name]
@@ -263,7 +263,7 @@ def test_a_break_on_one_rank_ends_the_loops_of_all_and_a_script_may_train_again(
     for run in ("first", "second"):
         result = json.loads((tmp_path / run / "result.json").read_text())
         assert (result["status"], result["error"]) == ("interrupted", "rank 1 left the loop")
-        assert (tmp_path / run / "ckpt" / "last").exists()
+        assert (tmp_path / run / "ckpt" / "last.safetensors").exists()
 
 
 STARTS = """

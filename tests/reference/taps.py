@@ -17,7 +17,7 @@ The reference replays the record; it calls nothing of the library. These are the
                                        the random steps that scales of observations begin with
     use_reference(policy)              of ``kl_beta``
     intrinsic.networks.state_dict()    of RND
-    joined(), share_of(config, ranks)  in a process of several ranks
+    joined(), own_share(config, ranks)  in a process of several ranks
 
 All else that the library computes is compared through these: log-probs, values, advantages, targets, metrics
 and parameters. Vector environments are gymnasium's in each of its autoreset modes, and the library's own.
@@ -45,7 +45,7 @@ from ding_lite.envs.native import NativeVectorEnv
 from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.errors import ConfigError
 from ding_lite.ranks import joined  # noqa: F401
-from ding_lite.run.shares import share_of
+from ding_lite.run.build import own_share
 from ding_lite.trees import to_dict
 from reference.networks import Layers, Stack
 from reference.recording import map_tree
@@ -120,7 +120,7 @@ def record(
         ranks: that share the case with this process.
     """
     if ranks is not None:
-        config = share_of(config, ranks)
+        config = own_share(config, ranks)
     cfg, n = config.policy, config.env.collector_env_num
     first = 0 if ranks is None else ranks.rank * n  # number of this rank's first environment
     envs = [make() for _ in range(n)]

@@ -56,7 +56,7 @@ def test_environments_have_the_same_arguments_wherever_they_are_made(value, tmp_
     assert trained == set(repr(value).splitlines())
     evaluate_checkpoint(run, episodes=1, trust=trust)
     assert made() == trained
-    train(SerialPipeline.resume(run, config=config, max_env_step=512, trust=trust))
+    train(SerialPipeline.resume(run, changes={"max_env_step": 512}, trust=trust))
     assert made() == trained
     assert "env.kwargs" not in (run / "log.txt").read_text()
     written = compile_config(config)

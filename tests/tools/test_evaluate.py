@@ -236,12 +236,12 @@ def test_evaluate_refuses_other_arguments(run, arguments, error, told):
 def test_eval_says_which_checkpoint_stands_in_for_a_missing_best(run, tmp_path, capsys):
     copy = tmp_path / "copy"
     shutil.copytree(run, copy)
-    shutil.rmtree(copy / "ckpt" / "best", ignore_errors=True)
+    shutil.rmtree(copy / "ckpt" / "best.safetensors", ignore_errors=True)
     assert main(["eval", str(copy), "-n", "2", "env.max_eval_steps=3", "--json"]) == 0
     output = capsys.readouterr()
     assert output.err == f"{copy} has no ckpt/best; this is ckpt/last\n"
     assert json.loads(output.out)["cut_short"] == 2
-    assert main(["eval", str(copy / "ckpt" / "last"), "-n", "2"]) == 0
+    assert main(["eval", str(copy / "ckpt" / "last.safetensors"), "-n", "2"]) == 0
     assert capsys.readouterr().err == ""
     shutil.rmtree(copy / "ckpt")
     assert main(["eval", str(copy)]) == 5

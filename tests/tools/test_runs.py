@@ -32,7 +32,7 @@ from ding_lite.tools.runs import (
 def test_runs_are_found_at_any_depth_and_not_inside_of_runs(tmp_path):
     for name in ("run_10", "run_2", "sweep/a", ".hidden/a"):
         write_run(tmp_path / name)
-    write_run(tmp_path / "run_2" / "ckpt" / "last")
+    write_run(tmp_path / "run_2" / "ckpt" / "last.safetensors")
     (tmp_path / "empty").mkdir()
     names = [str(folder.relative_to(tmp_path)) for folder in find_runs(tmp_path)]
     assert names == ["run_2", "run_10", "sweep/a"]

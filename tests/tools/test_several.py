@@ -193,7 +193,7 @@ def test_folders_that_exist_are_refused_and_named_before_a_run_starts(tmp_path):
 
 
 def test_only_seeds_that_are_resumed_are_overridden(tmp_path):
-    checkpoint = tmp_path / "c_s1" / "ckpt" / "last"
+    checkpoint = tmp_path / "c_s1" / "ckpt" / "last.safetensors"
     save_checkpoint(checkpoint, {"progress": {"iteration": 1}}, {})
     made = seed_trainings([0, 1], tmp_path / "c", ["train", "a.b=1"], 100, resume=True, override=True)
     assert [one.arguments for one in made] == [

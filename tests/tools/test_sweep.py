@@ -19,7 +19,7 @@ from worlds import small_config
 
 from ding_lite import compile_config
 from ding_lite.cli import main
-from ding_lite.config.files import read_config
+from ding_lite.config.compile import read_config
 from ding_lite.config.schema import leaves
 from ding_lite.tools.several import Board, Training
 
@@ -188,7 +188,7 @@ def test_a_sweep_of_another_version_is_resumed_if_its_keys_have_their_defaults(t
     idle_sweep(tmp_path / "s").close()
     file = tmp_path / "s" / "sweep.json"
     saved = json.loads(file.read_text())
-    del saved["config"]["stop_timeout"]  # a new key
+    del saved["config"]["num_threads"]  # a new key
     saved["config"]["policy"]["learn"]["old"] = 3
     saved["source"]["policy.learn.old"] = "default"
     file.write_text(json.dumps(saved))

@@ -15,7 +15,7 @@ import pytest
 from ding_lite import compile_config
 from ding_lite.cli import build_parser, main
 from ding_lite.cli.profile import _verdict
-from ding_lite.config.files import parse_overrides
+from ding_lite.config.compile import parse_overrides
 from ding_lite.envs.workers.cores import default_workers
 from ding_lite.tools.profile import PHASES, Phase, Profile
 from ding_lite.tools.tune import OutOfTimeError, SettingTrial, TrainingProcess, TrialError, Tuner, settings

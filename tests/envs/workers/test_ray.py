@@ -21,13 +21,13 @@ import numpy as np
 import pytest
 from leaks import alive
 from same_transitions import assert_same, assert_same_rows, assert_same_transition, batches
+from worlds import digest
 
 from ding_lite.envs.in_process import AUTORESET, InProcessVectorEnv
 from ding_lite.envs.workers.ray_actors import RayLauncher
 from ding_lite.envs.workers.vector_env import SubprocessVectorEnv
 from ding_lite.errors import EnvContractError, EnvError, EnvWorkerError
 from ding_lite.run.checkpoint import load_checkpoint
-from ding_lite.run.rank_states import digest
 from ding_lite.trees import map_tree
 
 ZEROS = np.zeros(4, int)
@@ -314,7 +314,7 @@ def trained(cwd, *arguments):
         output, _ = process.communicate(timeout=300)
     assert (process.returncode, output) == (0, "")
     wait_for(lambda: not processes_of(cwd))
-    return load_checkpoint(cwd / "run" / "ckpt" / "last")[0]
+    return load_checkpoint(cwd / "run" / "ckpt" / "last.safetensors")[0]
 
 
 @pytest.mark.slow
@@ -346,7 +346,7 @@ def test_ctrl_c_at_the_terminal_saves_the_run_and_leaves_no_process(tmp_path):
     assert (process.returncode, output) == (130, "")
     assert json.loads((tmp_path / "run" / "result.json").read_text())["status"] == "interrupted"
     rows = len(metrics.read_text().splitlines()) - 1
-    assert load_checkpoint(tmp_path / "run" / "ckpt" / "last")[0]["progress"]["iteration"] == rows
+    assert load_checkpoint(tmp_path / "run" / "ckpt" / "last.safetensors")[0]["progress"]["iteration"] == rows
     wait_for(lambda: not processes_of(tmp_path))
 
 

@@ -1,0 +1,65 @@
+"""SIGINT, SIGTERM and SIGHUP while a run trains: the iteration ends first, so that the run can be saved."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, NoReturn
+
+ENDING = (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM))
+EXIT_CODES = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 143}
+STDERR = 2
+
+
+def exit_at_once(number: int, frame: FrameType | None) -> NoReturn:
+    """Ends the program with the exit code of a signal, through its ``with`` and ``finally`` blocks."""
+    sys.exit(EXIT_CODES[signal.Signals(number).name])
+
+
+class StopSignals:
+    """Calls ``request_stop(name)`` for a signal that comes in a ``with`` block; a second SIGINT raises.
+
+    It takes over the signals whose handlers are Python's own or :func:`exit_at_once`, in the main thread. A
+    program that has a handler of its own keeps it, and one under nohup goes on when the terminal is closed.
+
+    Args:
+        request_stop: ends the training at the next moment at which it can be saved.
+
+    Attributes:
+        caught: number of the first signal; None before it.
+    """
+
+    def __init__(self, request_stop: Callable[[str], None]) -> None:
+        self.caught: int | None = None
+        self._request_stop = request_stop
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> StopSignals:
+        if threading.current_thread() is threading.main_thread():
+            for number in ENDING:
+                if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler, exit_at_once):
+                    self._previous[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def deliver(self) -> None:
+        """Delivers the signal that was caught again, now to the handler that it had before."""
+        if self.caught is not None:
+            signal.raise_signal(self.caught)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.caught is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.caught = self.caught or number
+        self._request_stop(signal.Signals(number).name)
+        if os.isatty(STDERR):  # without an answer the user would press again
+            with contextlib.suppress(OSError):  # os.write: a signal may interrupt a print
+                os.write(STDERR, b"\nending after this iteration, then saving; Ctrl-C again stops at once\n")
