@@ -35,7 +35,6 @@ EXTRAS = {
     "mlflow": ["mlflow-skinny>=3", "sqlalchemy>=2", "alembic>=1.10"],  # its web page needs mlflow itself
     "mujoco": ["gymnasium[mujoco]"],
     "classic": ["gymnasium[classic-control]"],
-    "completion": ["shtab>=1.7"],
     "plot": ["matplotlib>=3.8"],
     "ray": ["ray>=2.60"],
     "sweep": ["matplotlib>=3.8", "optuna>=5"],
@@ -81,6 +80,7 @@ setup(
         "safetensors>=0.5",
         "filelock>=3.12",
         "rich>=13",
+        "click>=8.5",
     ],
     extras_require={
         **EXTRAS,

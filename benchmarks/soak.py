@@ -24,7 +24,7 @@ from typing import Any
 
 from ding_lite import SerialPipeline
 
-FAULTS = dict(type="faulty", crash=1e-4, kill=1e-4, hang=1e-5, in_evaluation=True, alias=True)
+FAULTS = dict(type="faulty:FaultyEnv", crash=1e-4, kill=1e-4, hang=1e-5)
 CONFIG: dict[str, Any] = dict(
     exp_name="soak",
     max_env_step=10**9,

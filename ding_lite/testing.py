@@ -1,7 +1,7 @@
 """Tools for testing user code.
 
 ``check_policy("my_policy")`` checks a policy. ``MatchEnv`` is an environment with a known optimal policy,
-which is learned in seconds. ``FaultyEnv`` is a wrapper that fails on purpose, to test how a run reacts.
+which is learned in seconds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from ding_lite.data.collector import Collector
 from ding_lite.data.hidden import begin_episodes
 from ding_lite.data.rollout import Rollout, as_field, as_rollout
 from ding_lite.data.samples import Batch, Samples
-from ding_lite.envs.faulty import FaultyEnv as FaultyEnv  # defined there because workers import it quickly
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.errors import ConfigError, ContractError

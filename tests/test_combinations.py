@@ -26,7 +26,6 @@ PARTS = {
     "action": ["discrete", "masked", "box", "tree", "multi-binary"],
     "observation": ["box", "bool-grid", "nested", "discrete"],
     "manager": ["base", "subprocess", "two halves"],
-    "autoreset": ["same_step", "next_step", "disabled"],
     "normalize": [{}, dict(obs="initial"), dict(obs=True, reward=True)],
     "value_norm": [True, False],
     "intrinsic": [None, "rnd"],
@@ -93,7 +92,6 @@ def config_of(c, compiled=False):
                 type="base" if c["manager"] == "base" else "subprocess",
                 worker_num=2,
                 double_buffer=c["manager"] == "two halves",
-                autoreset=c["autoreset"],
             ),
         ),
         policy=dict(

@@ -121,7 +121,7 @@ def run_commands(document, capsys):
     """Runs the commands of a document in their order, in the working directory."""
     write_files(document, Path())
     for command, code, message in calls(document):
-        if command[:2] == ["import", "foreign.pt"]:
+        if "foreign.pt" in command:
             torch.save(load_policy("runs/cartpole_ppo").model.state_dict(), "foreign.pt")
         capsys.readouterr()
         assert main(command) == code, command

@@ -126,10 +126,8 @@ def test_every_action_and_every_observation_of_the_other_policies(kind, action, 
 
 @pytest.mark.daily(2)
 @pytest.mark.parametrize(("kind", "manager"), [("ppo", "subprocess"), *((kind, "base") for kind in POLICIES)])
-@pytest.mark.parametrize("autoreset", ["same_step", "next_step", "disabled"])
-def test_masked_actions_are_never_taken_while_learning_or_evaluating(kind, manager, autoreset, tmp_path):
+def test_masked_actions_are_never_taken_while_learning_or_evaluating(kind, manager, tmp_path):
     cfg = config("box", "discrete", manager, kind=kind, kwargs=dict(mask=True), action_mask="info")
-    cfg["env"]["manager"]["autoreset"] = autoreset
     cfg["max_env_step"] = 400
     pipeline = SerialPipeline(cfg, folder=tmp_path / "run")
     for _ in pipeline:  # the environment refuses an illegal action

@@ -1,6 +1,7 @@
 """Helpers to train on small environments and to compare results, and environments that need torch."""
 
 import copy
+import functools
 import hashlib
 
 import gymnasium as gym
@@ -12,6 +13,7 @@ from ding_lite.config.compile import compile_config
 from ding_lite.config.registry import POLICY_REGISTRY
 from ding_lite.data.collector import Collector
 from ding_lite.envs.in_process import InProcessVectorEnv
+from ding_lite.envs.native import NativeVectorEnv
 from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.policies import PPOPolicy
 from ding_lite.testing import MatchEnv
@@ -28,9 +30,16 @@ class MatchTree(MatchEnv):
         super().__init__(SPACES.Dict(force=force, move=SPACES.Discrete(3, start=-1)))
 
 
-def vector_of(make, num_envs, **options):
-    """Returns ``num_envs`` environments ``make(index)``, stepped in this process."""
-    return InProcessVectorEnv(lambda index: EpisodeRecorder(make(index)), num_envs, **options)
+AUTORESET = ("same_step", "next_step", "disabled")  # gymnasium's; the library's own vectors are "same_step"
+
+
+def vector_of(make, num_envs, autoreset="same_step", **options):
+    """Returns ``num_envs`` environments ``make(index)``, stepped in this process; "next_step" has fillers."""
+    if autoreset == "same_step":
+        return InProcessVectorEnv(lambda index: EpisodeRecorder(make(index)), num_envs, **options)
+    makers = [functools.partial(make, index) for index in range(num_envs)]
+    mode = gym.vector.AutoresetMode[autoreset.upper()]
+    return NativeVectorEnv(gym.vector.SyncVectorEnv(makers, autoreset_mode=mode), **options)
 
 
 def policy_for(envs, seed=0, **policy):

@@ -2,91 +2,71 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ding_lite.cli.common import Once, add_config_options, config_of, path_text
+from ding_lite.cli.options import PATH, Source, command, config_options, option, print_json, print_table
 from ding_lite.errors import ConfigError
 
 if TYPE_CHECKING:
     from ding_lite.config.compile import Config
     from ding_lite.config.schema import Key
 
-SUMMARY = "show every key of a config, its value and its source"
-DESCRIPTION = """\
-Shows every key of a complete config, its value, and where the value comes from: the default,
-the config file, the command line, or other keys. Each key can be set as key.path=value.
-
-A file of DI-engine (main_config and create_config) is shown as the config that it becomes here;
-what was converted or left out is printed to stderr. -o FILE keeps it as a config of ding_lite.
-"""
-EXAMPLES = """\
-examples:
-  ding-lite config -c cartpole_ppo                     the keys of a shipped config
-  ding-lite config --env Pendulum-v1 --policy ppg      the keys of PPG, with its defaults
-  ding-lite config -c cartpole_ppo --explain clip      what the keys do whose name has "clip"
-  ding-lite config --explain aux                       the same for all policies, with the defaults
-  ding-lite config -c cartpole_ppo seed=3 --json > my.json
-                                                       a complete config file: train -c my.json
-  ding-lite config -c their_config.py -o mine.py       a file of DI-engine as one of ding_lite
-"""
+FORM = "Form, such as: --explain clip"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of ``ding-lite config``."""
-    add_config_options(parser)
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print a JSON file that -c accepts")
-    form.add_argument(
-        "--explain",
-        metavar="TEXT",
-        help="print value, type, range and effect of the keys whose path contains TEXT; without -c and "
-        "--env: of all policies, with the defaults",
-    )
-    form.add_argument(
-        "-o",
-        "--output",
-        action=Once,
-        type=path_text,
-        metavar="FILE",
-        help="write a new file that -c accepts: a .py file with the keys that are not defaults, or a .json "
-        "file with all keys",
-    )
+@command()
+@config_options
+@option("--json", is_flag=True, group=FORM, help="print a JSON file that -c accepts")
+@option(
+    "--explain",
+    metavar="TEXT",
+    group=FORM,
+    help="print value, type, range and effect of the keys whose path contains TEXT; without -c and --env: of "
+    "all policies, with the defaults",
+)
+@option(
+    *("-o", "--output"),
+    type=PATH,
+    metavar="FILE",
+    group=FORM,
+    help="write a new file that -c accepts: a .py file with the keys that are not defaults, or a .json file "
+    "with all keys",
+)
+def run(source: Source, json: bool, explain: str | None, output: str | None) -> None:
+    """Shows every key of a config, its value and its source.
 
+    The value of a key comes from its default, the config file, the command line, or other keys. Each key
+    can be set as key.path=value.
 
-def run(args: argparse.Namespace) -> int:
-    """Prints the complete config, or writes it to a file."""
+    A file of DI-engine (main_config and create_config) is shown as the config that it becomes here; what
+    was converted or left out is printed to stderr. -o FILE keeps it as a config of ding_lite.
+    """
     from ding_lite.config.compile import save_config
     from ding_lite.config.schema import leaves
     from ding_lite.config.values import plain
 
-    if args.explain is not None and not (args.config or args.env or args.overrides):
-        return _explain_defaults(args.explain, [args.policy] if args.policy else [])
-    config = config_of(args)
+    if explain is not None and not (source or source.overrides):
+        _explain_defaults(explain, [source.policy] if source.policy else [])
+        return
+    config = source.read()
     for note in config.notes:
         print(note, file=sys.stderr)
-    if args.output:
-        save_config(config, args.output)
-        print(f"{args.output} is written   try: ding-lite train -c {args.output}")
-        return 0
-    if args.json:
-        print(json.dumps(config.as_json(), indent=2))
-        return 0
-    if args.explain is not None:
-        return _explain(args.explain, config)
-    rows = [(path, repr(value), config.source[path]) for path, value in leaves(plain(config.values))]
-    path_width = max(len(path) for path, _, _ in rows)
-    value_width = min(40, max(len(value) for _, value, _ in rows))
-    for path, value, source in rows:
-        print(f"{path:<{path_width}}  {value:<{value_width}}  {source}")
-    return 0
+    if output:
+        save_config(config, output)
+        print(f"{output} is written   try: ding-lite train -c {output}")
+    elif json:
+        print_json(config.as_json(), indent=2)
+    elif explain is not None:
+        _explain(explain, config)
+    else:
+        rows = [(path, repr(value), config.source[path]) for path, value in leaves(plain(config.values))]
+        print_table(["key", "value", "source"], rows)
 
 
-def _explain(text: str, config: Config) -> int:
+def _explain(text: str, config: Config) -> None:
     """Prints the keys of a config that a text names, with their values."""
     from ding_lite.config.schema import leaves
     from ding_lite.config.values import plain
@@ -96,10 +76,9 @@ def _explain(text: str, config: Config) -> int:
     keys = {path: key for path, key in keys_of(config.values).items() if path in values}
     for path in _named(text, keys):
         _print_key(path, keys[path], repr(values[path]))
-    return 0
 
 
-def _explain_defaults(text: str, policies: list[str]) -> int:
+def _explain_defaults(text: str, policies: list[str]) -> None:
     """Prints the keys of policies, or of all that are shipped, that a text names, with their defaults."""
     from ding_lite.tools.key_reference import POLICIES, defaults_of, keys_of_policies
 
@@ -110,7 +89,6 @@ def _explain_defaults(text: str, policies: list[str]) -> int:
         default = ", ".join([first, *(f"{' and '.join(names)}: {value}" for value, names in others)])
         only = "" if len(keys[path]) == len(policies) else f"; only {' and '.join(keys[path])}"
         _print_key(path, next(iter(keys[path].values())), default, only)
-    return 0
 
 
 def _named(text: str, keys: Mapping[str, Key]) -> list[str]:

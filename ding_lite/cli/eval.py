@@ -1,116 +1,142 @@
-"""``ding-lite eval``: plays episodes with a trained policy, and prints their returns or records videos."""
+"""``ding-lite eval``: plays episodes with a trained policy: their returns, videos of them, or a window."""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import itertools
-import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ding_lite.cli.common import (
-    Once,
-    add_json,
-    add_player_options,
-    path_text,
-    trusted_modules,
+import click
+
+from ding_lite.cli.options import (
+    PATH,
+    POSITIVE,
+    WholeNumber,
+    command,
+    json_option,
+    option,
+    print_json,
+    print_table,
+    run_argument,
+    trust_options,
 )
-from ding_lite.cli.process import stdout_to_stderr
+from ding_lite.errors import ConfigError
 
 if TYPE_CHECKING:
     from ding_lite.data.episodes import Evaluation
-    from ding_lite.envs.transition import Episode
+    from ding_lite.envs.vector import Episode
 
-SUMMARY = "play episodes with a trained policy"
-DESCRIPTION = """\
-Plays episodes with a trained policy and prints the distribution of their returns.
-
-The policy and its environment are those of the run; keys of env can be given other values.
-Nothing in the run's folder changes.
-"""
-EXAMPLES = """\
-examples:
-  ding-lite eval runs/cartpole_ppo                     16 episodes with the best checkpoint
-  ding-lite eval runs/cartpole_ppo/ckpt/last -n 100    100 episodes with the last checkpoint
-  ding-lite eval runs/cartpole_ppo --video videos      record 3 episodes as videos/*.mp4
-  ding-lite eval runs/cartpole_ppo --episodes-csv e.csv  one row per episode
-  ding-lite eval runs/pendulum_ppo env.kwargs.g=15     in an environment with other arguments
-  ding-lite eval runs/my_run --import my_policies      a run whose policy is in my_policies.py
-"""
-EPISODES, FILMED = 16, 3  # episodes by default; with --video, since drawing and encoding them takes long
-PRELOAD = ("ding_lite.tools.evaluate",)
+EPISODES, SHOWN = 16, 3  # episodes by default; with --video or --human, which take long
+PLAY = "Episodes, such as: -n 100 -s 1"
+SHOW = "Look at them, such as: --video videos"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of ``ding-lite eval``."""
-    add_player_options(parser, episodes=EPISODES)
-    parser.set_defaults(episodes=None)
-    parser.add_argument(
-        "--video",
-        action=Once,
-        type=path_text,
-        metavar="DIR",
-        help=f"record the episodes as DIR/episode_*.mp4; without -n, these are {FILMED} episodes",
-    )
-    parser.add_argument(
-        "--episodes-csv",
-        action=Once,
-        type=path_text,
-        metavar="FILE",
-        help="write one row per episode: seed, env, episode, return, length, cut, and env.info_keys",
-    )
-    add_json(parser)
+@command(preload="ding_lite.tools.evaluate")
+@run_argument
+@option(
+    *("-n", "--episodes"),
+    type=POSITIVE,
+    metavar="N",
+    group=PLAY,
+    help=f"(default: {EPISODES}; shown: {SHOWN})",
+)
+@option(
+    *("-s", "--seed"),
+    type=WholeNumber(min=0),
+    default=0,
+    metavar="SEED",
+    group=PLAY,
+    help="seed of the start states (default: 0)",
+)
+@option(
+    "--stochastic", is_flag=True, group=PLAY, help="sample the actions; without it, take the most likely ones"
+)
+@option("--video", type=PATH, metavar="DIR", group=SHOW, help="record the episodes as DIR/episode_*.mp4")
+@option(
+    "--human", is_flag=True, group=SHOW, help="play in a window; the environment needs the render mode human"
+)
+@option(
+    "--fps",
+    type=click.FloatRange(0, 1000, min_open=True),
+    metavar="N",
+    group=SHOW,
+    help="with --human: steps a second (default: the environment's own)",
+)
+@option(
+    "--episodes-csv",
+    type=PATH,
+    metavar="FILE",
+    group=SHOW,
+    help="write one row per episode: seed, env, episode, return, length, cut, and env.info_keys",
+)
+@trust_options
+@json_option
+@click.argument(
+    "overrides",
+    nargs=-1,
+    metavar="[env.key=value]...",
+    help="play in another environment than the run's, such as env.kwargs.g=15",
+)
+def run(
+    run: str,
+    episodes: int | None,
+    seed: int,
+    stochastic: bool,
+    video: str | None,
+    human: bool,
+    fps: float | None,
+    episodes_csv: str | None,
+    trust: list[str],
+    json: bool,
+    overrides: tuple[str, ...],
+) -> None:
+    """Plays episodes with a trained policy.
 
-
-def run(args: argparse.Namespace) -> int:
-    """Plays the episodes and prints the result."""
+    Prints the distribution of their returns. The policy and its environment are those of the run; keys of
+    env can be given other values. Nothing in the run's folder changes.
+    """
     from ding_lite.config.compile import parse_overrides
-    from ding_lite.data.episodes import SUCCESS, means_of
-    from ding_lite.tools.evaluate import evaluate_checkpoint
+    from ding_lite.tools.evaluate import evaluate_checkpoint, play_checkpoint
 
-    if args.episodes is None:
-        args.episodes = FILMED if args.video else EPISODES
+    if human and (video or episodes_csv):
+        raise ConfigError("--human shows episodes in a window: it excludes --video and --episodes-csv")
+    episodes = episodes or (SHOWN if video or human else EPISODES)
+    options: dict[str, Any] = dict(
+        episodes=episodes,
+        seed=seed,
+        stochastic=stochastic,
+        changes=parse_overrides(overrides),
+        trust=trust,
+    )
     videos: list[Path] = []
-    is_shown = sys.stdout.isatty() and not args.json
-    with stdout_to_stderr(args.json), _progress(args.episodes, is_shown) as show:
-        checkpoint, evaluation = evaluate_checkpoint(
-            Path(args.run),
-            episodes=args.episodes,
-            seed=args.seed,
-            stochastic=args.stochastic,
-            video=Path(args.video) if args.video else None,
-            episodes_csv=Path(args.episodes_csv) if args.episodes_csv else None,
-            changes=parse_overrides(args.overrides),
-            trust=trusted_modules(args),
-            on_episode=show,
-            on_video=videos.append,
-        )
-    if checkpoint.stem == "last" and Path(args.run).is_dir():
-        print(f"{args.run} has no checkpoint best; this is last", file=sys.stderr)
-    report: dict[str, Any] = {
-        "episodes": len(evaluation.returns),
-        "mean": evaluation.mean,
-        "std": evaluation.std,
-        "returns": list(evaluation.returns),
-        "lengths": list(evaluation.lengths),
-        "cut_short": evaluation.cut_short,
-        "checkpoint": str(checkpoint),
-        "seed": args.seed,
-    }
-    means = means_of(evaluation.infos)
-    if SUCCESS in means:
-        report["success"] = means.pop(SUCCESS)
-    if means:
-        report["info"] = means
-    if args.video:
+    with _progress(episodes, sys.stdout.isatty() and not (json or human)) as show:
+        if human:
+            checkpoint, evaluation = play_checkpoint(Path(run), fps=fps, on_episode=_say, **options)
+        else:
+            checkpoint, evaluation = evaluate_checkpoint(
+                Path(run),
+                video=Path(video) if video else None,
+                episodes_csv=Path(episodes_csv) if episodes_csv else None,
+                on_episode=show,
+                on_video=videos.append,
+                **options,
+            )
+    if checkpoint.stem == "last" and Path(run).is_dir():
+        print(f"{run} has no checkpoint best; this is last", file=sys.stderr)
+    report = _report(evaluation, checkpoint, seed)
+    if video:
         report["videos"] = [str(file) for file in videos]
-    print(json.dumps(report) if args.json else _table(report, evaluation))
-    if args.video and not args.json:
-        print(f"videos: {args.video} ({len(videos)} {'file' if len(videos) == 1 else 'files'})")
-    return 0
+    if json:
+        print_json(report)
+    else:
+        _print(report)
+
+
+def _say(episode: Episode) -> None:
+    print(f"return {episode.episode_return:>10.2f}   length {episode.length}", flush=True)
 
 
 @contextlib.contextmanager
@@ -126,29 +152,42 @@ def _progress(episodes: int, shown: bool) -> Iterator[Callable[[Episode], None]]
         yield lambda episode: status.update(f"{next(done)} of {episodes} episodes")
 
 
-def _table(report: dict[str, Any], evaluation: Evaluation) -> str:
+def _report(evaluation: Evaluation, checkpoint: Path, seed: int) -> dict[str, Any]:
+    from ding_lite.data.episodes import SUCCESS, means_of
+
+    report: dict[str, Any] = {
+        "episodes": len(evaluation.returns),
+        "mean": evaluation.mean,
+        "std": evaluation.std,
+        "returns": list(evaluation.returns),
+        "lengths": list(evaluation.lengths),
+        "cut_short": evaluation.cut_short,
+        "checkpoint": str(checkpoint),
+        "seed": seed,
+    }
+    means = means_of(evaluation.infos)
+    if SUCCESS in means:
+        report["success"] = means.pop(SUCCESS)
+    if means:
+        report["info"] = means
+    return report
+
+
+def _print(report: dict[str, Any]) -> None:
     import numpy as np
 
-    from ding_lite.data.episodes import SUCCESS
-    from ding_lite.run.display import score_digits
-
-    quartiles = np.percentile(evaluation.returns, (0, 25, 50, 75, 100))
-    names = ("min", "25%", "50%", "75%", "max")
-    digits = score_digits(*quartiles)
-    spread = "  ".join(f"{name} {x:.{digits}f}" for name, x in zip(names, quartiles, strict=True))
-    digits = max(2, digits)
-    lines = [
-        f"checkpoint  {report['checkpoint']}",
-        f"episodes    {report['episodes']} (seed {report['seed']})",
-        f"return      {evaluation.mean:.{digits}f} ± {evaluation.std:.{digits}f} (std)   {spread}",
-        f"length      {np.mean(evaluation.lengths):.1f}   max {max(evaluation.lengths)}",
-    ]
+    rows = []
+    for name in ("returns", "lengths"):
+        values = report[name]
+        numbers = [np.mean(values), np.std(values), *np.percentile(values, (0, 25, 50, 75, 100))]
+        rows.append([name.removesuffix("s"), *(f"{number:.2f}" for number in numbers)])
+    print(f"{report['episodes']} episodes of {report['checkpoint']}, seed {report['seed']}")
+    print_table(["", "mean", "std", "min", "25%", "50%", "75%", "max"], rows, right=range(1, 8))
     if "success" in report:
-        lines.append(f"success     {report['success']:.1%} of the episodes ({SUCCESS})")
+        print(f"success {report['success']:.1%} of the episodes")
     if "info" in report:
-        lines.append("info        " + "   ".join(f"{name} {x:.4g}" for name, x in report["info"].items()))
-    if evaluation.cut_short:
-        lines.append(
-            f"            {evaluation.cut_short} were cut short, at env.max_eval_steps or by a wrapper"
-        )
-    return "\n".join(lines)
+        print("  ".join(f"{name} {value:.4g}" for name, value in report["info"].items()))
+    if report["cut_short"]:
+        print(f"{report['cut_short']} were cut short, at env.max_eval_steps or by a wrapper")
+    if "videos" in report:
+        print(f"videos: {', '.join(report['videos'])}")

@@ -2,49 +2,36 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping
 from typing import Any
 
-from ding_lite.cli.common import add_import
+import click
 
-SUMMARY = "list the policies, models, environments and shipped configs"
-DESCRIPTION = """\
-Lists the names that a config or the command line can use, with a line about each.
+from ding_lite.cli.options import command, import_modules, import_option, print_table
 
-policies       key policy.type                     envs       key env.type
-models         key policy.model.type               wrappers   key env.wrappers
-encoders       key policy.model.encoder            trackers   key logger.trackers
-distributions  key policy.model.box_distribution   hooks      key hooks
-intrinsic      key policy.intrinsic.type           configs    option -c
-"""
-EXAMPLES = """\
-examples:
-  ding-lite list configs       the shipped configs
-  ding-lite list policies      the algorithms
-  ding-lite list               everything
-  ding-lite list policies --import my_policy.py    yours among them
-"""
 LISTS = (
     *("policies", "models", "encoders", "distributions", "intrinsic"),
     *("envs", "wrappers", "trackers", "hooks", "configs"),
 )
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of ``ding-lite list``."""
-    parser.add_argument("kind", nargs="?", choices=LISTS, help="one kind of names (default: all)")
-    add_import(parser)
+@command()
+@click.argument("kind", required=False, type=click.Choice(LISTS), help="one kind of names (default: all)")
+@import_option
+def run(kind: str | None, imports: tuple[str, ...]) -> None:
+    """Lists the policies, models, environments and shipped configs.
 
+    These are the names that a config or the command line can use, with a line about each:
 
-def run(args: argparse.Namespace) -> int:
-    """Prints one kind of names, or all."""
-    for kind in [args.kind] if args.kind else LISTS:
-        if args.kind is None:
-            print(f"{kind}:")
-        for name, summary in entries(kind):
-            print(f"  {name:<36}{summary}".rstrip())
-    return 0
+    policies       key policy.type                     envs       key env.type
+    models         key policy.model.type               wrappers   key env.wrappers
+    encoders       key policy.model.encoder            trackers   key logger.trackers
+    distributions  key policy.model.box_distribution   hooks      key hooks
+    intrinsic      key policy.intrinsic.type           configs    option -c
+    """
+    import_modules(imports)
+    for name in [kind] if kind else LISTS:
+        print_table([name, ""], entries(name))
 
 
 def entries(kind: str) -> list[tuple[str, str]]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import json
+import json as json_module
 import math
 import shlex
 import sys
@@ -12,15 +11,21 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ding_lite.cli.common import (
-    add_config_options,
-    add_json,
-    config_of,
-    positive_number,
-    seed_number,
-    source_options,
+import click
+
+from ding_lite.cli.options import (
+    POSITIVE,
+    Source,
+    WholeNumber,
+    command,
+    config_options,
+    given,
+    json_option,
+    option,
+    print_json,
+    print_table,
+    stdout_to_stderr,
 )
-from ding_lite.cli.process import stdout_to_stderr
 from ding_lite.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -28,88 +33,90 @@ if TYPE_CHECKING:
     from ding_lite.tools.profile import Profile
     from ding_lite.tools.tune import Setting, SettingTrial, Tuner
 
-SUMMARY = "show where the time of training goes, and which keys to try"
-DESCRIPTION = """\
-Trains for some iterations in a temporary folder, and shows how much time each phase takes and
-which keys of the config to try:
-
-  env          stepping the environments        gradient     losses, backward, clipping
-  act          the policy's actions             optimiser    Adam's steps
-  store        the rollout, and its checks      auxiliary    PPG's auxiliary phase
-  advantages   values and advantages            logging, evaluation, checkpoint
-  minibatches  drawing them from the samples    other        everything else
-
-Evaluations, checkpoints and auxiliary phases are measured if they fall due in these iterations.
-
---tune finds the fastest settings on this machine instead. It tries env.manager.type with its
-worker_num and double_buffer, num_threads and policy.learn.compile, one after the other,
-beginning with those that affect the slowest phase, compiling last. Each setting trains in a
-process of its own, in turns with the best setting so far, and replaces it only if it is faster
-by more than the measurements vary. Keys that change what is learned, such as
-policy.collect.n_sample, env.collector_env_num and policy.learn.batch_size, stay as they are.
-"""
-EXAMPLES = """\
-examples:
-  ding-lite profile -c cartpole_ppo                    a table of phases
-  ding-lite profile -c my.py env.manager=subprocess    with another setting
-  ding-lite profile -c my.py --tune --minutes 5        search for 5 minutes, then print the command
-"""
-PRELOAD = ("ding_lite.tools.tune",)
-
 RARE_PHASES = ("auxiliary", "evaluation", "checkpoint")  # not in every iteration
 # What falls due in one slice of training but not in the next would distort the comparison of settings.
 NO_INTERRUPTIONS = {"policy.eval.eval_freq": 0, "checkpoint.freq": 0, "checkpoint.keep_freq": 0}
 SETTING_WIDTH = 33  # characters of the column with the settings
 DEFAULT_MINUTES = 1.0
+MEASURE = "Measure, such as: --iterations 20"
+TUNE = "Find the fastest settings, such as: --tune --minutes 5"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of ``ding-lite profile``."""
-    add_config_options(parser)
-    parser.add_argument("-s", "--seed", type=seed_number, metavar="SEED", help="seed of the run")
-    parser.add_argument(
-        "--iterations",
-        type=positive_number,
-        metavar="N",
-        help="iterations to measure, after 2 for warm-up (default: 10; PPG: rounded up to whole auxiliary "
-        "cycles)",
-    )
-    parser.add_argument(
-        "--tune", action="store_true", help="find the fastest settings, and print the command"
-    )
-    parser.add_argument("--minutes", type=float, metavar="M", help="time limit of --tune (default: 1)")
-    add_json(parser)
-    # For the processes that --tune starts: see _train_on_request.
-    parser.add_argument("--contestant", action="store_true", help=argparse.SUPPRESS)
+@command(preload="ding_lite.tools.tune")
+@config_options
+@option(*("-s", "--seed"), type=WholeNumber(min=0), metavar="SEED", group=MEASURE, help="seed of the run")
+@option(
+    "--iterations",
+    type=POSITIVE,
+    metavar="N",
+    group=MEASURE,
+    help="iterations to measure, after 2 for warm-up (default: 10; PPG: rounded up to whole phases)",
+)
+@option("--tune", is_flag=True, group=TUNE, help="find the fastest settings, and print the command")
+@option(
+    "--minutes",
+    type=click.FloatRange(0, 1e6, min_open=True),
+    metavar="M",
+    group=TUNE,
+    help="time limit of --tune (default: 1)",
+)
+@option(
+    "--contestant", is_flag=True, hidden=True
+)  # for the processes that --tune starts: see _train_on_request
+@json_option
+def run(
+    source: Source,
+    seed: int | None,
+    iterations: int | None,
+    tune: bool,
+    minutes: float | None,
+    contestant: bool,
+    json: bool,
+) -> None:
+    """Shows where the time of training goes, and which keys to try.
 
+    Trains for some iterations in a temporary folder, and shows how much time each phase takes and which
+    keys of the config to try:
 
-def run(args: argparse.Namespace) -> int:
-    """Measures, and prints the result."""
-    if args.tune and args.iterations is not None:
+    env          stepping the environments        gradient     losses, backward, clipping
+    act          the policy's actions             optimiser    Adam's steps
+    store        the rollout, and its checks      auxiliary    PPG's auxiliary phase
+    advantages   values and advantages            logging, evaluation, checkpoint
+    minibatches  drawing them from the samples    other        everything else
+
+    Evaluations, checkpoints and auxiliary phases are measured if they fall due in these iterations.
+
+    --tune finds the fastest settings on this machine instead. It tries env.manager.type with its
+    worker_num and double_buffer, num_threads and policy.learn.compile, one after the other, beginning with
+    those that affect the slowest phase, compiling last. Each setting trains in a process of its own, in
+    turns with the best setting so far, and replaces it only if it is faster by more than the measurements
+    vary. Keys that change what is learned, such as policy.collect.n_sample, env.collector_env_num and
+    policy.learn.batch_size, stay as they are.
+    """
+    if tune and iterations is not None:
         raise ConfigError("--iterations cannot be used with --tune; set the time limit with --minutes")
-    if args.minutes is not None and not args.tune:
+    if minutes is not None and not tune:
         raise ConfigError("--minutes is for --tune; without it, set the number of --iterations")
-    if args.minutes is not None and not 0 < args.minutes < math.inf:
-        raise ConfigError(f"--minutes: expected a number above 0, got {args.minutes}")
-    config = config_of(args)
-    if args.contestant:
-        return _train_on_request(config, args)
-    if args.tune:
-        return _tune(config, args)
-    return _show_phases(config, args)
+    config = source.read()
+    if contestant:
+        _train_on_request(config, seed)
+    elif tune:
+        _tune(config, source, seed, minutes or DEFAULT_MINUTES, json)
+    else:
+        _show_phases(config, iterations, seed, json)
 
 
 # ------------------------------------------------------------------ the table of phases
 
 
-def _show_phases(config: Config, args: argparse.Namespace) -> int:
+def _show_phases(config: Config, iterations: int | None, seed: int | None, json: bool) -> None:
     from ding_lite.tools.profile import profile
 
-    with stdout_to_stderr(args.json):
-        result = profile(config, iterations=args.iterations, seed=args.seed)
-    report = _report(result, config)
-    print(json.dumps(report) if args.json else "\n".join(_phase_table(report)))
-    return 0
+    report = _report(profile(config, iterations=iterations, seed=seed), config)
+    if json:
+        print_json(report)
+    else:
+        _print_phases(report)
 
 
 def _report(result: Profile, config: Config) -> dict[str, Any]:
@@ -137,36 +144,30 @@ def _report(result: Profile, config: Config) -> dict[str, Any]:
     }
 
 
-def _phase_table(report: dict[str, Any]) -> list[str]:
+def _print_phases(report: dict[str, Any]) -> None:
     from ding_lite.tools.profile import group_title
 
     iterations = report["iterations"]
     measured = f"{iterations} iterations, {report['env_steps']:,} env steps"
-    lines = [
-        f"{report['config']} on {report['device']}: {measured}",
-        "",
-        f"{'phase':<12} {'ms/iteration':>12} {'%':>6}",
+    print(f"{report['config']} on {report['device']}: {measured}\n")
+    rows = [
+        [name, f"{row['ms']:.2f}", f"{row['percent']:.1f}", str(row["calls"]) if name in RARE_PHASES else ""]
+        for name, row in report["phases"].items()
     ]
-    for phase, row in report["phases"].items():
-        calls = f"   {row['calls']} in {iterations} iterations" if phase in RARE_PHASES else ""
-        lines.append(f"{phase:<12} {row['ms']:>12.2f} {row['percent']:>6.1f}{calls}")
+    rows.append(["iteration", f"{report['iteration_ms']:.2f}", "100.0", ""])
+    print_table(["phase", "ms/iteration", "%", "times"], rows, right=(1, 2, 3))
     largest = group_title(report["largest"])
-    lines += [
-        f"{'iteration':<12} {report['iteration_ms']:>12.2f} {100:>6.1f}",
-        "",
-        f"{report['env_steps_per_second']:,.0f} env steps/s",
-        f"The largest share of the time, {report['largest_percent']:.0f} %: {largest}. To try:",
-    ]
-    key_width = max(len(key) for key in report["try"])
-    for key, row in report["try"].items():
-        lines.append(f"  {key:<{key_width}}  now {row['now']!r}; {row['hint']}")
-    return lines
+    print(f"\n{report['env_steps_per_second']:,.0f} env steps/s")
+    print(f"The largest share of the time, {report['largest_percent']:.0f} %: {largest}. To try:\n")
+    print_table(
+        ["key", "now", "hint"], [[key, repr(row["now"]), row["hint"]] for key, row in report["try"].items()]
+    )
 
 
 # ------------------------------------------------------------------ --tune
 
 
-def _train_on_request(config: Config, args: argparse.Namespace) -> int:
+def _train_on_request(config: Config, seed: int | None) -> None:
     """Trains for as many iterations as each line of standard input has, and prints their profile as JSON.
 
     ``--tune`` starts this command once for each setting (:class:`ding_lite.tools.tune.TrainingProcess`).
@@ -175,41 +176,39 @@ def _train_on_request(config: Config, args: argparse.Namespace) -> int:
 
     with contextlib.ExitStack() as stack:
         with stdout_to_stderr():
-            measure = stack.enter_context(training(config, args.seed))
+            measure = stack.enter_context(training(config, seed))
         for line in sys.stdin:
             with stdout_to_stderr():
                 result = measure(int(line))
-            print(json.dumps(result._asdict()), flush=True)
-    return 0
+            print(json_module.dumps(result._asdict()), flush=True)
 
 
-def _tune(config: Config, args: argparse.Namespace) -> int:
+def _tune(config: Config, source: Source, seed: int | None, minutes: float, json: bool) -> None:
     """Prints each trial as soon as it is done, and at the end the command with the fastest setting."""
     from ding_lite.tools.profile import profile
     from ding_lite.tools.tune import TrainingProcess, Tuner
 
-    minutes = DEFAULT_MINUTES if args.minutes is None else args.minutes
     began = time.monotonic()
     deadline = began + 60 * minutes
-    with stdout_to_stderr(args.json):
-        present = profile(config, iterations=2, warm_up=1, seed=args.seed)
+    present = profile(config, iterations=2, warm_up=1, seed=seed)
     profiled = time.monotonic() - began
+    options = [*source.words(), *given({"-s": seed})]
 
     def start(setting: Setting) -> TrainingProcess:
-        overrides = _overrides(args, {**setting, **NO_INTERRUPTIONS})
-        return TrainingProcess(["profile", "--contestant", *source_options(args), *overrides], deadline)
+        overrides = _overrides(source, {**setting, **NO_INTERRUPTIONS})
+        return TrainingProcess(["profile", "--contestant", *options, *overrides], deadline)
 
     tuner = Tuner(config, present, start, deadline - time.monotonic())
-    if not args.json:
+    if not json:
         print("\n".join(_heading(config, present)), flush=True)
     trials = []
     for trial in tuner.trials():
         trials.append(trial)
-        if not args.json:
+        if not json:
             print("\n".join(_trial_lines(trial)), flush=True)
-    command = shlex.join(["ding-lite", "train", *source_options(args), *_overrides(args, tuner.best)])
+    command = shlex.join(["ding-lite", "train", *options, *_overrides(source, tuner.best)])
     needed = _minutes_needed(tuner, trials, profiled)
-    if args.json:
+    if json:
         report = {
             "overrides": tuner.best,
             "gain": tuner.gain - 1,
@@ -217,10 +216,9 @@ def _tune(config: Config, args: argparse.Namespace) -> int:
             "tried": [_trial_report(trial) for trial in trials],
             "minutes_needed": needed and needed[1],
         }
-        print(json.dumps(report))
+        print_json(report)
     else:
         print("\n".join(_verdict(tuner, trials, command, needed)))
-    return 0
 
 
 def _minutes_needed(tuner: Tuner, trials: list[SettingTrial], profiled: float) -> tuple[int, int] | None:
@@ -238,11 +236,11 @@ def _minutes_needed(tuner: Tuner, trials: list[SettingTrial], profiled: float) -
     return first, every
 
 
-def _overrides(args: argparse.Namespace, setting: Mapping[str, Any]) -> list[str]:
+def _overrides(source: Source, setting: Mapping[str, Any]) -> list[str]:
     """Returns the overrides of this command, with the keys of ``setting`` replaced or added."""
     from ding_lite.config.compile import parse_overrides
 
-    kept = [token for token in args.overrides if not parse_overrides([token]).keys() & setting.keys()]
+    kept = [token for token in source.overrides if not parse_overrides([token]).keys() & setting.keys()]
     return kept + _tokens(setting)
 
 

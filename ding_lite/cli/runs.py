@@ -2,78 +2,50 @@
 
 from __future__ import annotations
 
-import argparse
-import json
-import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from ding_lite.cli.common import add_json
+import click
 
-if TYPE_CHECKING:
-    from ding_lite.tools.runs import ListedRun
+from ding_lite.cli.options import PATH, command, json_option, option, print_json, print_table
 
-SUMMARY = "list runs: status, score, steps, what differs"
-DESCRIPTION = """\
-Lists all runs in a folder, at any depth, the newest first.
-
-status   solved, finished, interrupted, failed: how the run ended
-         running: a process of this machine trains it
-         killed: it ended without writing a result
-         unreadable: a file is damaged; the reason is below the table
-score    mean return of the last evaluation, and the standard deviation over its episodes
-differs  the keys of the config in which the runs of its policy and environment differ, seeds
-         and limits aside; in a terminal, as far as its width allows
-"""
-EXAMPLES = """\
-examples:
-  ding-lite runs                        the runs in runs/
-  ding-lite runs sweeps --sort score    those in another folder, the best first
-  ding-lite runs --all                  with all that differs
-  ding-lite runs --json                 for programs
-"""
-ORDERS = ("started", "score", "steps", "name")
-NARROWEST = 20  # characters of the column "differs" in a narrow terminal
+STYLES = {"solved": "green", "failed": "red", "unreadable": "red", "running": "cyan"}
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of ``ding-lite runs``."""
-    parser.add_argument(
-        "folder", nargs="?", default="runs", metavar="FOLDER", help="a folder (default: runs)"
-    )
-    parser.add_argument(
-        "--sort", choices=ORDERS, default="started", help="the order (default: started, the newest first)"
-    )
-    parser.add_argument("--all", action="store_true", help="show all that differs, wider than the terminal")
-    add_json(parser)
+@command()
+@click.argument("folder", type=PATH, default="runs", help="a folder (default: runs)")
+@option(
+    "--sort",
+    type=click.Choice(["started", "score", "steps", "name"]),
+    default="started",
+    help="the order (default: started, the newest first)",
+)
+@json_option
+def run(folder: str, sort: str, json: bool) -> None:
+    """Lists runs: status, score, steps, what differs.
 
+    All runs in a folder, at any depth, the newest first.
 
-def run(args: argparse.Namespace) -> int:
-    """Prints the runs."""
-    from ding_lite.tools.runs import list_runs
-
-    runs = list_runs(Path(args.folder), args.sort)
-    if args.json:
-        print(json.dumps({"runs": [{**run._asdict(), "folder": str(run.folder)} for run in runs]}))
-    elif not runs:
-        print(f"no runs in {args.folder}")
-    else:
-        # Not in a file or a pipe, whose width is 0.
-        width = 0 if args.all else shutil.get_terminal_size((0, 0)).columns
-        print("\n".join(_table(runs, Path(args.folder), width)))
-    return 0
-
-
-def _table(runs: list[ListedRun], folder: Path, width: int) -> list[str]:
-    """Returns the lines of the table, at most as wide as the terminal if it has a ``width``."""
+    status   solved, finished, interrupted, failed: how the run ended
+             running: a process of this machine trains it
+             killed: it ended without writing a result
+             unreadable: a file is damaged; the reason is below the table
+    score    mean return of the last evaluation, and the standard deviation over its episodes
+    differs  the keys of the config in which the runs of its policy and environment differ, seeds and
+             limits aside
+    """
     from ding_lite.run.display import score_text
-    from ding_lite.tools.runs import short_names
-    from ding_lite.tools.table import aligned
+    from ding_lite.tools.runs import list_runs, short_names
 
-    rows = [["run", "status", "score", "best", "env steps", "started", "policy", "env", "seed", "differs"]]
-    errors = []
+    runs = list_runs(Path(folder), sort)
+    if json:
+        print_json({"runs": [{**run._asdict(), "folder": str(run.folder)} for run in runs]})
+        return
+    if not runs:
+        print(f"no runs in {folder}")
+        return
+    rows, errors = [], []
     for run in runs:
-        name = str(run.folder.relative_to(folder)) if run.folder != folder else str(folder)
+        name = str(run.folder.relative_to(folder)) if run.folder != Path(folder) else folder
         limit = "" if run.max_env_step is None else f" / {run.max_env_step:,}"
         rows.append(
             [
@@ -91,9 +63,7 @@ def _table(runs: list[ListedRun], folder: Path, width: int) -> list[str]:
         )
         if run.error and run.status in ("failed", "unreadable"):
             errors.append(f"{name}: {run.error}")
-    table = aligned(rows, right=(2, 3, 4))
-    room = max(width, table[0].index("differs") + NARROWEST)
-    if width and any(len(line) > room for line in table):
-        table = [line if len(line) <= room else f"{line[: room - 3]}..." for line in table]
-        table += ["", f"the column differs is cut to {room} characters a line: --all shows all of it"]
-    return [*table, *([""] if errors else []), *errors]
+    header = ["run", "status", "score", "best", "env steps", "started", "policy", "env", "seed", "differs"]
+    print_table(header, rows, right=(2, 3, 4), styles=STYLES)
+    if errors:
+        print("\n".join(["", *errors]))

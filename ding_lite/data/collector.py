@@ -24,8 +24,7 @@ from ding_lite.data.rollout import Rollout, RolloutStorage, require_rollout
 from ding_lite.data.timer import Timer
 from ding_lite.envs.checks import Watch
 from ding_lite.envs.spaces import sample_actions
-from ding_lite.envs.transition import RECENT_EPISODES, Episode
-from ding_lite.envs.vector import VectorEnv
+from ding_lite.envs.vector import RECENT_EPISODES, Episode, VectorEnv
 from ding_lite.envs.workers.cores import leaving_cores
 from ding_lite.errors import EnvError, NotFiniteError
 from ding_lite.rl.seeding import integer_seed
@@ -297,12 +296,13 @@ class Collector:
         the open episodes.
         """
         state: dict[str, Any] = {
-            "envs": None if self.is_incomplete else self.envs.state_dict(),
+            # After calls, open episodes cannot be restored: a method may have been called within them.
+            "envs": None if self.is_incomplete or self.envs.calls else self.envs.state_dict(),
             "finished": np.array(self.finished, np.float64).reshape(-1, 2),
             "episode_count": self.episode_count,
         }
         if self.envs.calls:
-            state["calls"] = self.envs.saved_calls()
+            state["calls"] = dict(self.envs.calls)
         if any(self.infos):
             state["infos"] = [dict(info) for info in self.infos]
         return state if self.hidden is None else {**state, "hidden": self.hidden.state_dict()}
@@ -321,16 +321,14 @@ class Collector:
         infos = state.get("infos", [{}] * len(self.finished))  # not saved while all are empty
         self.infos = deque(map(dict, infos), maxlen=RECENT_EPISODES)
         self.episode_count = int(state["episode_count"])
-        calls = state.get("calls", {})
+        self.envs.repeat_calls(state.get("calls", {}))
         if self.envs.restorable and not new_episodes and state["envs"] is not None:
             obs = self.envs.load_state_dict(state["envs"])
-            self.envs.repeat_calls(calls)  # after the open episodes, which may be from before the first call
             self._start_from(obs)
             if self.hidden is not None:
                 self.hidden.load_state_dict(state["hidden"])
         else:
             # The last rollout bootstrapped the open episodes at its last row, like truncated ones.
-            self.envs.repeat_calls(calls)
             self._start_from(self._watch.reset("collect", "resumed", *(stream or (self.episode_count,))))
         self.is_incomplete = False
 

@@ -16,8 +16,7 @@ from ding_lite.data.hidden import begin_episodes, ends_of
 from ding_lite.data.modes import EvalMode, check_output
 from ding_lite.data.samples import even_sizes
 from ding_lite.envs.checks import Watch
-from ding_lite.envs.transition import Episode
-from ding_lite.envs.vector import VectorEnv
+from ding_lite.envs.vector import Episode, VectorEnv
 from ding_lite.errors import NotFiniteError
 from ding_lite.ranks import ALONE, Ranks
 
@@ -185,7 +184,7 @@ class Evaluator:
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the calls of methods of the environments; nothing else outlives an evaluation."""
-        return {"calls": self.envs.saved_calls()} if self.envs.calls else {}
+        return {"calls": dict(self.envs.calls)} if self.envs.calls else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.envs.repeat_calls(state.get("calls", {}))

@@ -13,7 +13,7 @@ import torch
 
 from ding_lite.data.rollout import RolloutStorage, to_device
 from ding_lite.data.samples import Recurrence
-from ding_lite.envs.transition import Transition
+from ding_lite.envs.vector import Transition
 from ding_lite.models.recurrent import chosen_hidden
 from ding_lite.trees import Tree, map_tree
 

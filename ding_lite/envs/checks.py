@@ -1,20 +1,33 @@
-"""Checks what environments return before a policy acts on it or learns from it, on every backend."""
+"""Checks what environments return before a policy acts on it or learns from it, on every backend.
+
+Numbers that are not finite are found before they are stored, shown to a network, or learned from.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
 
-from ding_lite.envs.bad_values import LAST_OBSERVATION, bad_observation, bad_step
 from ding_lite.envs.masks import mask_fault, without_legal_action
-from ding_lite.envs.transition import Transition
-from ding_lite.envs.vector import VectorEnv
+from ding_lite.envs.vector import Transition, VectorEnv
 from ding_lite.errors import EnvContractError, NotFiniteError
-from ding_lite.trees import MASK_KEY, Tree, children, path_text, space_leaves, value_at
+from ding_lite.trees import (
+    MASK_KEY,
+    Tree,
+    children,
+    map_tree,
+    named_leaves,
+    path_text,
+    space_leaves,
+    value_at,
+)
 
 ROUNDING = np.float32(1e-5)  # relative error that a float at a bound may have
+FLOAT32_MAX = float(np.finfo(np.float32).max)  # rewards are stored as float32
+LAST_OBSERVATION = "last observation of the episode before, "  # begins the path of a leaf of ``final_obs``
 
 
 class Watch:
@@ -31,8 +44,8 @@ class Watch:
     def __init__(self, envs: VectorEnv, suffix: str) -> None:
         self.envs = envs
         self._suffix = suffix
-        self._indices = IndexRanges(envs.obs_space)
-        self._boxes = _bounded_boxes(envs.obs_space)
+        self._indices = _index_leaves(envs.obs_space)
+        self._boxes = _box_leaves(envs.obs_space)
         mask = (children(envs.obs_space) or {}).get(MASK_KEY)
         self._masked = mask is not None
         if mask is not None and (fault := mask_fault(mask, envs.action_space)):
@@ -96,9 +109,11 @@ class Watch:
                 )
 
     def _check_indices(self, obs: Tree, numbers: np.ndarray, name: str = "observation") -> None:
-        if found := self._indices.first_outside(obs):
-            row, what = found
-            self._refuse(int(numbers[row]), f"{name}{what}")
+        for leaf in self._indices:
+            if found := leaf.first_outside(obs):
+                (row, *index), value = found
+                where = f"{name}{path_text(leaf.path)}{index or ''}"
+                self._refuse(int(numbers[row]), f"{where} = {value}, which is not in {leaf.space}")
 
     def _check_masks(self, obs: Tree, numbers: np.ndarray, acts: np.ndarray | bool = True) -> None:
         """Refuses masks without a legal action of environments that the policy acts in: ``acts`` (G,)."""
@@ -111,55 +126,37 @@ class Watch:
 
 
 class _BoundedLeaf(NamedTuple):
-    """A leaf of numbers within bounds, such as indices."""
+    """A leaf of numbers within bounds."""
 
     path: tuple[str, ...]
     space: gym.Space
     low: Any
     high: Any
+    whole: bool = False  # whether the numbers are indices, which have no fractions
 
     def first_outside(self, obs: Tree) -> tuple[list[int], Any] | None:
         """Returns index and value of the first number outside of the bounds; None if all are within."""
         array = value_at(obs, self.path)
-        return _first(array, (array < self.low) | (array > self.high))
-
-    def first_fraction(self, obs: Tree) -> tuple[list[int], Any] | None:
-        """Returns index and value of the first number that is not whole; None if all are whole."""
-        array = value_at(obs, self.path)
-        return None if array.dtype.kind != "f" else _first(array, array != np.floor(array))
-
-
-def _first(array: np.ndarray, chosen: np.ndarray) -> tuple[list[int], Any] | None:
-    if not chosen.any():
-        return None
-    index = np.argwhere(chosen)[0].tolist()
-    return index, array[tuple(index)]
+        outside = (array < self.low) | (array > self.high)
+        if self.whole and array.dtype.kind == "f":
+            outside |= array != np.floor(array)
+        if not outside.any():
+            return None
+        index = np.argwhere(outside)[0].tolist()
+        return index, array[tuple(index)]
 
 
-class IndexRanges:
-    """The ranges of the indices in observations of ``space``: its leaves Discrete and MultiDiscrete."""
-
-    def __init__(self, space: gym.Space) -> None:
-        self._leaves: list[_BoundedLeaf] = []
-        for path, leaf in space_leaves(space):
-            if isinstance(leaf, (gym.spaces.Discrete, gym.spaces.MultiDiscrete)):
-                count = leaf.n if isinstance(leaf, gym.spaces.Discrete) else leaf.nvec
-                self._leaves.append(_BoundedLeaf(path, leaf, leaf.start, leaf.start + count - 1))
-
-    def first_outside(self, obs: Tree) -> tuple[int, str] | None:
-        """Returns the row of the first index outside its range, and what it is; None if there is none.
-
-        Args:
-            obs: (B, ...).
-        """
-        for leaf in self._leaves:
-            if found := leaf.first_outside(obs) or leaf.first_fraction(obs):
-                (row, *index), value = found
-                return row, f"{path_text(leaf.path)}{index or ''} = {value}, which is not in {leaf.space}"
-        return None
+def _index_leaves(space: gym.Space) -> list[_BoundedLeaf]:
+    """Returns the leaves Discrete and MultiDiscrete."""
+    found = []
+    for path, leaf in space_leaves(space):
+        if isinstance(leaf, (gym.spaces.Discrete, gym.spaces.MultiDiscrete)):
+            count = leaf.n if isinstance(leaf, gym.spaces.Discrete) else leaf.nvec
+            found.append(_BoundedLeaf(path, leaf, leaf.start, leaf.start + count - 1, whole=True))
+    return found
 
 
-def _bounded_boxes(space: gym.Space) -> list[_BoundedLeaf]:
+def _box_leaves(space: gym.Space) -> list[_BoundedLeaf]:
     """Returns the Boxes with bounds that their dtype can exceed; floats may do so by a rounding error."""
     found = []
     for path, leaf in space_leaves(space):
@@ -178,3 +175,55 @@ def _bounded_boxes(space: gym.Space) -> list[_BoundedLeaf]:
         if not unbounded.all():
             found.append(_BoundedLeaf(path, leaf, low, high))
     return found
+
+
+class BadValue(NamedTuple):
+    """A number that is not finite."""
+
+    env: int  # row of its environment
+    message: str  # such as "reward = nan, which is not finite"
+
+
+def bad_reward(reward: float) -> str:
+    """Returns what is wrong with a reward that float32 cannot hold, or "" if it can."""
+    if abs(reward) <= FLOAT32_MAX:
+        return ""
+    if math.isfinite(reward):
+        return f"reward = {reward}, which is greater than float32 can hold ({FLOAT32_MAX:.3g})"
+    return f"reward = {reward}, which is not finite"
+
+
+def bad_observation(obs: Tree, name: str = "observation") -> BadValue | None:
+    """Returns the first number of a batch of observations (B, ...) that is not finite, or None."""
+    for path, leaf in named_leaves(obs):
+        if leaf.dtype.kind == "f" and not _all_finite(leaf):
+            env, *index = np.argwhere(~np.isfinite(leaf))[0].tolist()
+            where = f"{name}{path_text(path)}{index or ''}"
+            return BadValue(env, f"{where} = {leaf[(env, *index)]}, which is not finite")
+    return None
+
+
+def bad_row(obs: Tree, row: int) -> str:
+    """Returns what is wrong with row ``row`` of a batch of observations, or "" if all of it is finite."""
+    bad = bad_observation(map_tree(lambda leaf: leaf[row : row + 1], obs))
+    return bad.message if bad else ""
+
+
+def bad_step(transition: Transition) -> BadValue | None:
+    """Returns the first number of a step that is not finite, or None."""
+    if not _all_finite(transition.reward):
+        env = int(np.flatnonzero(~np.isfinite(transition.reward))[0])
+        return BadValue(env, bad_reward(float(transition.reward[env])))
+    if bad := bad_observation(transition.obs):
+        return bad
+    if transition.final_obs is None:
+        return None
+    bad = bad_observation(transition.final_obs, LAST_OBSERVATION)
+    return bad and BadValue(int(transition.final_env[bad.env]), bad.message)
+
+
+def _all_finite(numbers: np.ndarray) -> bool:
+    # A finite sum of squares proves that all numbers are finite, in a quarter of the time of np.isfinite.
+    # An infinite sum may come from large finite numbers, so np.isfinite decides.
+    flat = numbers.ravel("K")  # in memory order: gymnasium's CartPole returns a transposed array
+    return math.isfinite(np.vdot(flat, flat)) or bool(np.isfinite(numbers).all())

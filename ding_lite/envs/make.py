@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,19 +10,17 @@ import gymnasium as gym
 
 from ding_lite.config.registry import ENV_REGISTRY, WRAPPER_REGISTRY, env_name
 from ding_lite.config.schema import Key, Name
-from ding_lite.envs.bad_values import RAISE
-from ding_lite.envs.in_process import AUTORESET, InProcessVectorEnv
+from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.masks import MaskFromInfo
-from ding_lite.envs.misnamed import meant_class, meant_id
-from ding_lite.envs.native import STATE_ADAPTERS, NativeVectorEnv
-from ding_lite.envs.packages import missing_extra, register_ids, with_correct_reset, without_advice
+from ding_lite.envs.native import STATE_ADAPTERS, EnvPoolVectorEnv, NativeVectorEnv
+from ding_lite.envs.packages import missing_extra, register_ids, with_correct_reset
 from ding_lite.envs.recorder import EpisodeRecorder
-from ding_lite.envs.vector import ALL, VectorEnv, close_each, warn
+from ding_lite.envs.vector import ALL, RAISE, VectorEnv, close_each, warn
 from ding_lite.envs.wrappers import find_wrapper, wrap
-from ding_lite.errors import FOREIGN, ConfigError, DingLiteError, EnvError, RegistryError, error_text
+from ding_lite.errors import FOREIGN, ConfigError, DingLiteError, EnvError, error_text
 
 if TYPE_CHECKING:
-    from ding_lite.envs.workers.launcher import Launcher
+    from ding_lite.envs.workers.ray_actors import RayActors
 
 CONFIG: dict[str, Any] = dict(
     type=Key(
@@ -85,12 +82,6 @@ CONFIG: dict[str, Any] = dict(
             "(Ray actors, on any machine of a cluster), vector (gymnasium's own vector environment), or "
             "env_pool (EnvPool's names and arguments)",
         ),
-        autoreset=Key(
-            "same_step",
-            Literal[AUTORESET],
-            doc="meaning of the row after an episode's end (see envs.vector); no effect on vector and "
-            "env_pool",
-        ),
         worker_num=Key(
             None,
             int | None,
@@ -125,9 +116,6 @@ CONFIG: dict[str, Any] = dict(
         restart_window=Key(100_000, low=1, doc="steps of the vector that max_restarts refers to"),
     ),
 )
-MISSING_ARGUMENT = re.compile(r"missing \d+ required (?:positional|keyword-only) arguments?: '(\w+)'")
-VECTOR_HINT = " A vector of environments needs env.manager.type='vector'."
-NOT_REGISTERED = " If a module of yours registers it, --import MODULE imports that module."
 # Keys of env.manager that are arguments of SubprocessVectorEnv.
 WORKER_KEYS = ("step_timeout", "reset_timeout", "start_timeout", "max_restarts", "restart_window")
 
@@ -184,26 +172,8 @@ def section_faults(env: Mapping[str, Any]) -> list[str]:
 @ENV_REGISTRY.register("gymnasium")
 def make_gymnasium(env_id: str | gym.envs.registration.EnvSpec, **kwargs: Any) -> gym.Env:
     """Makes an environment that is registered with gymnasium; ding_lite's checks replace gymnasium's."""
-    name = env_id if isinstance(env_id, str) else env_id.id
-    register_ids(name)
-    with without_advice(name):
-        return with_correct_reset(gym.make(env_id, disable_env_checker=True, **kwargs))
-
-
-def _factory_of(kind: Any) -> Callable[..., Any]:
-    """Returns what makes an environment of a config's ``env.type``.
-
-    Raises:
-        RegistryError: if there is none; the message says what to write, if that is known.
-    """
-    try:
-        factory: Callable[..., Any] = ENV_REGISTRY.get(kind)
-    except RegistryError as error:
-        advice = meant_class(kind) if isinstance(kind, str) and ":" in kind else ""
-        if not advice:
-            raise
-        raise RegistryError(f"environment {kind!r} cannot be imported: {advice}") from error
-    return factory
+    register_ids(env_id if isinstance(env_id, str) else env_id.id)
+    return with_correct_reset(gym.make(env_id, disable_env_checker=True, **kwargs))
 
 
 def make_env(
@@ -220,20 +190,17 @@ def make_env(
     Raises:
         EnvError: if it cannot be made; the message has the install line of a missing package.
     """
-    kind = env_cfg["type"]
     kwargs = {**env_cfg["kwargs"], **overrides}
     name = env_name(env_cfg)
     env: Any = None
     try:
-        factory = _factory_of(kind)
-        if kind == "gymnasium":
+        if env_cfg["type"] == "gymnasium":
             kwargs["env_id"] = env_cfg["env_id"]
-        env = factory(**kwargs)
+        env = ENV_REGISTRY.get(env_cfg["type"])(**kwargs)
         if not isinstance(env, gym.Env):
+            hint = "; a vector of environments needs env.manager.type='vector'"
             is_vector = isinstance(env, gym.vector.VectorEnv)
-            made = type(env).__name__
-            hint = VECTOR_HINT if is_vector else ""
-            raise EnvError(f"env {name!r} cannot be made: expected a gymnasium.Env, got {made}.{hint}")
+            raise EnvError(f"expected a gymnasium.Env, got {type(env).__name__}{hint if is_vector else ''}")
         env = EpisodeRecorder(env, tuple(env_cfg["info_keys"]))
         for wrapper in env_cfg["wrappers"]:
             env = wrap(env, wrapper, evaluate=evaluate, index=index)
@@ -241,45 +208,18 @@ def make_env(
             env = MaskFromInfo(env)
     except BaseException as error:
         if isinstance(env, gym.Env):  # a wrapper could not be made
-            close_each({f"env {name!r}": env}, warn)
-        if isinstance(error, DingLiteError) or not isinstance(error, FOREIGN):
+            close_each([(f"env {name!r}", env)], warn)
+        if not isinstance(error, FOREIGN) or (
+            isinstance(error, DingLiteError) and type(error) is not EnvError
+        ):
             raise
-        message = _message(error)
-        message += _advice_about_arguments(kind, message)
-        if kind == "gymnasium" and isinstance(error, gym.error.Error):
-            is_unknown = isinstance(error, (gym.error.NameNotFound, gym.error.NamespaceNotFound))
-            has_guess = "Did you mean" in message
-            message += meant_id(name) or (NOT_REGISTERED if is_unknown and not has_guess else "")
-        if "render_mode" in overrides:
-            message += _picture_advice(env_cfg, message)
-        raise EnvError(f"env {name!r} cannot be made: {message}") from error
+        raise EnvError(f"env {name!r} cannot be made: {_message(error)}") from error
     return env
-
-
-def _advice_about_arguments(kind: Any, message: str) -> str:
-    """Returns what to write where an environment lacks an argument, or ""."""
-    if isinstance(kind, type) and issubclass(kind, gym.vector.VectorEnv):
-        return VECTOR_HINT
-    missing = MISSING_ARGUMENT.search(message)
-    return f" Give it: env.kwargs.{missing[1]}=VALUE." if missing else ""
-
-
-def _picture_advice(env_cfg: Mapping[str, Any], message: str) -> str:
-    """Returns why an environment that is to be recorded or shown cannot be made, or ""."""
-    if env_cfg["manager"]["type"] == "env_pool":
-        return " EnvPool's environments can be neither recorded nor shown."
-    if "render_mode" in message:
-        return (
-            " To be recorded or shown, it must accept the argument render_mode, and render() must return an "
-            "image for 'rgb_array'."
-        )
-    return ""
 
 
 def _message(error: BaseException) -> str:
     """Returns the message of an error as a sentence, with the install line of a missing package."""
-    message = error_text(error).rstrip()
-    return f"{message}{'' if message[-1] in '.?!' else '.'}{missing_extra(error)}"
+    return f"{error_text(error).rstrip('. ')}.{missing_extra(error)}"
 
 
 def make_vector_env(
@@ -307,7 +247,7 @@ def make_vector_env(
         make = _make_native if kind == "vector" else _make_env_pool
         return make(env_cfg, num_envs, **options)
     manager = env_cfg["manager"]
-    options |= dict(autoreset=manager["autoreset"], on_bad_value=env_cfg["on_bad_value"])
+    options["on_bad_value"] = env_cfg["on_bad_value"]
     if kind in ("subprocess", "ray"):
         from ding_lite.envs.workers.vector_env import SubprocessVectorEnv
 
@@ -316,19 +256,19 @@ def make_vector_env(
             num_envs,
             num_workers=manager["worker_num"],
             double_buffer=manager["double_buffer"] and not evaluate,
-            launcher=_ray_launcher(manager, num_envs, evaluate) if kind == "ray" else None,
+            starter=_ray_actors(manager, num_envs, evaluate) if kind == "ray" else None,
             **{name: manager[name] for name in WORKER_KEYS},
             **options,
         )
     return InProcessVectorEnv(functools.partial(_make_numbered, env_cfg, evaluate), num_envs, **options)
 
 
-def _ray_launcher(manager: Mapping[str, Any], num_envs: int, evaluate: bool) -> Launcher:
-    from ding_lite.envs.workers.ray_actors import RayLauncher
+def _ray_actors(manager: Mapping[str, Any], num_envs: int, evaluate: bool) -> RayActors:
+    from ding_lite.envs.workers.ray_actors import RayActors
 
     workers = manager["worker_num"] and min(num_envs, manager["worker_num"])
     # Evaluations run while the workers that collect wait.
-    return RayLauncher(manager["ray_address"], workers, reserve=not evaluate)
+    return RayActors(manager["ray_address"], workers, reserve=not evaluate)
 
 
 def backend_of(env_cfg: Mapping[str, Any]) -> str:
@@ -366,16 +306,13 @@ def _make_numbered(env_cfg: Mapping[str, Any], evaluate: bool, index: int) -> gy
 def _resolved(env_cfg: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the section for a worker: names that are registered in this process only are replaced."""
     plain = {name: value for name, value in env_cfg.items() if name != "manager"}
-    kind = plain["type"]
-    if kind != "gymnasium":
-        plain["type"] = _factory_of(kind)
+    if plain["type"] != "gymnasium":
+        plain["type"] = ENV_REGISTRY.get(plain["type"])
     else:
         try:
             register_ids(plain["env_id"])
         except ImportError as error:
             raise EnvError(f"env {plain['env_id']!r}: {error}.{missing_extra(error)}") from error
-        if plain["env_id"] in ENV_REGISTRY and plain["env_id"] not in gym.registry:
-            raise EnvError(f"env {plain['env_id']!r} cannot be made:{meant_id(plain['env_id'])}")
         # A worker does not know an id that the user's code registered; it can make the env from the spec.
         plain["env_id"] = gym.registry.get(plain["env_id"], plain["env_id"])
     found = [find_wrapper(wrapper) for wrapper in plain["wrappers"]]
@@ -388,15 +325,14 @@ def _make_native(env_cfg: Mapping[str, Any], num_envs: int, **options: Any) -> N
     try:
         if env_cfg["type"] == "gymnasium":
             register_ids(env_cfg["env_id"])
-            with without_advice(env_cfg["env_id"]):
-                env = gym.make_vec(
-                    env_cfg["env_id"],
-                    num_envs=num_envs,
-                    vectorization_mode="vector_entry_point",
-                    **env_cfg["kwargs"],
-                )
+            env = gym.make_vec(
+                env_cfg["env_id"],
+                num_envs=num_envs,
+                vectorization_mode="vector_entry_point",
+                **env_cfg["kwargs"],
+            )
         else:
-            env = _factory_of(env_cfg["type"])(num_envs=num_envs, **env_cfg["kwargs"])
+            env = ENV_REGISTRY.get(env_cfg["type"])(num_envs=num_envs, **env_cfg["kwargs"])
     except DingLiteError:
         raise
     except FOREIGN as error:
@@ -412,8 +348,6 @@ def _make_native(env_cfg: Mapping[str, Any], num_envs: int, **options: Any) -> N
 
 
 def _make_env_pool(env_cfg: Mapping[str, Any], num_envs: int, **options: Any) -> NativeVectorEnv:
-    from ding_lite.envs.env_pool import EnvPoolVectorEnv
-
     return EnvPoolVectorEnv(
         env_cfg["env_id"],
         num_envs=num_envs,

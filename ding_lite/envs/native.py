@@ -1,7 +1,9 @@
-"""``vector``: a gymnasium ``VectorEnv``, which steps all its environments in one call.
+"""``vector``: a gymnasium ``VectorEnv``, which steps all its environments in one call; and EnvPool's.
 
 Its autoreset mode is read from ``metadata["autoreset_mode"]``. It is seeded once, at ``reset``. Its open
 episodes can be saved and restored if a state adapter is registered for it.
+
+Shapes: B environments, K episodes with a final observation.
 """
 
 from __future__ import annotations
@@ -16,18 +18,10 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
 
 from ding_lite.envs.masks import all_legal, as_mask, mask_of_info, with_branch, with_mask_space
-from ding_lite.envs.recorder import check_spaces, info_number, refuse, reset_fault, step_fault
+from ding_lite.envs.recorder import check_reset, check_spaces, check_step, info_number
 from ding_lite.envs.spaces import ObservationBuffer
-from ding_lite.envs.transition import Episode, Transition
-from ding_lite.envs.vector import NO_ENVS, Status, VectorEnv, call_method, close_each
-from ding_lite.errors import (
-    FOREIGN,
-    CheckpointError,
-    EnvContractError,
-    EnvError,
-    error_text,
-    is_of_signal,
-)
+from ding_lite.envs.vector import NO_ENVS, Episode, Transition, VectorEnv, call_method, close_each
+from ding_lite.errors import FOREIGN, CheckpointError, EnvContractError, EnvError, error_text
 from ding_lite.rl.seeding import integer_seed
 from ding_lite.trees import (
     MASK_KEY,
@@ -40,6 +34,8 @@ from ding_lite.trees import (
     space_leaves,
     value_at,
 )
+
+QT_PACKAGES = "libqt5core5a libqt5gui5"  # that EnvPool's Procgen needs
 
 
 class StateAdapter(NamedTuple):
@@ -75,6 +71,9 @@ STATE_ADAPTERS = {  # by vector entry point
 
 class NativeVectorEnv(VectorEnv):
     """Adapts a gymnasium vector environment of any autoreset mode.
+
+    The first reset and the first step are checked in full. Of the others the caller checks that numbers are
+    finite.
 
     Args:
         env: a ``gymnasium.vector.VectorEnv``.
@@ -123,16 +122,11 @@ class NativeVectorEnv(VectorEnv):
         self._any_pending = False  # whether any reset is pending
         self._all_valid = np.ones(self.num_envs, bool)
         self._final = ObservationBuffer(self._obs_space_without_mask, self.num_envs)
-        self._obs_leaves = [
-            (path, (self.num_envs, *(leaf.shape or ())))
-            for path, leaf in space_leaves(self._obs_space_without_mask)
-        ]
-        self._checked_kinds: tuple[Any, ...] | None = None  # of the last step that was checked in full
+        self._unchecked = {"reset", "step"}  # the calls whose results have not been checked yet
         self._last_info: Mapping[str, Any] = {}
 
     def reset(self, *stream: str | int) -> Tree:
-        self._check_open()
-        self._status, self._sent_action = Status.INTERRUPTED, None
+        self._is_ready = False
         self.episode_returns[:] = 0
         self.episode_lengths[:] = 0
         self._pending_reset[:] = False
@@ -140,7 +134,7 @@ class NativeVectorEnv(VectorEnv):
         part = (self.index_offset,) if self.index_offset else ()
         obs, info = self._begin(integer_seed(self.seed, *stream, *part))
         obs = _with_masks(obs, self._masks_of(info))
-        self._status = Status.READY
+        self._is_ready = True
         return obs
 
     def _begin(self, seed: int) -> tuple[Tree, dict[str, Any]]:
@@ -150,10 +144,13 @@ class NativeVectorEnv(VectorEnv):
     def _reset_env(self, **arguments: Any) -> tuple[Tree, dict[str, Any]]:
         try:
             result = self.env.reset(**arguments)
-            refuse(reset_fault(result))
+            if "reset" in self._unchecked:
+                check_reset(result)
             obs, info = result
             obs = self._to_tree(obs)
-            self._check_shapes("observation", obs)
+            if "reset" in self._unchecked:
+                self._check_observation(obs)
+                self._unchecked.remove("reset")
         except FOREIGN as error:
             raise self._located("reset", error) from error
         return obs, info
@@ -172,22 +169,18 @@ class NativeVectorEnv(VectorEnv):
         return reward
 
     def step(self, action: Tree) -> Transition:
-        self._check_idle()
+        self._check_ready()
         if self._has_action_branches:
             action = from_tree(action, self.action_space)
-        self._status = Status.INTERRUPTED
+        self._is_ready = False
         try:
             result = self.env.step(action)
-            kinds = self._kinds(result)
-            if kinds is None or kinds != self._checked_kinds:
+            if self._unchecked:
                 self._check_step(result)
-                self._checked_kinds = kinds
+                self._unchecked.clear()
             obs, reward, terminated, truncated, info = result
             self._last_info = info
-            if self._has_obs_branches:
-                obs = self._to_tree(obs)
-                self._check_shapes("observation", obs)
-            elif obs.dtype == np.float64:
+            if self._has_obs_branches or obs.dtype == np.float64:
                 obs = self._to_tree(obs)
         except FOREIGN as error:
             raise self._located("step", error) from error
@@ -214,7 +207,7 @@ class NativeVectorEnv(VectorEnv):
                 reward, terminated = reward.copy(), terminated.copy()  # the reset may write over them
                 obs, masks = self._reset_ended(done, masks)
         obs = _with_masks(obs, masks)
-        self._status = Status.READY
+        self._is_ready = True
         return Transition(obs, reward, terminated, truncated, valid, final_obs, final_env, episodes)
 
     def _reset_ended(self, done: np.ndarray, masks: Tree | None) -> tuple[Tree, Tree | None]:
@@ -225,26 +218,11 @@ class NativeVectorEnv(VectorEnv):
             masks = map_tree(partial(_replaced_rows, done), masks, self._masks_of(info))
         return obs, masks
 
-    def _kinds(self, result: Any) -> tuple[Any, ...] | None:
-        """Returns the shapes and dtypes that :meth:`_check_step` checks; None if some have none."""
-        try:
-            obs, reward, terminated, truncated, info = result
-            kinds = (
-                *(reward.shape, reward.dtype, terminated.shape, terminated.dtype),
-                *(truncated.shape, truncated.dtype, type(info)),
-            )
-            return kinds if self._has_obs_branches else (obs.shape, obs.dtype, *kinds)
-        except (TypeError, ValueError, AttributeError):
-            return None
-
     def _check_step(self, result: Any) -> None:
-        """Checks the kinds and shapes of what ``step`` returns, but those of a tree of observations."""
-        refuse(step_fault(result))
+        """Checks the kinds and shapes of what ``step`` returns."""
+        check_step(result)
         obs, reward, terminated, truncated, _ = result
-        if not self._has_obs_branches:
-            if not isinstance(obs, np.ndarray):
-                raise EnvContractError(f"observations must be an array, got a {type(obs).__name__}")
-            self._check_shapes("observation", obs)
+        self._check_observation(self._to_tree(obs) if self._has_obs_branches else obs)
         for name, flags in {"terminated": terminated, "truncated": truncated}.items():
             if not isinstance(flags, np.ndarray) or flags.dtype != bool:
                 kind = getattr(flags, "dtype", type(flags).__name__)
@@ -257,31 +235,21 @@ class NativeVectorEnv(VectorEnv):
                     f"{name} must have the shape (num_envs,) = ({self.num_envs},), got {np.shape(values)}"
                 )
 
-    def _check_shapes(self, name: str, obs: Tree) -> None:
+    def _check_observation(self, obs: Tree) -> None:
         """Refuses observations that are not numbers, or not one of the space for each environment."""
-        for path, expected in self._obs_leaves:
-            array = value_at(obs, path)
+        for path, leaf in space_leaves(self._obs_space_without_mask):
+            array, expected = value_at(obs, path), (self.num_envs, *(leaf.shape or ()))
             found = array.shape if isinstance(array, np.ndarray) else f"a {type(array).__name__}"
-            if found != expected:
+            if found != expected or array.dtype.kind not in "biuf":
                 raise EnvContractError(
-                    f"{name}{path_text(path)} must have the shape (num_envs, *shape) = {expected}, got "
-                    f"{found}"
-                )
-            if array.dtype.kind not in "biuf":
-                raise EnvContractError(
-                    f"{name}{path_text(path)} must be an array of numbers, got {array.dtype}"
+                    f"observation{path_text(path)} must be an array of numbers with the shape (num_envs, "
+                    f"*shape) = {expected}, got {found} {getattr(array, 'dtype', '')}"
                 )
 
     def _located(self, call: str, error: BaseException) -> EnvError:
-        """Returns an error that says in which call ``error`` was raised.
-
-        Raises ``error`` itself if it is that of a signal.
-        """
-        if is_of_signal(error):
-            raise error
-        if isinstance(error, EnvContractError):
-            return EnvContractError(f"{self.backend}: {call}: {error}")
-        return EnvError(f"{self.backend}: {call} raised {error_text(error)}")
+        """Returns an error that says in which call ``error`` was raised."""
+        kind = type(error) if isinstance(error, EnvError) else EnvError
+        return kind(f"{self.backend}: {call}: {error_text(error)}")
 
     def _final_obs(self, obs: Tree, info: Mapping[str, Any], final_env: np.ndarray) -> Tree:
         """Returns the last observations (K, ...) of the environments ``final_env`` (K,)."""
@@ -313,53 +281,31 @@ class NativeVectorEnv(VectorEnv):
             for env, total, length in zip(envs.tolist(), returns, lengths, strict=True)
         ]
 
-    def _chosen_info(self, info: Any, env: int) -> dict[str, float]:
+    def _chosen_info(self, info: Mapping[str, Any], env: int) -> dict[str, float]:
         """Returns the numbers of ``info_keys`` that an environment has.
 
-        Args:
-            info: a dict of arrays (B,), where gymnasium writes 0 for the environments that lack a key; or a
-                sequence of B dicts or None, as ``final_info`` was before gymnasium 1.0.
-            env: number of the environment.
+        ``info`` has arrays (B,), and in the array "_key" whether an environment has the key.
         """
-        if not self.info_keys:
-            return {}
-        if not isinstance(info, Mapping):
-            own = self._of_env("final_info", info, env)
-            if own is None:
-                return {}
-            if not isinstance(own, Mapping):
-                raise EnvContractError(
-                    f"{self.backend}: step: info['final_info'][{env}] must be a dict or None, got {own!r:.60}"
-                )
-            return {key: info_number(key, own[key]) for key in self.info_keys if key in own}
-        return {
-            key: info_number(key, self._of_env(key, info[key], env))
-            for key in self.info_keys
-            if key in info and (f"_{key}" not in info or self._of_env(f"_{key}", info[f"_{key}"], env))
-        }
-
-    def _of_env(self, key: str, values: Any, env: int) -> Any:
-        """Returns the value that an info has for an environment.
-
-        Raises:
-            EnvContractError: if it has not one for each.
-        """
-        try:
-            if len(values) == self.num_envs:
-                return values[env]
-        except (TypeError, KeyError):  # one number, or a dict
-            pass
-        raise EnvContractError(
-            f"{self.backend}: step: info[{key!r}] must have a value for each of the {self.num_envs} "
-            f"environments, got {values!r:.60}: return an array (num_envs,), or leave the key out of "
-            "env.info_keys"
-        )
+        chosen = {}
+        for key in self.info_keys:
+            if key in info and (f"_{key}" not in info or info[f"_{key}"][env]):
+                if np.shape(info[key])[:1] != (self.num_envs,):
+                    raise EnvContractError(
+                        f"{self.backend}: step: info[{key!r}] must have a value for each of the "
+                        f"{self.num_envs} environments, got {info[key]!r:.60}"
+                    )
+                chosen[key] = info_number(key, info[key][env])
+        return chosen
 
     def open_info(self, env: int) -> dict[str, float]:
         return self._chosen_info(self._last_info, env)
 
     def _call(self, name: str, args: Sequence[Any]) -> list[Any]:
-        return [call_method(self.env.unwrapped, name, args, self.backend)]
+        """Calls a method of the vector, or if it has none, that of each environment, as gymnasium does."""
+        env = self.env.unwrapped
+        if not hasattr(env, name) and hasattr(env, "call"):
+            return list(call_method(env, "call", (name, *args), f"{self.backend}, method {name}"))
+        return [call_method(env, name, args, self.backend)]
 
     def state_dict(self) -> dict[str, Any]:
         native = None if self.adapter is None else self.adapter.read(self.env.unwrapped)
@@ -371,23 +317,76 @@ class NativeVectorEnv(VectorEnv):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> Tree:
-        self._check_open()
         if self.adapter is None or state["native"] is None:
             raise CheckpointError(f"{self.backend}: its open episodes cannot be restored")
-        self._status, self._sent_action = Status.INTERRUPTED, None
+        self._is_ready = False
         self.env.reset(seed=0)  # creates the generator and the arrays that the adapter fills
         self.adapter.write(self.env.unwrapped, state["native"])
         self._pending_reset = np.array(state["pending_reset"], bool)
         self._any_pending = bool(self._pending_reset.any())
         self.episode_returns = np.array(state["returns"], np.float64)
         self.episode_lengths = np.array(state["lengths"], np.int64)
-        obs = self.adapter.observe(self.env.unwrapped)
-        self._status = Status.READY
-        return obs
+        self._is_ready = True
+        return self.adapter.observe(self.env.unwrapped)
 
     def close(self) -> None:
-        self._status = Status.CLOSED
-        close_each({self.backend: self.env}, self.say)
+        self._is_ready = False
+        close_each([(self.backend, self.env)], self.say)
+
+
+class EnvPoolVectorEnv(NativeVectorEnv):
+    """``env_pool``: B environments stepped by EnvPool's C++ threads (extra ``envpool``).
+
+    EnvPool takes its seed when it is made, so ``reset`` makes it anew. It begins an episode in the step after
+    the end of the last one (NEXT_STEP). It cannot save an open episode.
+
+    Args:
+        env_id: EnvPool's name of the environment, such as ``"BigfishEasy-v0"``.
+        num_envs: B.
+        seed: of the run.
+        kwargs: arguments of ``envpool.make_gymnasium``, such as ``num_threads``.
+        options: the other arguments of :class:`NativeVectorEnv`.
+
+    Raises:
+        EnvError: if EnvPool is not installed, or has no such environment.
+    """
+
+    def __init__(
+        self,
+        env_id: str,
+        num_envs: int,
+        seed: int = 0,
+        kwargs: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        self._env_id = env_id
+        self._kwargs = dict(kwargs or {})
+        super().__init__(self._make(num_envs, integer_seed(seed, "spaces")), seed, **options)
+        self.backend = f"EnvPool's {env_id}, {num_envs} environments"
+
+    def _make(self, num_envs: int, seed: int) -> Any:
+        try:
+            import envpool
+
+            return envpool.make_gymnasium(self._env_id, num_envs=num_envs, seed=seed, **self._kwargs)
+        except (ImportError, OSError) as error:
+            is_qt = "Qt5" in str(error)
+            install = f"apt-get install {QT_PACKAGES}" if is_qt else 'pip install "ding_lite[envpool]"'
+            raise EnvError(f"env_pool: {str(error).rstrip('.')}. Install it: {install}") from error
+        except Exception as error:
+            raise EnvError(
+                f"env_pool: {self._env_id!r} cannot be made: {error_text(error)}. EnvPool has its own names "
+                "for environments; envpool.list_all_envs() returns them"
+            ) from error
+
+    def _begin(self, seed: int) -> tuple[Tree, dict[str, Any]]:
+        self.env.close()
+        self.env = self._make(self.num_envs, seed)
+        return self._reset_env()
+
+    def _raw_reward(self, reward: np.ndarray, info: Mapping[str, Any]) -> np.ndarray:
+        # On Atari, info has the reward before EnvPool's own clipping.
+        return np.asarray(info["reward"], np.float32) if "reward" in info else reward
 
 
 def _autoreset_mode(env: GymnasiumVectorEnv) -> AutoresetMode:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib
 import importlib.util
 import re
-import sys
-import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import gymnasium as gym
@@ -29,15 +25,9 @@ EXTRAS = {
     "pygame": "classic",
     "moviepy": "video",
 }
-# By namespace of environment ids: the module that registers them, and its function to call, if any.
-NAMESPACES = {
-    "ALE": ("ale_py", None),
-    "MinAtar": ("minatar.gym", "register_envs"),
-    "MiniGrid": ("minigrid", None),
-    "BabyAI": ("minigrid", None),
-}
-ATARI_ONLY = re.compile(r"\w+NoFrameskip-v[04]")
-MAYBE_ATARI = re.compile(r"[A-Z]\w+-v[04]")
+# The module that registers the ids of a namespace.
+NAMESPACES = {"ALE": "ale_py", "MinAtar": "minatar.gym", "MiniGrid": "minigrid", "BabyAI": "minigrid"}
+ATARI = re.compile(r"[A-Z]\w+-v[04]")  # ids of before there were namespaces
 
 
 def register_ids(env_id: str) -> None:
@@ -46,16 +36,23 @@ def register_ids(env_id: str) -> None:
     Raises:
         ImportError: if that package is not installed; :func:`missing_extra` returns the install line.
     """
-    if env_id in gym.registry:
-        return
-    module, function = NAMESPACES.get(env_id.split("/")[0].split("-")[0], ("", None))
-    is_old_atari = ATARI_ONLY.fullmatch(env_id) or (
-        MAYBE_ATARI.fullmatch(env_id) and importlib.util.find_spec("ale_py")
-    )
-    if not module and is_old_atari:
+    module = NAMESPACES.get(re.split("[/-]", env_id)[0], "")
+    if (
+        not module
+        and ATARI.fullmatch(env_id)
+        and ("NoFrameskip" in env_id or importlib.util.find_spec("ale_py"))
+    ):
         module = "ale_py"
-    if module:
-        _register(module, function)
+    if module and env_id not in gym.registry:
+        _register(module)
+
+
+@functools.cache  # gymnasium warns for every id that is registered a second time
+def _register(module: str) -> None:
+    loaded: Any = importlib.import_module(module)
+    if module == "ale_py":  # it prints a banner on stderr, once per process
+        loaded.ALEInterface.setLoggerMode(loaded.LoggerMode.Error)
+    getattr(loaded, "register_envs", lambda: gym.register_envs(loaded))()
 
 
 def registering_module(env_id: str) -> str:
@@ -63,72 +60,16 @@ def registering_module(env_id: str) -> str:
 
     Those are the ids of gymnasium itself and of the packages that :func:`register_ids` knows.
     """
-    spec = gym.registry.get(env_id)
-    entry_point = spec.entry_point if spec else None
-    module = str(
-        entry_point.partition(":")[0]
-        if isinstance(entry_point, str)
-        else getattr(entry_point, "__module__", "")
-    )
-    known = {"gymnasium", "ding_lite", *(package.split(".")[0] for package, _ in NAMESPACES.values())}
-    return "" if module.split(".")[0] in known else module
-
-
-@functools.cache  # gymnasium warns for every id that is registered a second time
-def _register(module: str, function: str | None) -> None:
-    loaded: Any = importlib.import_module(module)
-    if module == "ale_py":  # it prints a banner on stderr, once per process
-        loaded.ALEInterface.setLoggerMode(loaded.LoggerMode.Error)
-    gym.register_envs(loaded) if function is None else getattr(loaded, function)()
-
-
-@contextlib.contextmanager
-def without_advice(env_id: str) -> Iterator[None]:
-    """Silences messages that a user can do nothing about, while gymnasium makes an environment.
-
-    gymnasium advises to upgrade to another version, but the config names one; for an id without a version it
-    says which one it takes, for each environment again. MuJoCo 4 writes a line to stderr, and to
-    MUJOCO_LOG.TXT in the working directory, for each of gymnasium's own environments that has an outdated
-    attribute in its model.
-    """
-    spec = gym.registry.get(env_id)
-    of_mujoco = spec is not None and str(spec.entry_point).startswith("gymnasium.envs.mujoco")
-    with warnings.catch_warnings(), _without_outdated_models() if of_mujoco else contextlib.nullcontext():
-        warnings.filterwarnings("ignore", ".* is out of date", DeprecationWarning)
-        warnings.filterwarnings("ignore", ".*Using the latest versioned environment", UserWarning)
-        yield
-
-
-@contextlib.contextmanager
-def _without_outdated_models() -> Iterator[None]:
-    try:
-        import mujoco
-    except ImportError:  # the environment's own error names the extra
-        yield
-        return
-    if not hasattr(mujoco, "get_mju_user_warning"):  # an older version
-        yield
-        return
-
-    def show(text: str) -> None:
-        if "is deprecated" not in text:
-            print(f"MuJoCo: {text}", file=sys.stderr)
-
-    before = mujoco.get_mju_user_warning()
-    mujoco.set_mju_user_warning(show if before is None else before)
-    try:
-        yield
-    finally:
-        mujoco.set_mju_user_warning(before)
+    entry_point: Any = gym.registry[env_id].entry_point if env_id in gym.registry else ""
+    is_text = isinstance(entry_point, str)
+    module = entry_point.partition(":")[0] if is_text else getattr(entry_point, "__module__", "")
+    known = {"gymnasium", "ding_lite", *(name.split(".")[0] for name in NAMESPACES.values())}
+    return "" if str(module).split(".")[0] in known else str(module)
 
 
 def missing_extra(error: BaseException) -> str:
-    """Returns the install line for the module that ``error`` reports missing, other advice, or ""."""
-    if isinstance(error, (gym.error.NameNotFound, gym.error.VersionNotFound)):
-        return ""  # its package is installed, and the error lists similar ids
-    if "moved to the gymnasium-robotics" in str(error):  # MuJoCo environments v2 and v3
-        return " gymnasium itself has newer versions: use the id that ends in -v5"
-    if not isinstance(error, (ImportError, gym.error.Error)):
+    """Returns the install line for the module that ``error`` reports missing, or ""."""
+    if not isinstance(error, (ImportError, gym.error.DependencyNotInstalled, gym.error.NamespaceNotFound)):
         return ""  # a word of it may be the name of a package by chance
     name = (getattr(error, "name", None) or "").lower().split(".")[0]
     words = re.findall(r"\w+", " ".join(map(str, error.args)).lower())

@@ -4,30 +4,59 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from traceback import walk_tb
+from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
-from ding_lite.errors import LIBRARY_PREFIXES, EnvContractError, error_text
+from ding_lite.errors import EnvContractError, error_text
 
 OLD_API = (
     "This is the old gym API. Let reset(self, *, seed=None, options=None) return (obs, info), and step "
     "(obs, reward, terminated, truncated, info); or wrap the environment with `shimmy` (pip install shimmy)"
 )
-Fault = tuple[str, str]  # what is wrong, and what to do
+
+
+@dataclass
+class Game:
+    """The open episode of one environment, from one reset that reaches it to the next.
+
+    Wrappers may end an episode of the agent before, such as at a lost life; the game goes on.
+
+    Attributes:
+        number: of the episode; with the environment's number it decides the seed.
+        actions: of the outermost wrapper so far. With the seed they restore the game.
+        episode_return: undiscounted sum of the raw rewards.
+        steps: of the environment, which include those of wrappers, such as skipped frames.
+        ended: whether the environment has ended it.
+        info: of the last step.
+    """
+
+    number: int = 0
+    actions: list[Any] = field(default_factory=list)
+    episode_return: float = 0.0
+    steps: int = 0
+    ended: bool = False
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has been stepped and has not ended."""
+        return self.steps > 0 and not self.ended
+
+    @property
+    def length(self) -> int:
+        """Number of the agent's actions, which excludes skipped frames."""
+        return len(self.actions)
 
 
 class EpisodeRecorder(gym.Wrapper):
     """The innermost wrapper: records the raw return and the length of each full game.
 
     Attributes:
-        episode_return: undiscounted sum of the raw rewards of the current game.
-        steps: steps of the environment in this game.
-        decisions: steps of the outermost wrapper in this game, counted by the vector environment.
-        ended: whether the current game has ended.
-        games: number of resets that have reached the environment.
+        game: the open game; its ``actions`` are appended by the vector environment.
+        next_number: of the game that the next reset begins.
         finished: (return, length, info, cut) of the games that ended and were not read yet.
 
     Raises:
@@ -39,70 +68,50 @@ class EpisodeRecorder(gym.Wrapper):
         super().__init__(env)
         check_spaces(env)
         self.info_keys = info_keys
-        self._clear()
-        self.games = 0
+        self.game = Game()
+        self.next_number = 0
         self.finished: list[tuple[float, int, dict[str, float], bool]] = []
 
-    def _clear(self) -> None:
-        self.episode_return = 0.0
-        self.steps = 0
-        self.decisions = 0
-        self.ended = False
-        self._last_info: Mapping[str, Any] = {}
-
-    @property
-    def is_open(self) -> bool:
-        """Whether a game has begun and not ended."""
-        return self.steps > 0 and not self.ended
-
-    @property
-    def length(self) -> int:
-        """Number of decisions, which excludes skipped frames; steps if no decisions were counted."""
-        return self.decisions or self.steps
-
     def reset(self, **kwargs: Any) -> Any:
-        if self.is_open:  # a wrapper above cut the game short
-            self.finished.append((self.episode_return, self.length, self._chosen_info(), True))
-        self._clear()
-        self.games += 1
+        if self.game.is_open:  # a wrapper above cut the game short
+            self._finish(cut=True)
+        self.game = Game(self.next_number)
         try:
             result = self.env.reset(**kwargs)
         except TypeError as error:
-            if fault := signature_fault(error):
-                raise EnvContractError(". ".join(fault)) from error
+            if "unexpected keyword argument" in str(error):
+                raise EnvContractError(f"{error_text(error)}. {OLD_API}") from error
             raise
-        refuse(reset_fault(result))
+        check_reset(result)
         return result
 
     def step(self, action: Any) -> Any:
         result = self.env.step(action)
         if type(result) is not tuple or len(result) != 5 or type(result[4]) is not dict:  # fast common case
-            refuse(step_fault(result))
+            check_step(result)
         obs, reward, terminated, truncated, info = result
+        game = self.game
         number = as_float(reward)
         if getattr(reward, "ndim", 0):  # wrappers get a number
             result = obs, number, terminated, truncated, info
-        self._last_info = info
-        self.episode_return += number
-        self.steps += 1
-        over = (
-            terminated if type(terminated) is bool else as_bool(terminated, "terminated")
-        )  # usually no call
-        cut = truncated if type(truncated) is bool else as_bool(truncated, "truncated")
-        if over or cut:
-            self.ended = True
-            self.finished.append((self.episode_return, self.length, self._chosen_info(), False))
+        game.info = info
+        game.episode_return += number
+        game.steps += 1
+        if type(terminated) is not bool:
+            terminated = as_bool(terminated, "terminated")
+        if type(truncated) is not bool:
+            truncated = as_bool(truncated, "truncated")
+        if terminated or truncated:
+            game.ended = True
+            self._finish(cut=False)
         return result
 
+    def _finish(self, cut: bool) -> None:
+        self.finished.append((self.game.episode_return, self.game.length, self._chosen_info(), cut))
+
     def _chosen_info(self) -> dict[str, float]:
-        info = self._last_info
+        info = self.game.info
         return {key: info_number(key, info[key]) for key in self.info_keys if key in info}
-
-
-def refuse(fault: Fault | None, where: str = "") -> None:
-    """Raises an EnvContractError if there is a fault; ``where`` begins its message."""
-    if fault:
-        raise EnvContractError(where + ". ".join(fault))
 
 
 def check_spaces(env: Any, prefix: str = "") -> None:
@@ -125,52 +134,26 @@ def check_spaces(env: Any, prefix: str = "") -> None:
             )
 
 
-def signature_fault(error: TypeError) -> Fault | None:
-    """Returns the fault if ``reset`` does not accept the arguments of gymnasium; None for any other error."""
-    message = error_text(error)
-    if "reset() got an unexpected keyword argument" not in message:
-        return None
-    return f"reset does not take the arguments that gymnasium passes: {message}", OLD_API
+def check_reset(result: Any) -> None:
+    """Raises an EnvContractError if a result of ``reset`` is not (obs, info)."""
+    if not (isinstance(result, tuple) and len(result) == 2):
+        kind = f"a tuple of {len(result)}" if isinstance(result, tuple) else f"one {type(result).__name__}"
+        raise EnvContractError(f"reset returned {kind}, not (obs, info). {OLD_API}")
+    _check_info("reset", result[1])
 
 
-def unpacking_fault(error: BaseException) -> str:
-    """Returns which wrapper gave a wrapper of a library another number of values than it unpacks, or ""."""
-    if type(error) is not ValueError or "values to unpack" not in str(error):
-        return ""
-    *_, (frame, _) = walk_tb(error.__traceback__)
-    outer, call = frame.f_locals.get("self"), frame.f_code.co_name
-    is_library = frame.f_code.co_filename.startswith(LIBRARY_PREFIXES)  # else the message has the line
-    if not (is_library and isinstance(outer, gym.Wrapper) and call in ("reset", "step")):
-        return ""
-    inner, around = type(outer.env).__name__, type(outer).__name__
-    return f"{call} of {inner}, which {around} wraps, returned too many or too few values. {OLD_API}"
+def check_step(result: Any) -> None:
+    """Raises an EnvContractError if a result of ``step`` is not of five values with an info."""
+    if not (isinstance(result, (tuple, list)) and len(result) == 5):
+        is_sequence = isinstance(result, (tuple, list))
+        kind = f"{len(result)} values" if is_sequence else f"one {type(result).__name__}"
+        raise EnvContractError(f"step returned {kind}, not 5 values. {OLD_API}")
+    _check_info("step", result[4])
 
 
-def reset_fault(result: Any) -> Fault | None:
-    """Returns the fault of a result of ``reset``; None if it is (obs, info)."""
-    if isinstance(result, tuple) and len(result) == 2:
-        return _info_fault("reset", result[1])
-    kind = f"a tuple of {len(result)}" if isinstance(result, tuple) else f"one {type(result).__name__}"
-    return f"reset returned {kind}, not (obs, info)", "Let it return both" if result is None else OLD_API
-
-
-def step_fault(result: Any) -> Fault | None:
-    """Returns the fault of a result of ``step``; None if it is five values with an info."""
-    if not isinstance(result, (tuple, list)):
-        problem = f"step returned one {type(result).__name__}, not 5 values"
-    elif len(result) != 5:
-        problem = f"step returned {len(result)} values, not 5"
-    else:
-        return _info_fault("step", result[4])
-    if isinstance(result, tuple) and len(result) == 4:
-        return problem, OLD_API
-    return problem, "Let it return (obs, reward, terminated, truncated, info)"
-
-
-def _info_fault(call: str, info: Any) -> Fault | None:
-    if isinstance(info, Mapping):
-        return None
-    return f"{call}'s info is a {type(info).__name__}", "Return a dict as info; it may be empty"
+def _check_info(call: str, info: Any) -> None:
+    if not isinstance(info, Mapping):
+        raise EnvContractError(f"{call}'s info is a {type(info).__name__}. Return a dict; it may be empty")
 
 
 def as_float(reward: Any) -> float:
@@ -192,7 +175,19 @@ def as_float(reward: Any) -> float:
             f"a reward has the shape {array.shape}; it is used as a number: return float(reward)",
             stacklevel=2,
         )
-    return float(array.reshape(()))
+    return float(array.item())
+
+
+def as_bool(flag: Any, name: str) -> bool:
+    """Returns ``terminated`` or ``truncated``, a bool, a NumPy bool, 0 or 1, as a bool.
+
+    Raises:
+        EnvContractError: for anything else.
+    """
+    array = np.asarray(flag)
+    if array.size == 1 and array.dtype.kind in "biu" and array.item() in (0, 1):
+        return bool(array.item())
+    raise EnvContractError(f"{name} must be a bool, got {flag!r:.100} ({type(flag).__name__})")
 
 
 def info_number(key: str, value: Any) -> float:
@@ -207,20 +202,6 @@ def info_number(key: str, value: Any) -> float:
         raise EnvContractError(
             f"info[{key!r}] is {value!r:.60}, and env.info_keys takes numbers only: leave out this key"
         ) from error
-
-
-def as_bool(flag: Any, name: str) -> bool:
-    """Returns ``terminated`` or ``truncated``, a bool, a NumPy bool, 0 or 1, as a bool.
-
-    Raises:
-        EnvContractError: for anything else.
-    """
-    if isinstance(flag, (bool, np.bool_)):
-        return bool(flag)
-    array = np.asarray(flag)
-    if array.size == 1 and array.dtype.kind in "biu" and array.item() in (0, 1):
-        return bool(array.item())
-    raise EnvContractError(f"{name} must be a bool, got {flag!r:.100} ({type(flag).__name__})")
 
 
 def find_recorder(env: gym.Env) -> EpisodeRecorder:

@@ -11,8 +11,7 @@ keyword-only parameter of one of these names, it also receives
 * ``index``: the number of the environment in its vector.
 
 Every wrapper is outside the EpisodeRecorder, which records the raw returns of whole games. Wrappers for
-Atari and for games with several lives are in ``envs.atari``, those that add to the observation in
-``envs.added_observations``.
+Atari and for games with several lives are in ``envs.atari``.
 """
 
 from __future__ import annotations
@@ -37,10 +36,8 @@ from gymnasium.wrappers import (
 
 from ding_lite.config.registry import WRAPPER_REGISTRY, as_choice
 from ding_lite.config.schema import argument_faults
-from ding_lite.envs.faulty import FaultyEnv
-from ding_lite.errors import ConfigError, EnvContractError
-
-WRAPPER_REGISTRY.register("faulty")(FaultyEnv)
+from ding_lite.envs.masks import branches_of, with_branch
+from ding_lite.errors import ConfigError
 
 
 @WRAPPER_REGISTRY.register("max_and_skip")
@@ -68,7 +65,6 @@ def wrap(env: gym.Env, wrapper: Any, *, evaluate: bool = False, index: int = 0) 
 
     Raises:
         ConfigError: if the item does not name a wrapper, or the wrapper does not accept its arguments.
-        EnvContractError: if the wrapper returns something else.
         RegistryError: if no wrapper is registered under this name; the message lists the names.
     """
     name, factory, arguments = find_wrapper(wrapper)
@@ -82,38 +78,10 @@ def wrap(env: gym.Env, wrapper: Any, *, evaluate: bool = False, index: int = 0) 
         if keyword in signature.parameters
         and signature.parameters[keyword].kind is inspect.Parameter.KEYWORD_ONLY
     }
-    parameter = signature.parameters.get("evaluate")
-    by_place = parameter is not None and parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
-    if by_place and "evaluate" not in arguments:
-        raise ConfigError(
-            f"env.wrappers: {name}: its parameter evaluate is not keyword-only, so it would not be told "
-            "whether the environment is for evaluation; write (env, *, evaluate=False), or give it in the "
-            "config, dict(type=..., evaluate=...), if it means something else"
-        )
     arguments = {**own, **arguments}
     if faults := argument_faults(factory, arguments):
         raise ConfigError(f"env.wrappers: {name}: {'; '.join(faults)}")
-    wrapped = factory(env, **arguments)
-    _refuse_misfit(wrapped, env, name)
-    return wrapped
-
-
-def _refuse_misfit(wrapped: Any, env: gym.Env, name: str) -> None:
-    """Refuses what a wrapper returned, unless it is ``env``, or gymnasium.Wrappers with ``env`` in them."""
-    inner = wrapped
-    while inner is not env:
-        if not isinstance(inner, gym.Wrapper):
-            raise EnvContractError(
-                f"env.wrappers: {name}: expected it to return the environment that it receives, in a "
-                f"gymnasium.Wrapper or as it is; got {'' if inner is wrapped else 'a wrapper of '}"
-                f"{type(inner).__name__}. Derive the class from gymnasium.Wrapper, and return what it makes"
-            )
-        if not (hasattr(inner, "env") and hasattr(inner, "action_space")):
-            raise EnvContractError(
-                f"env.wrappers: {name}: {type(inner).__name__} is not initialised. Let its __init__ call "
-                "super().__init__(env) first"
-            )
-        inner = inner.env
+    return factory(env, **arguments)
 
 
 def find_wrapper(wrapper: Any) -> tuple[str, Callable[..., gym.Env], dict[str, Any]]:
@@ -256,3 +224,100 @@ def reward_clip(
     if low is None and high is None:
         return TransformReward(env, lambda reward: float(np.sign(float(reward))))  # nan stays nan
     return TransformReward(env, lambda reward: float(np.clip(float(reward), low, high)))
+
+
+class AddedObservation(gym.Wrapper):
+    """The base class of wrappers that tell a policy what it cannot see, in a new branch of the observation.
+
+    Args:
+        env: its observation becomes the Dict's "observation", unless it is a Dict already.
+        name: of the branch.
+        size: the branch is a Box of so many numbers.
+        low: their lower bound.
+    """
+
+    def __init__(self, env: gym.Env, name: str, size: int, low: float = -np.inf) -> None:
+        super().__init__(env)
+        self.name = name
+        branches = branches_of(env.observation_space)
+        if name in branches:
+            raise ConfigError(f"env.wrappers: the observation already has the key {name!r}")
+        space = gym.spaces.Box(low, np.inf, (size,), np.float32)
+        self.observation_space = gym.spaces.Dict({**branches, name: space})
+        self.added = np.zeros(size, np.float32)
+
+    def take(self, action: Any, reward: float) -> np.ndarray:
+        """Returns the branch after a step."""
+        raise NotImplementedError
+
+    def reset(self, **kwargs: Any) -> Any:
+        self.added = np.zeros_like(self.added)
+        obs, info = self.env.reset(**kwargs)
+        return with_branch(obs, self.name, self.added), info
+
+    def step(self, action: Any) -> Any:
+        obs, reward, *rest = self.env.step(action)
+        self.added = self.take(action, float(reward))
+        return (with_branch(obs, self.name, self.added), reward, *rest)
+
+
+@WRAPPER_REGISTRY.register("step_counter")
+class StepCounter(AddedObservation):
+    """Adds ``step_count``, the number of steps since the reset.
+
+    An agent whose episodes are truncated after a fixed time needs the count to estimate values
+    (arXiv:1712.00378). It is not needed to record lengths: episodes.csv has the length of every episode.
+
+    Args:
+        env: to be wrapped.
+        horizon: the count is divided by it; by default the environment's own step limit, or 1 without one.
+    """
+
+    def __init__(self, env: gym.Env, horizon: int | None = None) -> None:
+        super().__init__(env, "step_count", 1, low=0.0)
+        limit = env.spec.max_episode_steps if env.spec is not None else None
+        self.horizon = horizon or limit or 1
+        self.count = 0
+
+    def reset(self, **kwargs: Any) -> Any:
+        self.count = 0
+        return super().reset(**kwargs)
+
+    def take(self, action: Any, reward: float) -> np.ndarray:
+        self.count += 1
+        return np.array([self.count / self.horizon], np.float32)
+
+
+@WRAPPER_REGISTRY.register("previous_action")
+class PreviousAction(AddedObservation):
+    """Adds ``previous_action``: the last actions, oldest first, each flattened; zeros before the first ones.
+
+    A discrete action is flattened to one number for each choice, which is 1 for the one that was taken.
+
+    Args:
+        env: to be wrapped.
+        count: number of actions.
+    """
+
+    def __init__(self, env: gym.Env, count: int = 1) -> None:
+        if count < 1:
+            raise ConfigError(f"env.wrappers: previous_action: count={count}; it must be at least 1")
+        super().__init__(env, "previous_action", count * gym.spaces.flatdim(env.action_space))
+
+    def take(self, action: Any, reward: float) -> np.ndarray:
+        flat = np.asarray(gym.spaces.flatten(self.env.action_space, action), np.float32)
+        return np.concatenate([self.added[len(flat) :], flat])
+
+
+@WRAPPER_REGISTRY.register("previous_reward")
+class PreviousReward(AddedObservation):
+    """Adds ``previous_reward``: the last reward, as the wrappers before this one have changed it.
+
+    It is 0 at the first step.
+    """
+
+    def __init__(self, env: gym.Env) -> None:
+        super().__init__(env, "previous_reward", 1)
+
+    def take(self, action: Any, reward: float) -> np.ndarray:
+        return np.array([reward], np.float32)

@@ -127,6 +127,7 @@ class NumpyActing(Acting):
         is_normal = kind is BoxHead and out.kind == "normal" and out.sigma_type != "conditioned"
         is_known = kind in (DiscreteHead, MultiDiscreteHead) or is_normal
         self._is_known = is_known and policy.is_ours("distribution")
+        self._noise = torch.empty(0)
 
     def _raw(self, obs: Tree) -> np.ndarray:
         norm = self.policy.obs_norm
@@ -182,9 +183,11 @@ class NumpyActing(Acting):
     def _index(self, logit: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
         """Returns indices (B,): the argmax of p / Exponential noise has the probabilities p."""
         logit = _legal(logit, mask)
-        noise = torch.empty(logit.shape).exponential_(generator=self.policy.generator).numpy()
+        if self._noise.shape != logit.shape:
+            self._noise = torch.empty(logit.shape)
+        noise = self._noise.exponential_(generator=self.policy.generator)
         weights = np.exp(logit - np.maximum.reduce(logit, axis=1, keepdims=True))
-        weights /= noise
+        weights /= noise.numpy()
         action: np.ndarray = weights.argmax(1)
         return action
 

@@ -145,9 +145,9 @@ class ThroughStacks:
         ]
         self._flat = view(flat)
         self._count = len(parameters)
-
-    def _arrays(self, parameters: Sequence[Tensor]) -> list[np.ndarray]:
-        return [view(self._memory[self._place[id(p)]]) for p in parameters]
+        parts = {part for stack in stacks.values() for part in (stack.encoder, stack.head)}
+        self._places = {part: [self._place[id(p)] for p in part.parameters] for part in parts}
+        self._arrays = {part: [view(self._memory[k]) for k in at] for part, at in self._places.items()}
 
     def __call__(self, batch: Batch) -> Gradient:
         encoders = {stack.encoder: stack.leaves_of(batch.obs) for stack in self.stacks.values()}
@@ -159,15 +159,15 @@ class ThroughStacks:
             of_features: dict[Any, np.ndarray] = {}
             for name, slope in slopes.items():
                 stack = self.stacks[name]
-                into = self._arrays(stack.head.parameters)
+                into = self._arrays[stack.head]
                 back = stack.head.backward(heads[name], slope, into, to_input=not stack.detached)
-                self._reach(values, stack.head.parameters)
+                self._reach(values, stack.head)
                 if back is not None:
                     sum_so_far = of_features.get(stack.encoder)
                     of_features[stack.encoder] = back if sum_so_far is None else sum_so_far + back
             for encoder, slope in of_features.items():
-                encoder.backward(encoders[encoder], traces[encoder], slope, self._arrays(encoder.parameters))
-                self._reach(values, encoder.parameters)
+                encoder.backward(encoders[encoder], traces[encoder], slope, self._arrays[encoder])
+                self._reach(values, encoder)
         for place, value in direct.items():
             memory = self._memory[place]
             values[place] = memory.copy_(value) if values[place] is None else memory.add_(value)
@@ -175,9 +175,9 @@ class ThroughStacks:
             torch._foreach_zero_(unreached)  # not the numbers of the step before: the norm reads all
         return Gradient(total, metrics, values, self._flat)
 
-    def _reach(self, values: list[Tensor | None], parameters: Sequence[Tensor]) -> None:
-        for p in parameters:
-            values[self._place[id(p)]] = self._memory[self._place[id(p)]]
+    def _reach(self, values: list[Tensor | None], part: Any) -> None:
+        for place in self._places[part]:
+            values[place] = self._memory[place]
 
     def _slopes(
         self, batch: Batch, raw: Mapping[str, np.ndarray]
@@ -219,12 +219,22 @@ class Gradients:
         self.compiled, self.captured = compiled, captured
         self.pool = GraphPool()
         self._compiled: dict[bool, Callable[..., Gradient]] = {}
+        self._last: Any = (None, None)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_compiled": {}}  # a compiled function cannot be copied
+        return {**vars(self), "_compiled": {}, "_last": (None, None)}  # functions that cannot be copied
 
     def of(self, objective: Objective) -> Callable[[Batch], Gradient]:
-        """Returns the function of minibatches; valid while only gradient steps change the model."""
+        """Returns the function of minibatches; valid while only gradient steps change the model.
+
+        It is made once for each object ``objective``, so a new one for each iteration.
+        """
+        if self._last[0] is not objective:
+            self._last = objective, self._made(objective)
+        function: Callable[[Batch], Gradient] = self._last[1]
+        return function
+
+    def _made(self, objective: Objective) -> Callable[[Batch], Gradient]:
         arguments = (objective, self.model, self.parameters)
         stacks = None if self.compiled or self.captured else self._stacks(objective)
         if stacks is not None:

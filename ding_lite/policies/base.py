@@ -36,7 +36,7 @@ from ding_lite.data.rollout import Rollout, flat, require_rollout, to_device
 from ding_lite.data.samples import Recurrence, Samples, Store
 from ding_lite.data.timer import Timer
 from ding_lite.envs.masks import without_legal_action
-from ding_lite.envs.transition import Transition
+from ding_lite.envs.vector import Transition
 from ding_lite.errors import CheckpointError, ConfigError, ContractError, error_text
 from ding_lite.fast.acting import Acting, acting_of
 from ding_lite.fast.cuda_graphs import GraphPool

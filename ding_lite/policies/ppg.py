@@ -147,11 +147,11 @@ class PPGPolicy(PPOPolicy):
         samples = self.store.samples()
         samples.fields["old_logit"] = map_tree(Tensor.cpu, self.over(self.model.compute_actor, samples))
         samples.inputs, samples.device = self.inputs_of_samples, self.device
-        before = self.measured(samples.some(MEASURED))
+        before, objective = self.measured(samples.some(MEASURED)), self.auxiliary_objective
         for _ in range(learn.aux_train_epoch):
             size = learn.aux_batch_size or learn.batch_size
             drawn = samples.minibatches(size, self.aux_order, ranks=self.ranks)
-            history += self.aux_optimizer.steps(self.auxiliary_objective, map(self.normalized, drawn.batches))
+            history += self.aux_optimizer.steps(objective, map(self.normalized, drawn.batches))
         after = self.measured(samples.some(MEASURED))
         self.store.clear()
         log = mean_metrics(history)

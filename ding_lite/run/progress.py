@@ -12,7 +12,7 @@ import numpy as np
 
 from ding_lite.data.episodes import SUCCESS, Evaluation, Evaluator, means_of
 from ding_lite.data.timer import PHASES
-from ding_lite.envs.transition import Episode
+from ding_lite.envs.vector import Episode
 
 COUNTS = ("episode_count", "env_restarts", "bad_values", "aux_memory")  # metrics that are summed over ranks
 

@@ -38,7 +38,6 @@ EFFECTS = {
     "env.info_keys": FREE,
     "env.manager": FREE,  # transitions do not depend on worker processes and their limits
     "env.manager.type": REFUSED,
-    "env.manager.autoreset": REFUSED,
     "env.manager.double_buffer": WARNED,  # which environments share a batch of actions, and their order
     "policy.device": WARNED,
     "policy.cuda": WARNED,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
@@ -17,8 +16,8 @@ STDERR = 2
 
 
 def exit_at_once(number: int, frame: FrameType | None) -> NoReturn:
-    """Ends the program with the exit code of a signal, through its ``with`` and ``finally`` blocks."""
-    sys.exit(EXIT_CODES[signal.Signals(number).name])
+    """Interrupts the program as Ctrl-C does, with the name of the signal; a SystemExit the user may catch."""
+    raise KeyboardInterrupt(signal.Signals(number).name)
 
 
 class StopSignals:

@@ -77,7 +77,7 @@ class Recording(gym.wrappers.RecordVideo):
 
     def step(self, action: Any) -> Any:
         result = super().step(action)
-        self._return = find_recorder(self.env).episode_return  # a reset clears it
+        self._return = find_recorder(self.env).game.episode_return
         return result
 
     def stop_recording(self) -> None:

@@ -21,8 +21,7 @@ from ding_lite.config.registry import env_section
 from ding_lite.data.episodes import SUCCESS, Evaluation, Evaluator
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.make import make_env, make_vector_env, vector_env_of
-from ding_lite.envs.transition import Episode
-from ding_lite.envs.vector import VectorEnv
+from ding_lite.envs.vector import Episode, VectorEnv
 from ding_lite.errors import FOREIGN, ConfigError, ContractError, EnvError, error_text
 from ding_lite.policies.base import Policy
 from ding_lite.rl.seeding import integer_seed

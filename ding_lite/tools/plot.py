@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ding_lite.envs.transition import RECENT_EPISODES
+from ding_lite.envs.vector import RECENT_EPISODES
 from ding_lite.errors import ConfigError
 from ding_lite.tools.runs import (
     ENV_STEP,

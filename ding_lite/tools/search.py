@@ -22,7 +22,7 @@ from ding_lite.errors import ConfigError
 KINDS = ("uniform", "log", "int", "choice")
 EXPECTED = "expected uniform(a, b), log(a, b), int(a, b) or choice(a, b, ...)"
 # Keys that the sweep sets itself for each run.
-OWN_KEYS = {"seed": "give the seeds of each trial as -s 0 1 2", "exp_name": "the sweep names its folders"}
+OWN_KEYS = {"seed": "give the seeds of each trial as -s 0,1,2", "exp_name": "the sweep names its folders"}
 
 
 @dataclass(frozen=True)

@@ -178,7 +178,7 @@ def _command(trainings: Sequence[Training], option: str, parallel: Sequence[str]
     if len(trainings) > 1:  # a seed alone is given its own folder, several the beginning of their folders
         name = name.removesuffix(f"_s{first.seed}")
         words += parallel
-    seeds = ["-s", *(str(training.seed) for training in trainings)]
+    seeds = ["-s", ",".join(str(training.seed) for training in trainings)]
     return shlex.join(["ding-lite", *words, *seeds, option, str(first.folder.with_name(name))])
 
 

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import ast
 import inspect
-import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
 
+import click
+
 import ding_lite
-from ding_lite.cli import build_parser
 from ding_lite.cli.list import LISTS, entries
+from ding_lite.cli.main import COMMANDS
+from ding_lite.cli.main import commands as command_group
 from ding_lite.config.schema import Key
 from ding_lite.tools.key_reference import POLICIES, defaults_of, keys_of_policies, rules, sentences
 
@@ -115,12 +117,13 @@ def as_markdown(text: str) -> str:
 
 def commands() -> str:
     """Returns the help of every command."""
-    os.environ["COLUMNS"] = "100"  # argparse wraps its help at the width of a terminal
-    parser = build_parser()
-    lines = ["```text", parser.format_help().rstrip(), "```"]
-    for action in parser._subparsers._group_actions if parser._subparsers else ():
-        for name, command in dict(action.choices or {}).items():
-            lines += ["", f"## ding-lite {name}", "", "```text", command.format_help().rstrip(), "```"]
+    program = click.Context(command_group, info_name="ding-lite", terminal_width=100)
+    lines = ["```text", command_group.get_help(program), "```"]
+    for name in COMMANDS:
+        command = command_group.get_command(program, name)
+        assert command is not None
+        text = command.get_help(click.Context(command, program, name, terminal_width=100))
+        lines += ["", f"## ding-lite {name}", "", "```text", text, "```"]
     return "\n".join(lines) + "\n"
 
 

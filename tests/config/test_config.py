@@ -1275,11 +1275,11 @@ def test_keys_of_a_dict_in_a_list_are_checked(key):
 
 def test_a_short_form_on_the_command_line_is_the_source_of_its_own_key_alone():
     user = {"env": {"env_id": "CartPole-v1"}}
-    config = compile_config(user, {"env.manager": "base", "env.manager.autoreset": "next_step"})
-    sources = {name: config.source[f"env.manager.{name}"] for name in ("type", "autoreset", "worker_num")}
-    assert sources == {"type": "command line", "autoreset": "command line", "worker_num": "default"}
-    with pytest.raises(ConfigError, match="env.manager='base' replaces env.manager.autoreset.*set it after"):
-        compile_config(user, {"env.manager.autoreset": "next_step", "env.manager": "base"})
+    config = compile_config(user, {"env.manager": "base", "env.manager.max_restarts": 5})
+    sources = {name: config.source[f"env.manager.{name}"] for name in ("type", "max_restarts", "worker_num")}
+    assert sources == {"type": "command line", "max_restarts": "command line", "worker_num": "default"}
+    with pytest.raises(ConfigError, match="env.manager='base' replaces env.manager.max_restarts"):
+        compile_config(user, {"env.manager.max_restarts": 5, "env.manager": "base"})
 
 
 def test_overrides_stay_as_they_are():

@@ -17,11 +17,11 @@ from small_worlds import (
     StuckEnv,
     scripted,
 )
-from worlds import digest, policy_for, vector_of
+from worlds import AUTORESET, digest, policy_for, vector_of
 
 from ding_lite.data.collector import Collector
 from ding_lite.data.samples import Recurrence
-from ding_lite.envs.in_process import AUTORESET, InProcessVectorEnv
+from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.make import vector_env_of
 from ding_lite.envs.native import NativeVectorEnv
 from ding_lite.envs.recorder import EpisodeRecorder
@@ -96,14 +96,13 @@ def marked_action(obs):
     return {"action": action, "log_prob": -torch.ones(len(obs))}
 
 
-@pytest.mark.daily(3)
-@pytest.mark.parametrize("autoreset", AUTORESET)
-@pytest.mark.parametrize(("num_envs", "num_workers"), [(2, 1), (5, 2), (4, 4)])
-def test_rollouts_of_two_halves_are_those_of_one_process(num_envs, num_workers, autoreset):
-    options = dict(num_workers=num_workers, double_buffer=True, autoreset=autoreset)
+@pytest.mark.daily(1)
+@pytest.mark.parametrize(("num_envs", "num_workers"), [(5, 2), (2, 1), (4, 4)])
+def test_rollouts_of_two_halves_are_those_of_one_process(num_envs, num_workers):
+    options = dict(num_workers=num_workers, double_buffer=True)
     with contextlib.closing(SubprocessVectorEnv(scripted, num_envs, **options)) as halves:
         found = []
-        for envs in (halves, InProcessVectorEnv(scripted, num_envs, autoreset=autoreset)):
+        for envs in (halves, InProcessVectorEnv(scripted, num_envs)):
             mode = policy_for(envs).collect_mode._replace(forward=marked_action)
             collector = Collector(envs, mode, 12 * num_envs)
             collector.collect()
@@ -213,11 +212,10 @@ def counted(envs, length):
     return policy_for(envs).collect_mode._replace(forward=forward, recurrence=recurrence, **plain)
 
 
-@pytest.mark.parametrize("autoreset", AUTORESET)
-@pytest.mark.parametrize("double_buffer", [False, True])
-def test_hidden_states_are_those_before_the_rows_of_runs_and_of_cut_episodes(autoreset, double_buffer):
-    if double_buffer:
-        options = dict(num_workers=1, double_buffer=True, autoreset=autoreset)
+@pytest.mark.parametrize("autoreset", [*AUTORESET, "halves"])
+def test_hidden_states_are_those_before_the_rows_of_runs_and_of_cut_episodes(autoreset):
+    if autoreset == "halves":
+        options = dict(num_workers=1, double_buffer=True)
         made = SubprocessVectorEnv(scripted, 4, **options)
     else:
         made = vector_of(lambda index: CountingEnv(SCRIPTS[index % 2]), 4, autoreset=autoreset)
@@ -252,10 +250,9 @@ def test_an_episode_that_is_lost_is_cut_at_its_last_known_observation():
 
 
 @pytest.mark.parametrize("model", [{}, {"rnn": "gru", "rnn_hidden_size": 4}])
-@pytest.mark.parametrize("autoreset", AUTORESET)
-def test_state_goes_on_exactly_where_it_was_saved(model, autoreset):
+def test_state_goes_on_exactly_where_it_was_saved(model):
     def fresh():
-        envs = vector_of(lambda index: SeededEnv(), 3, autoreset=autoreset)
+        envs = vector_of(lambda index: SeededEnv(), 3)
         policy = policy_for(envs, model=model)
         return Collector(envs, policy.collect_mode, 30), policy
 
@@ -340,19 +337,15 @@ def test_index_outside_of_its_range_is_refused_where_it_is_valued(end, shown, me
 def test_index_outside_of_its_range_is_refused_at_its_step_by_every_backend(backend):
     make = partial(Indexed, {"at": 7})
     if backend == "base":
-        envs = vector_of(lambda index: make(), 2, autoreset="next_step")
+        envs = vector_of(lambda index: make(), 2)
     elif backend == "subprocess":
-        options = dict(num_workers=1, autoreset="next_step")
-        envs = SubprocessVectorEnv(lambda index: EpisodeRecorder(make()), 2, **options)
+        envs = SubprocessVectorEnv(lambda index: EpisodeRecorder(make()), 2, num_workers=1)
     else:
         envs = NativeVectorEnv(gym.vector.SyncVectorEnv([make, make]))
     with contextlib.closing(envs):
         collector = Collector(envs, policy_for(envs).collect_mode, 40)
-        with pytest.raises(
-            EnvContractError, match=r"env 0 .*observation\['at'\] = 7.*Discrete\(3\)"
-        ) as error:
+        with pytest.raises(EnvContractError, match=r"env 0 .*\['at'\] = 7.*Discrete\(3\)"):
             collector.collect()
-    assert ("episode 0, step 3)" in str(error.value)) == (backend != "vector")
 
 
 def test_mask_that_leaves_no_action_is_refused_before_the_policy_acts_on_it():
@@ -361,13 +354,10 @@ def test_mask_that_leaves_no_action_is_refused_before_the_policy_acts_on_it():
 
 
 @pytest.mark.parametrize("stuck_after", [4, 5])
-@pytest.mark.parametrize("autoreset", [*AUTORESET, "native"])
+@pytest.mark.parametrize("autoreset", AUTORESET)
 def test_mask_of_an_episodes_last_observation_may_leave_no_action(autoreset, stuck_after):
     """No action follows it. Under NEXT_STEP it is observed, and the action is ignored."""
-    if autoreset == "native":
-        envs = NativeVectorEnv(gym.vector.SyncVectorEnv([partial(StuckEnv, stuck_after)] * 2))
-    else:
-        envs = vector_of(lambda index: StuckEnv(stuck_after), 2, autoreset=autoreset)
+    envs = vector_of(lambda index: StuckEnv(stuck_after), 2, autoreset=autoreset)
     collector = Collector(envs, policy_for(envs).collect_mode, 40)
     if stuck_after == 5:  # the length of its episodes
         assert collector.collect().valid.sum() == (34 if envs.has_fillers else 40)

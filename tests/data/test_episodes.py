@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 import torch
 from small_worlds import SCRIPTS, CountingEnv, HalveReward, LengthEnv, SeededEnv, StuckEnv
-from worlds import digest, policy_for, vector_of
+from worlds import AUTORESET, digest, policy_for, vector_of
 
 from ding_lite.config.compile import compile_config
 from ding_lite.data.episodes import Evaluator, means_of
 from ding_lite.data.modes import EvalMode
 from ding_lite.data.samples import Recurrence
-from ding_lite.envs.in_process import AUTORESET, InProcessVectorEnv
+from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.make import make_vector_env
 from ding_lite.envs.native import NativeVectorEnv
 from ding_lite.envs.recorder import EpisodeRecorder
@@ -103,14 +103,13 @@ def test_mask_that_leaves_no_action_is_refused_where_one_is_needed(autoreset):
         if played:
             assert evaluator.evaluate(0).lengths == (5,) * 4
             continue
-        message = r"env 0 \(seed \d+, episode 0, step 4\).*action_mask.*evaluation"
+        message = r"env 0 \(.*step 4\).*action_mask.*evaluation"
         with pytest.raises(EnvContractError, match=message):
             evaluator.evaluate(0)
 
 
-@pytest.mark.parametrize("autoreset", AUTORESET)
-def test_endless_episodes_are_cut_at_the_bound_and_reported_as_cut(autoreset):
-    cfg = section(kwargs={"length": 10**9}, max_eval_steps=7, manager={"autoreset": autoreset})
+def test_endless_episodes_are_cut_at_the_bound_and_reported_as_cut():
+    cfg = section(kwargs={"length": 10**9}, max_eval_steps=7)
     envs = make_vector_env(cfg, 3, seed=0, evaluate=True)
     result = Evaluator(envs, passive(), 6, 7).evaluate(0)
     assert result.lengths == (7,) * 6

@@ -11,9 +11,9 @@ import time
 
 import gymnasium as gym
 import numpy as np
+from ding_lite.envs.faulty import FaultyEnv
 from gymnasium import spaces
 
-from ding_lite.envs.faulty import FaultyEnv
 from ding_lite.envs.recorder import EpisodeRecorder
 
 

@@ -7,12 +7,12 @@ import sys
 import gymnasium as gym
 import numpy as np
 import pytest
+from ding_lite.envs.env_pool import EnvPoolVectorEnv
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from small_worlds import CountingEnv, LengthEnv, SeededEnv
 from worlds import copy_of, same_tree
 
 from ding_lite.config.compile import compile_config
-from ding_lite.envs.env_pool import EnvPoolVectorEnv
 from ding_lite.envs.make import make_env
 from ding_lite.envs.native import NativeVectorEnv
 from ding_lite.errors import CheckpointError, EnvContractError, EnvError

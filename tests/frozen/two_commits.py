@@ -58,7 +58,6 @@ CASES: dict[str, tuple[str, ...]] = {
         512,
         "policy.model.box_distribution=tanh_normal",
         "env.manager.type=base",
-        "env.manager.autoreset=same_step",
     ),
     "hybrid actions": _case("hybrid_ppo", 512),
     "masks": _case("masked_ppo", 512),

@@ -28,7 +28,7 @@ from ding_lite.rl.distributions import BOX_DISTRIBUTIONS, LocationScale, Normal,
 
 @pytest.fixture(autouse=True)
 def _tables_are_restored():
-    tables = [BOX_DISTRIBUTIONS, HEADS, ENCODER_REGISTRY._entries, MODEL_REGISTRY._entries]
+    tables = [BOX_DISTRIBUTIONS, HEADS, ENCODER_REGISTRY.entries, MODEL_REGISTRY.entries]
     before = [dict(table) for table in tables]
     yield
     for table, entries in zip(tables, before, strict=True):
@@ -161,7 +161,7 @@ def test_checkpoint_imports_the_module_of_a_box_distribution_only_if_it_is_trust
     for _ in pipeline:
         pass
     del sys.modules[own_module]
-    with pytest.raises(CheckpointError, match=f"module '{own_module}'.*not imported"):
+    with pytest.raises(CheckpointError, match=f"'{own_module}:Own'.*not imported"):
         load_policy(tmp_path / "run", checkpoint="last")
     with pytest.raises(CheckpointError, match=own_module):
         SerialPipeline.resume(tmp_path / "run", trust=["small_worlds"])

@@ -36,7 +36,7 @@ def wrong(method, result):
 @pytest.mark.parametrize(
     ("result", "what"),
     [
-        (lambda loss, metrics: loss, r"Wrong\.{} must return \(loss, dict of metrics\), got tensor"),
+        (lambda loss, metrics: loss, r"Wrong\.{} must return \(loss, dict of metrics\), got a Tensor"),
         (lambda loss, metrics: (loss.expand(3), metrics), r"Wrong\.{} must return 0-d tensors, .* as 'loss'"),
         (lambda loss, metrics: (loss, {"wide": torch.ones(2)}), r"Wrong\.{} .* as 'wide': take the mean"),
         (lambda loss, metrics: (loss, {"number": 1.5}), r"Wrong\.{} .* as 'number': use torch.tensor"),

@@ -14,7 +14,7 @@ from ding_lite.run.checkpoint import checkpoints_of, load_checkpoint
 ROUNDS = int(os.environ.get("DING_LITE_KILLS", "20"))  # a soak is DING_LITE_KILLS=500
 CONFIG = small_config(
     max_env_step=10**9,
-    env={"manager": {"type": "base", "autoreset": "next_step"}},
+    env={"manager": {"type": "base"}},
     policy={
         "normalize": {"obs": True, "reward": True},
         "learn": {"lr_schedule": "linear", "schedule_env_step": 10**5},

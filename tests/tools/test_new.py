@@ -7,8 +7,9 @@ from pathlib import Path
 import processes
 import pytest
 
-from ding_lite.cli import main, program
+from ding_lite.cli import main
 from ding_lite.cli import new as command
+from ding_lite.cli.main import HELP
 from ding_lite.errors import ConfigError
 from ding_lite.tools.new import KINDS, names_of, write_new
 
@@ -98,7 +99,7 @@ def test_name_of_the_template_is_free(tmp_path, kind):
     }
 
 
-@pytest.mark.parametrize("help_text", [program.EXAMPLES, command.EXAMPLES], ids=["ding-lite", "new"])
+@pytest.mark.parametrize("help_text", [HELP, command.run.help], ids=["ding-lite", "new"])
 def test_examples_of_the_help_write_their_files(tmp_path, monkeypatch, help_text):
     monkeypatch.chdir(tmp_path)
     lines = [line.strip().split("  ")[0] for line in help_text.splitlines()]
@@ -112,7 +113,7 @@ def test_examples_of_the_help_write_their_files(tmp_path, monkeypatch, help_text
 
 @pytest.mark.slow
 def test_examples_of_the_help_with_an_environment_of_ones_own_run(tmp_path):
-    lines = [line.strip().split("  ")[0] for line in program.EXAMPLES.splitlines()]
+    lines = [line.strip().split("  ")[0] for line in HELP.splitlines()]
     examples = [shlex.split(line) for line in lines if "my_env" in line]
     assert [arguments[1] for arguments in examples] == ["new", "check-env", "train"]
     for _, *arguments in examples:

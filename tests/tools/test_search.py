@@ -59,7 +59,7 @@ def test_all_faults_are_reported_at_once():
 
 def test_seed_is_not_searched_and_a_space_is_needed():
     with pytest.raises(
-        ConfigError, match="seed: cannot be searched: give the seeds of each trial as -s 0 1 2"
+        ConfigError, match="seed: cannot be searched: give the seeds of each trial as -s 0,1,2"
     ):
         search_space({"seed": "int(0, 3)"})
     with pytest.raises(ConfigError, match="no search space: give --search"):

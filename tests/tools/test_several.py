@@ -12,7 +12,7 @@ import pytest
 from worlds import small_config
 
 from ding_lite import compile_config
-from ding_lite.cli.program import parse
+from ding_lite.cli.main import commands as program
 from ding_lite.errors import ConfigError
 from ding_lite.run.checkpoint import save_checkpoint
 from ding_lite.run.folder import CsvFile
@@ -40,7 +40,7 @@ def ended(score, status="finished", seed=0):
 def test_seeds_that_have_not_begun_are_not_resumed(tmp_path):
     trainings = seed_trainings((0, 1), tmp_path / "c", ["train", "-c", "c.json"], 900)
     assert commands_to_continue(trainings) == [
-        f"ding-lite train -c c.json -s 0 1 --exp-name {tmp_path / 'c'}"
+        f"ding-lite train -c c.json -s 0,1 --exp-name {tmp_path / 'c'}"
     ]
 
 
@@ -200,7 +200,7 @@ def test_only_seeds_that_are_resumed_are_overridden(tmp_path):
         ["train", "a.b=1", "-s", "0", "--exp-name", str(tmp_path / "c_s0")],
         ["train", "a.b=1", "--override", "-s", "1", "--resume", str(tmp_path / "c_s1")],
     ]
-    words = f"ding-lite train a.b=1 --override -s 0 1 --resume {tmp_path / 'c'}"
+    words = f"ding-lite train a.b=1 --override -s 0,1 --resume {tmp_path / 'c'}"
     assert commands_to_continue(made) == [words]
     assert commands_to_continue(made[:1]) == [f"ding-lite train a.b=1 -s 0 --exp-name {tmp_path / 'c_s0'}"]
 
@@ -265,7 +265,7 @@ def test_last_evaluation_of_a_run_that_has_not_ended_stands_in_brackets():
         "2     not started        -          0        -  runs/x_s2\n"
         "(in brackets: the last evaluation of a seed that has not ended; no part of a mean)\n"
         "mean 475.2 over 1 of 3 seeds\n"
-        "try: ding-lite -s 0 1 2 --resume runs/x"
+        "try: ding-lite -s 0,1,2 --resume runs/x"
     )
     assert [run["last_evaluation"] for run in seeds_report([ended(475.25), stopped])["runs"]] == [
         475.25,
@@ -288,11 +288,11 @@ BEGIN = "ding-lite train -c c.json --max-env-step 900 a.b=1"
     ("options", "statuses", "commands"),
     [
         ([], ["finished", "failed"], []),
-        ([], ["interrupted", "finished"], [f"{BEGIN} --jobs 2 -s 0 1 --resume 'my runs/c'"]),
+        ([], ["interrupted", "finished"], [f"{BEGIN} --jobs 2 -s 0,1 --resume 'my runs/c'"]),
         (
             ["--override"],
             ["finished", "not started"],
-            [f"{BEGIN} --override --jobs 2 -s 0 1 --resume 'my runs/c'"],
+            [f"{BEGIN} --override --jobs 2 -s 0,1 --resume 'my runs/c'"],
         ),
         ([], ["ended by a hook", "finished"], []),
         (  # a seed alone has its own folder, and no --jobs
@@ -300,7 +300,7 @@ BEGIN = "ding-lite train -c c.json --max-env-step 900 a.b=1"
             ["interrupted", "not started", "not started"],
             [
                 f"{BEGIN} -s 0 --resume 'my runs/c_s0'",
-                f"{BEGIN} --init-from x --jobs 2 -s 1 2 --exp-name 'my runs/c'",
+                f"{BEGIN} --init-from x --jobs 2 -s 1,2 --exp-name 'my runs/c'",
             ],
         ),
     ],
@@ -316,7 +316,8 @@ def test_the_commands_continue_the_seeds_that_a_signal_has_ended(options, status
             training_of_seed.status = "interrupted"
     assert commands_to_continue(trainings, ["--jobs", "2"]) == commands
     for command in commands:
-        parse(shlex.split(command)[1:])
+        name, *arguments = shlex.split(command)[1:]
+        program.get_command(None, name).make_context(name, arguments)
 
 
 @pytest.mark.slow

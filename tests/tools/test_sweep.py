@@ -65,18 +65,20 @@ def result_of(folder):
     [
         (None, [], "no search space: give --search"),
         (None, ["--search", "policy.learn.learning_rat=log(1e-5,1e-2)"], "did you mean 'learning_rate'?"),
-        ({"search": {"policy.gamma": [0.9, 0.99]}}, [], "'discount_factor' exists at policy.collect"),
+        ({"search": {"policy.gamma": [0.9, 0.99]}}, [], "policy.collect.discount_factor"),
         ({"serach": {}}, [], "sweep: unknown key 'serach'; did you mean 'search'?"),
-        ({"seeds": [0, 0]}, [], "the seed 0 is given twice"),
-        ({"seeds": [0.5]}, [], "sweep.seeds: expected whole numbers"),
+        ({"seeds": [0, 0]}, [], "expected different numbers"),
+        ({"seeds": [0.5]}, [], "sweep.seeds: expected a whole number"),
         ({"trials": 0}, [], "sweep.trials: expected a number at least 1, got 0"),
         (None, ["--search", "seed=int(0,3)"], "seed: cannot be searched"),
         (None, ["--search", "num_threads=[1,2]"], "num_threads: expected uniform(a, b)"),
-        (None, ["--search", "num_threads=int(1,2)", "num_threads=1"], "num_threads is searched, and set"),
+        (
+            None,
+            ["--search", "num_threads=int(1,2)", "num_threads=1"],
+            "num_threads is set on the",
+        ),
         (None, ["--search", "num_threads=int(1,2)", "--resume"], "c_sweep is not the folder of a sweep"),
-        (None, ["--search", "num_threads=int(1,2)", "seed=choice(1,2)"], "needs its own --search"),
         (None, ["--search", "num_threads=loguniform(1,2)"], "did you mean 'log'?"),
-        (None, ["--resume", "."], "--resume takes no folder, got .: type the command that began the sweep"),
     ],
 )
 def test_misuse_is_refused_before_anything_starts(sweep, words, fault, tmp_path, monkeypatch, capsys):
@@ -390,9 +392,7 @@ def test_sweep_that_was_ended_continues_and_has_all_its_trials(name, tmp_path):
     output, _ = process.communicate(timeout=300)
     assert process.returncode == {"SIGKILL": -9, "SIGINT": 130}[name]
     if name == "SIGINT":
-        (line,) = [line for line in output.splitlines() if line.startswith("to continue   try: ")]
-        words = shlex.split(line.partition("try: ")[2])
-        assert words == ["ding-lite", *map(str, command), "--resume"]
+        assert "to continue: the same command with --resume" in output
     other = [LENGTH if word == LENGTH else word for word in command]
     other[other.index(LENGTH)] = "env.kwargs.length=int(1,31)"
     code, _, errors = run(*other, "--resume", cwd=tmp_path)

@@ -13,7 +13,7 @@ from random import Random
 import pytest
 
 from ding_lite import compile_config
-from ding_lite.cli import build_parser, main
+from ding_lite.cli import main
 from ding_lite.cli.profile import _verdict
 from ding_lite.config.compile import parse_overrides
 from ding_lite.envs.workers.cores import default_workers
@@ -525,8 +525,7 @@ def test_error_of_a_training_process_is_reported(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["--minutes", "0"], "--minutes: "),
-        (["--minutes", "nan"], "--minutes: "),
+        (["--minutes", "0"], "'--minutes'"),
         (["--iterations", "3"], "--iterations"),
     ],
 )
@@ -536,8 +535,7 @@ def test_faults_are_reported_with_exit_code_2(arguments, expected, capsys):
 
 
 def test_help_says_what_is_not_touched(capsys):
-    with pytest.raises(SystemExit):
-        build_parser().parse_args(["profile", "--help"])
+    main(["profile", "--help"])
     report = capsys.readouterr().out
     assert "policy.collect.n_sample" in report
     assert "--contestant" not in report

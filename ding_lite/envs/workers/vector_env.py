@@ -11,40 +11,95 @@ The transitions are bit for bit those of :class:`InProcessVectorEnv`, for any nu
   ``sys.path``, and ``make`` by cloudpickle.
 * Every wait has a deadline. A worker that dies, hangs or whose environment raises is replaced: the steps
   since the last call are lost, its open episodes end before them, and new episodes begin. Beyond
-  ``max_restarts`` the pool is closed with an error that names the worker's environments; every later call
-  raises an error.
+  ``max_restarts`` the failure is an error that names the worker's environments.
+* An exception during a call, such as KeyboardInterrupt, may leave answers unread. It therefore ends all
+  workers; the next ``reset`` or ``load_state_dict`` starts new ones.
 * Nothing is left behind. The memory has no name in any file system. The workers end with this process, also
   if it is killed. Worker processes need POSIX.
-* An exception during a call (KeyboardInterrupt) may leave answers unread. Their sequence numbers identify
-  them later, and they are dropped; ``reset`` or ``load_state_dict`` must be called next.
+
+Shapes: B environments, W workers, G environments in a group.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
 import pickle
+import time
+import weakref
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from multiprocessing.connection import wait
+from typing import Any, NamedTuple, Protocol
 
 import cloudpickle  # type: ignore[import-untyped]
 import gymnasium as gym
 import numpy as np
 
-from ding_lite.envs.bad_values import RAISE
-from ding_lite.envs.in_process import AUTORESET
-from ding_lite.envs.transition import Transition
-from ding_lite.envs.vector import ALL, Status, VectorEnv, check_same_spaces
-from ding_lite.envs.workers import messages
-from ding_lite.envs.workers.group import Group
-from ding_lite.envs.workers.launcher import Launcher, Worker
-from ding_lite.envs.workers.pool import Exchange, RestartBudget, WorkerPool, error_of
-from ding_lite.envs.workers.process import ProcessLauncher
-from ding_lite.errors import CheckpointError, EnvError
+from ding_lite import errors
+from ding_lite.envs.vector import ALL, NO_ENVS, RAISE, Episode, Transition, VectorEnv, check_same_spaces
+from ding_lite.envs.workers.process import KILL_SECONDS, Processes
+from ding_lite.envs.workers.shared import IDLE, ErrorReport, Job, SharedArrays, StepReply
+from ding_lite.errors import CheckpointError, DingLiteError, EnvError, EnvWorkerError
 from ding_lite.rl.seeding import integer_seed
-from ding_lite.trees import Tree, leading_size, map_tree
+from ding_lite.trees import Tree, leading_size, map_tree, same_layout, tree_leaves
 
-OF_EACH_ENV = ("pending_reset", "rewards")  # arrays (B,) of the state
+POLL_SECONDS = 0.5  # between looks for dead workers: a child of a dead worker may hold its socket open
+FAILURE_GRACE = 1.0  # seconds that environments have to close after a failure
+OF_EACH_ENV = "returns"  # the array (B,) of the state
+
+
+class Worker(Protocol):
+    """One worker, as its parent sees it: a :class:`~process.WorkerProcess` or a Ray actor."""
+
+    def fileno(self) -> int: ...
+    def send(self, request: bytes) -> None: ...
+    def recv(self) -> bytes: ...
+    def death(self, seconds: float = 0.0) -> str: ...
+    def hang_up(self) -> None: ...
+    def end(self, seconds: float = 0.0) -> None: ...
+
+
+class Starter(Protocol):
+    """Starts the workers of one vector: :class:`~process.Processes` or RayActors."""
+
+    unit: tuple[str, str]
+    advice: str
+
+    def default_workers(self, double_buffer: bool) -> int: ...
+    def busy_cores(self, num_workers: int) -> int: ...
+    def start(self, grace: float) -> Worker: ...
+    def share(self, spaces: tuple[gym.Space, gym.Space], num_envs: int, num_workers: int) -> SharedArrays: ...
+    def close(self) -> None: ...
+
+
+class Exchange(NamedTuple):
+    """Requests that were sent and not yet answered."""
+
+    workers: dict[int, Worker]
+    deadline: float
+    limit: str  # the deadline for messages, such as "within step_timeout=300 s"
+
+
+class Share(NamedTuple):
+    """The part of a group that one worker has."""
+
+    envs: slice  # of the worker's environments
+    rows: slice  # of the group
+    request: bytes  # to step them with the shared actions
+
+
+class Group(NamedTuple):
+    """Environments that step together: all, or every second row, so that workers have some of both halves."""
+
+    rows: slice
+    size: int  # G
+    shares: dict[int, Share]  # by number of the worker; workers without an environment of it are left out
+
+    def of(self, tree: Tree) -> Tree:
+        """Returns views of this group's rows of the arrays (B, ...) of a tree."""
+        return map_tree(lambda leaf: leaf[self.rows], tree)
 
 
 class SubprocessVectorEnv(VectorEnv):
@@ -55,21 +110,20 @@ class SubprocessVectorEnv(VectorEnv):
             must import the modules that register the names it looks up.
         num_envs: B.
         seed: of the run.
-        autoreset, on_bad_value: as in :class:`InProcessVectorEnv`.
         num_workers: W, at most B; by default one per core, or with ``double_buffer`` one per two cores.
         step_timeout, reset_timeout, start_timeout: seconds after which a worker counts as hung.
         close_timeout: seconds that all environments together have to close.
-        double_buffer: make two ``groups``: one half of the environments steps while the policy acts on the
-            other half.
         max_restarts, restart_window: workers that may be replaced within so many steps of the vector.
             Environments that cannot be made at the start, or break their contract, are an error at once.
-        launcher: starts the workers, only for this object; None: processes of this machine.
+        on_bad_value, index_offset: as in :class:`InProcessVectorEnv`.
+        double_buffer: make two ``groups``: one half of the environments steps while the policy acts on the
+            other half.
+        starter: starts the workers, only for this object; None: processes of this machine.
 
     Raises:
         EnvWorkerError: from any call, if a worker died, hung, or reported an exception of an environment, and
             the restarts are used up. Errors of the library's other kinds (such as ``EnvContractError``) keep
-            their kind. The pool is closed.
-        EnvError: if the pool is closed, or ``step`` is called before ``reset``.
+            their kind.
     """
 
     def __init__(
@@ -77,7 +131,6 @@ class SubprocessVectorEnv(VectorEnv):
         make: Callable[[int], gym.Env],
         num_envs: int,
         seed: int = 0,
-        autoreset: str = "same_step",
         *,
         num_workers: int | None = None,
         step_timeout: float = 300.0,
@@ -89,337 +142,517 @@ class SubprocessVectorEnv(VectorEnv):
         on_bad_value: str = RAISE,
         double_buffer: bool = False,
         index_offset: int = 0,
-        launcher: Launcher | None = None,
+        starter: Starter | None = None,
     ) -> None:
-        _check_arguments(num_envs, num_workers, autoreset)
         self.num_envs = num_envs
         self.seed = seed
         self.index_offset = index_offset
-        self.autoreset = autoreset
-        self.has_fillers = autoreset == "next_step"
         self.on_bad_value = on_bad_value
         self.step_timeout = step_timeout
         self.reset_timeout = reset_timeout
         self.start_timeout = start_timeout
         self.close_timeout = close_timeout
+        self.max_restarts, self.restart_window = max_restarts, restart_window
+        self.episode_returns = np.zeros(num_envs)
+        self.episode_lengths = np.zeros(num_envs, np.int64)
         double_buffer = double_buffer and num_envs > 1
-        launcher = launcher or ProcessLauncher()
-        num_workers = min(num_envs, num_workers or launcher.default_workers(double_buffer))
-        self.backend = f"{num_envs} environments in {num_workers} {launcher.unit[num_workers > 1]}"
-        if double_buffer:
-            # Every second row, so that each worker has environments of both groups.
-            self.groups = (slice(0, None, 2), slice(1, None, 2))
-            self.busy_cores = launcher.busy_cores(num_workers)
-            self.backend += ", one half stepping while the other is acted on"
-        self._stream: tuple[str | int, ...] = ()
-        self._shared: messages.SharedArrays | None = None
-        self._returned_steps = np.zeros(num_envs, np.int64)  # of the open episodes, that step() has returned
-        # Environments that were replaced with their worker since the last transition with their row.
-        self._lost = np.zeros(num_envs, bool)
+        self._starter = starter or Processes()
+        num_workers = min(num_envs, num_workers or self._starter.default_workers(double_buffer))
         bounds = [num_envs * k // num_workers for k in range(num_workers + 1)]
-        slices = [range(*pair) for pair in itertools.pairwise(bounds)]
-        self._whole = Group(ALL, slices)
-        self._groups = [Group(rows, slices) for rows in self.groups]
+        self._rows = [range(*pair) for pair in itertools.pairwise(bounds)]  # of each worker
+        self._whole = _group(ALL, self._rows)
+        self._groups = [self._whole]
+        self.backend = f"{num_envs} environments in {num_workers} {self._starter.unit[num_workers > 1]}"
+        if double_buffer:
+            self._groups = [_group(slice(first, None, 2), self._rows) for first in range(2)]
+            self.busy_cores = self._starter.busy_cores(num_workers)
+            self.backend += ", one half stepping while the other is acted on"
+        self.groups = tuple(group.rows for group in self._groups)
+        self._stream: tuple[str | int, ...] = ()
+        self._shared: SharedArrays | None = None
+        self._workers: list[Worker] = []  # none before the start, and after an exchange that was interrupted
+        self._failed: dict[int, EnvWorkerError] = {}  # of the workers to be replaced, by their numbers
+        self._lost = np.zeros(num_envs, bool)  # replaced with their worker since their last transition
         self._in_flight: deque[tuple[Group, Exchange]] = deque()  # steps that were sent and not received
-        # Pickled before any worker is started, because pickling ``make`` is what fails most often.
-        self._jobs = self._pickled_jobs(make, slices)
-        self._pool = WorkerPool(slices, close_timeout, self._locate, launcher, self.index_offset)
+        self._steps = 0  # of the vector
+        self._restart_steps: deque[int] = deque()  # of the restarts within the window
+        # Runs once: at close(), when this object is garbage-collected, or when the interpreter exits.
+        self._finalize = weakref.finalize(
+            self, _end_all, self._workers, close_timeout, self._starter, os.getpid()
+        )
         try:
-            self._shared = self._start()
-        except BaseException as error:
-            self._pool.fail(error)
+            # Pickled before any worker is started, because pickling ``make`` is what fails most often.
+            self._jobs = self._pickled_jobs(make)
+            self._start()
+        except BaseException:
+            self.close()
             raise
-        self._pool.budget = RestartBudget(max_restarts, restart_window)
 
-    def _pickled_jobs(self, make: Callable[[int], gym.Env], slices: Sequence[range]) -> dict[int, bytes]:
-        return {
-            number: messages.Job(
-                make=make,
-                number=number,
-                num_workers=len(slices),
-                rows=rows,
-                num_envs=self.num_envs,
-                index_offset=self.index_offset,
-                seed=self.seed,
-                autoreset=self.autoreset,
-                on_bad_value=self.on_bad_value,
-            ).dumps()
-            for number, rows in enumerate(slices)
-        }
-
-    def _start(self) -> messages.SharedArrays:
-        """Lets the workers make their environments, and shares the arrays with them."""
-        replies = self._pool.request(messages.START, self._jobs, self.start_timeout, "start_timeout")
-        self.obs_space, self.action_space = spaces = cloudpickle.loads(replies[0])
-        self._check_spaces(replies)
-        shared = self._pool.share(spaces, self.num_envs)
-        self._pool.attach(replies)
-        return shared
-
-    def _check_spaces(self, replies: Mapping[int, bytes]) -> None:
-        expected = self.obs_space, self.action_space
-        for number, reply in sorted(replies.items()):
-            env = self.index_offset + self._pool.workers[number].rows[0]
-            check_same_spaces(env, cloudpickle.loads(reply), self.index_offset, expected)
+    def _pickled_jobs(self, make: Callable[[int], gym.Env]) -> list[bytes]:
+        """Returns the first request to each worker."""
+        count, offset = len(self._rows), self.index_offset
+        try:
+            return [
+                cloudpickle.dumps(
+                    (
+                        "make",
+                        (Job(make, n, count, rows, self.num_envs, offset, self.seed, self.on_bad_value),),
+                    )
+                )
+                for n, rows in enumerate(self._rows)
+            ]
+        except Exception as error:
+            raise EnvError(
+                f"the function that makes the environments cannot be sent to a worker process: {error}. "
+                "Define it at the top of a module, with plain arguments, or set env.manager.type='base'"
+            ) from error
 
     # ---- the interface of every vector environment
 
-    @property
-    def episode_returns(self) -> np.ndarray:  # type: ignore[override]
-        return self._open().episode_return.copy()
-
-    @property
-    def episode_lengths(self) -> np.ndarray:  # type: ignore[override]
-        return self._open().length.copy()
-
     def reset(self, *stream: str | int) -> Tree:
-        shared = self._open()
+        self._start_if_ended()
         self._stream = stream
-        payloads = {
-            worker.number: pickle.dumps((stream, [0] * len(worker.rows))) for worker in self._pool.workers
-        }
-        replies = self._request(messages.RESET, payloads, self.reset_timeout, "reset_timeout")
-        self._count_bad_resets(replies)
-        return shared.obs
+        arguments = {n: (stream, [0] * len(rows)) for n, rows in enumerate(self._rows)}
+        self._count_bad_resets(
+            self._request("begin_episodes", arguments, self.reset_timeout, "reset_timeout")
+        )
+        return self._begun()
 
     def step(self, action: Tree) -> Transition:
-        self._begin_step(self._idle(), self._whole, action)
+        self._check_ready()
+        self._begin_step(self._whole, action)
         return self._end_step()
 
     def send(self, action: Tree, group: int = 0) -> None:
-        shared = self._between_steps()
-        if any(sent is self._groups[group] for sent, _ in self._in_flight):
-            raise self._already_sent(group)
-        self._begin_step(shared, self._groups[group], action)
+        self._check_ready()
+        self._begin_step(self._groups[group], action)
 
     def receive(self, group: int = 0) -> Transition:
-        self._between_steps()
-        if not self._in_flight or self._in_flight[0][0] is not self._groups[group]:
-            raise self._not_sent(group)
+        self._check_ready()
         return self._end_step()
 
-    def _begin_step(self, shared: messages.SharedArrays, group: Group, action: Tree) -> None:
-        requests = dict(group.requests(action, shared))
+    def _begin_step(self, group: Group, action: Tree) -> None:
+        requests = self._step_requests(group, action)
         lost = group.of(self._lost)
-        for worker, share in group.shares.items():
+        for number, share in group.shares.items():
             # A transition must report the loss before the new episodes are stepped.
             if lost[share.rows].any():
                 lost[share.rows] = True
-                del requests[worker]
-        self._pool.budget.step += group.has_first
-        self._status = Status.INTERRUPTED  # until the next lines have succeeded
-        exchange = self._pool.send(messages.STEP, requests, self.step_timeout, "step_timeout")
+                del requests[number]
+        self._steps += group is not self._groups[-1] or len(self._groups) == 1
+        with self._ending_on_error():
+            exchange = self._send(requests, self.step_timeout, "step_timeout")
         self._in_flight.append((group, exchange))
-        self._status = Status.READY
+
+    def _step_requests(self, group: Group, action: Tree) -> dict[int, bytes]:
+        """Returns the requests to step, by number of the worker, for actions (G, ...).
+
+        Actions with the layout of the shared arrays are written there; others travel in the requests, so that
+        environments get exactly the values and dtypes that they would get in this process.
+        """
+        shared = self._arrays
+        if shared.action is not None:
+            target = group.of(shared.action)
+            if same_layout(action, target):
+                map_tree(np.copyto, target, action)
+                return {number: share.request for number, share in group.shares.items()}
+        action = map_tree(np.asarray, action)
+        if {leaf.shape[:1] for leaf in tree_leaves(action)} != {(group.size,)}:
+            raise EnvError(f"step got {action!r:.100} for {group.size} environments")
+        return {
+            number: _request(
+                "step_shared", share.envs, map_tree(lambda leaf, rows=share.rows: leaf[rows], action)
+            )
+            for number, share in group.shares.items()
+        }
 
     def _end_step(self) -> Transition:
-        shared = self._open()
-        self._status = Status.INTERRUPTED
         group, exchange = self._in_flight.popleft()
-        replies = self._pool.answers(exchange)
-        self._replace_failed(self._begin_next_episodes)
-        transition, bad_values = group.transition(shared, replies, group.of(self._lost))
+        with self._ending_on_error():
+            replies = self._receive(exchange)
+            while self._failed:
+                self._replace()
+        transition = self._transition(group, replies)
         group.of(self._lost)[:] = False
-        self._count_bad_values(bad_values)
-        ended = transition.terminated | transition.truncated
-        group.of(self._returned_steps)[:] = np.where(ended, 0, group.of(shared.length))
-        self._status = Status.READY
+        self._note_progress(group.rows)
         return transition
 
-    def _count_bad_resets(self, replies: Mapping[int, bytes]) -> None:
-        """Counts the first observations that were not finite, from the answers to reset requests."""
-        for reply in filter(None, replies.values()):
-            self._count_bad_values(pickle.loads(reply))
+    def _transition(self, group: Group, replies: Mapping[int, StepReply | None]) -> Transition:
+        shared = self._arrays
+        final_obs: list[Tree] = []
+        final_env: list[np.ndarray] = []
+        episodes: list[Episode] = []
+        for number, share in group.shares.items():
+            if reply := replies.get(number):
+                first = share.rows.start
+                episodes += [episode._replace(env=episode.env + first) for episode in reply.episodes]
+                self._count_bad_values(reply.bad_values)
+                if reply.final_obs is not None:
+                    final_obs.append(reply.final_obs)
+                    final_env.append(reply.final_env + first)
+        transition = Transition(
+            obs=group.of(shared.obs),
+            reward=group.of(shared.reward).copy(),
+            terminated=group.of(shared.terminated).copy(),
+            truncated=group.of(shared.truncated).copy(),
+            valid=group.of(shared.valid).copy(),
+            final_obs=map_tree(lambda *leaves: np.concatenate(leaves), *final_obs) if final_obs else None,
+            final_env=np.concatenate(final_env) if final_env else NO_ENVS,
+            episodes=episodes,
+        )
+        lost = group.of(self._lost)
+        for array in transition[1:5]:
+            array[lost] = 0
+        return transition
 
     def describe(self, env: int) -> str:
         if self._shared is None:
-            return f"env {env}"
+            return f"env {self.index_offset + env}"
         episode, step = int(self._shared.episode[env]), int(self._shared.step[env])
         env += self.index_offset
         seed = integer_seed(self.seed, *self._stream, env, episode)
         return f"env {env} (seed {seed}, episode {episode}, step {step})"
 
     def state_dict(self) -> dict[str, Any]:
-        shared = self._idle()
-        payloads = {worker.number: b"" for worker in self._pool.workers}
-        replies = self._request(messages.STATE, payloads, self.reset_timeout, "reset_timeout")
-        parts = [pickle.loads(replies[worker.number]) for worker in self._pool.workers]
+        self._check_ready()
+        replies = self._request("state_dict", self._for_all(), self.reset_timeout, "reset_timeout")
+        parts = [part for _, part in sorted(replies.items())]
         return {
             "stream": list(self._stream),
-            **{name: np.concatenate([part[name] for part in parts]) for name in OF_EACH_ENV},
-            "obs": map_tree(np.copy, shared.obs),
+            "returns": np.concatenate([part["returns"] for part in parts]),
+            "obs": map_tree(np.copy, self._arrays.obs),
             "envs": [env for part in parts for env in part["envs"]],
             **({"lost": self._lost.copy()} if self._lost.any() else {}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> Tree:
-        shared = self._open()
         if len(state["envs"]) != self.num_envs:
             raise CheckpointError(
-                f"the state has {len(state['envs'])} environments, this run {self.num_envs}; open episodes "
-                "can only be restored into the same number of environments"
+                f"the checkpoint has {len(state['envs'])} environments, this run {self.num_envs}"
             )
+        self._start_if_ended()
         self._stream = tuple(state["stream"])
-        payloads = {}
-        for worker in self._pool.workers:
-            rows = worker.slice
-            part = {
-                "stream": self._stream,
-                **{name: np.asarray(state[name])[rows] for name in OF_EACH_ENV if name in state},
-                "obs": map_tree(lambda leaf, rows=rows: np.asarray(leaf)[rows], state["obs"]),
-                "envs": list(state["envs"])[rows],
-            }
-            payloads[worker.number] = pickle.dumps(part, pickle.HIGHEST_PROTOCOL)
+        arguments = {}
+        for number, rows in enumerate(self._rows):
+            part = slice(rows.start, rows.stop)
+            arguments[number] = (
+                {
+                    "stream": self._stream,
+                    "returns": np.asarray(state["returns"])[part],
+                    "obs": map_tree(lambda leaf, part=part: np.asarray(leaf)[part], state["obs"]),
+                    "envs": list(state["envs"])[part],
+                },
+            )
         # Each worker plays every action of its open episodes again, one environment after the other.
         records = [env["actions"] for env in state["envs"] if env["actions"] is not None]
         num_actions = sum(leading_size(actions) for actions in records)
         timeout = self.num_envs * self.reset_timeout + num_actions * self.step_timeout
-        self._request(messages.LOAD, payloads, timeout, "envs * reset_timeout + actions * step_timeout")
+        self._request("restore", arguments, timeout, "envs * reset_timeout + actions * step_timeout")
+        obs = self._begun()
         self._lost[:] = state.get("lost", False)
-        self._returned_steps[np.asarray(state["pending_reset"])] = 0  # an episode that has ended is not open
-        return shared.obs
+        return obs
 
     def _call(self, name: str, args: Sequence[Any]) -> list[Any]:
-        self._open()
-        if self._in_flight:
-            raise self._cannot_step()
-
-        def request(workers: Sequence[int]) -> dict[int, bytes]:
-            payloads = dict.fromkeys(workers, pickle.dumps((name, args)))
-            return self._pool.request(messages.CALL, payloads, self.reset_timeout, "reset_timeout")
-
-        replies = request([worker.number for worker in self._pool.workers])
-
-        def repeat(new: Sequence[int]) -> None:
-            if self._status is not Status.NOT_RESET:
-                new = self._begin_next_episodes(new)
-            replies.update(request(new))
-
-        self._replace_failed(repeat)
+        self._start_if_ended()
+        arguments = self._for_all(name, args)
+        replies = self._request("call_method", arguments, self.reset_timeout, "reset_timeout")
         results: list[Any] = []
         for _, reply in sorted(replies.items()):
-            answer = cloudpickle.loads(reply)
-            if isinstance(answer, messages.ErrorReport):
-                raise error_of(answer)
-            results += answer
+            if isinstance(reply, ErrorReport):
+                raise _error_of(reply)
+            results += reply
         return results
 
     def close(self) -> None:
-        self._shared = None
-        self._pool.close()
+        self._is_ready, self._shared = False, None
+        self._finalize()
 
-    def _open(self) -> messages.SharedArrays:
-        """Returns the shared arrays; raises an EnvError if the pool is closed."""
-        if self._pool.close_reason is not None or self._shared is None:
-            self._shared = None  # frees the memory
-            raise EnvError(self._pool.close_reason)
+    # ---- the parts of the interface
+
+    @property
+    def _arrays(self) -> SharedArrays:
+        assert self._shared is not None
         return self._shared
 
-    def _idle(self) -> messages.SharedArrays:
-        """Returns the shared arrays; raises an EnvError unless all environments can be stepped now."""
-        shared = self._open()
-        if self._status is not Status.READY or self._in_flight:
-            raise self._cannot_step()
-        return shared
+    def _begun(self) -> Tree:
+        """Returns the current observations after all environments have begun or restored their episodes."""
+        self._lost[:] = False
+        self._note_progress(ALL)
+        self._is_ready = True
+        return self._arrays.obs
 
-    def _between_steps(self) -> messages.SharedArrays:
-        """Returns the shared arrays; raises an EnvError unless a group can be sent or received now."""
-        shared = self._open()
-        whole_in_flight = bool(self._in_flight) and self._in_flight[0][0] is self._whole
-        if self._status is not Status.READY or whole_in_flight:
-            raise self._cannot_step()
-        return shared
+    def _note_progress(self, rows: slice) -> None:
+        self.episode_returns[rows] = self._arrays.episode_return[rows]
+        self.episode_lengths[rows] = self._arrays.step[rows]
+
+    def _count_bad_resets(self, replies: Mapping[int, list[str]]) -> None:
+        for messages in replies.values():
+            self._count_bad_values(messages)
+
+    def _for_all(self, *arguments: Any) -> dict[int, tuple[Any, ...]]:
+        """Returns the same arguments for each worker."""
+        return dict.fromkeys(range(len(self._rows)), arguments)
+
+    # ---- workers: start, exchange, replacement
+
+    def _start_if_ended(self) -> None:
+        """Makes all workers idle: discards steps that were sent, or starts workers anew after a failure."""
+        if not self._finalize.alive:
+            raise EnvError("these environments have been closed; make them anew")
+        if not self._workers:
+            self._start()
+        while self._in_flight:
+            self._end_step()
+
+    def _start(self) -> None:
+        with self._ending_on_error():
+            for _ in self._rows:  # does not wait: all workers start at the same time
+                self._workers.append(self._starter.start(self.close_timeout))
+            self._prepare(range(len(self._rows)))
+            while self._failed:
+                self._replace()
+
+    def _prepare(self, numbers: Sequence[int]) -> None:
+        """Lets new workers make their environments, attaches them to the memory, and repeats calls."""
+        jobs = {number: self._jobs[number] for number in numbers}
+        replies = self._receive(self._send(jobs, self.start_timeout, "start_timeout"))
+        if self._shared is None:
+            self.obs_space, self.action_space = spaces = replies[0]
+            self._check_spaces(replies)
+            self._shared = self._starter.share(spaces, self.num_envs, len(self._rows))
+        self._check_spaces(replies)
+        requests = [("attach", ()), *(("call_method", call) for call in self.calls.items())]
+        for method, arguments in requests:
+            request = dict.fromkeys(numbers, _request(method, *arguments))
+            for reply in self._receive(self._send(request, self.reset_timeout, "reset_timeout")).values():
+                if isinstance(reply, ErrorReport):
+                    raise _error_of(reply)
+
+    def _check_spaces(self, replies: Mapping[int, tuple[gym.Space, gym.Space]]) -> None:
+        expected = self.obs_space, self.action_space
+        for number, spaces in sorted(replies.items()):
+            env = self.index_offset + self._rows[number][0]
+            check_same_spaces(env, spaces, self.index_offset, expected)
 
     def _request(
-        self, kind: int, payloads: Mapping[int, bytes], timeout: float, setting: str
-    ) -> dict[int, bytes]:
-        """Sends a request to all workers and returns their answers; replaces the workers that fail."""
-        if kind != messages.STATE:  # a state request changes nothing, so an interrupt does no harm
-            self._status = Status.INTERRUPTED
-            self._in_flight.clear()
-        replies = self._pool.request(kind, payloads, timeout, setting)
+        self, method: str, arguments: Mapping[int, tuple[Any, ...]], timeout: float, setting: str
+    ) -> dict[int, Any]:
+        """Lets all workers call a method and returns their results; replaces the workers that fail.
 
-        def repeat(new: Sequence[int]) -> None:
-            """Brings new workers to the point where the failed ones would be."""
-            if kind != messages.LOAD:  # the payload of LOAD says which episodes to begin
-                new = self._begin_next_episodes(new)
-            if kind != messages.RESET:
-                again = {number: payloads[number] for number in new}
-                replies.update(self._pool.request(kind, again, timeout, setting))
-
-        self._replace_failed(repeat)
-        if kind != messages.STATE:
-            self._lost[:] = False
-            self._returned_steps[:] = self._open().length
-        self._status = Status.READY
+        New workers have begun new episodes. They get the request again, except for ``begin_episodes``.
+        """
+        requests = {number: _request(method, *given) for number, given in arguments.items()}
+        replies: dict[int, Any] = {}
+        with self._ending_on_error():
+            while requests:
+                replies |= self._receive(self._send(requests, timeout, setting))
+                new: set[int] = set()
+                while self._failed:
+                    new |= self._failed.keys()
+                    self._replace()
+                requests = {n: requests[n] for n in new if n in requests and method != "begin_episodes"}
         return replies
 
-    def _replace_failed(self, prepare: Callable[[Sequence[int]], object]) -> None:
-        """Replaces the workers that failed until ``prepare(new_numbers)`` succeeds in all new workers."""
-        try:
-            while self._pool.failed:
-                prepare(self._replace())
-        except BaseException as error:  # a new worker may not have received its job yet
-            self._pool.fail(error)
-            raise
+    def _send(self, requests: Mapping[int, bytes], timeout: float, setting: str) -> Exchange:
+        """Sends requests, by number of the worker; workers that have failed are left out."""
+        workers = {}
+        for number in requests.keys() - self._failed.keys():
+            worker = self._workers[number]
+            try:
+                worker.send(requests[number])
+                workers[number] = worker
+            except OSError:
+                self._lose_dead(number)
+        return Exchange(workers, time.monotonic() + timeout, f"within {setting}={timeout:g} s")
 
-    def _replace(self) -> list[int]:
-        """Replaces the workers that failed, and returns the numbers of the new workers that started."""
-        shared = self._open()
-        failed = self._pool.replace()
+    def _receive(self, exchange: Exchange) -> dict[int, Any]:
+        """Waits for the answers to requests and returns their results; lists workers that fail as failed.
+
+        Raises:
+            EnvWorkerError: if a worker failed and no restart is left.
+            DingLiteError: if a worker reports an error that a new worker would meet again.
+        """
+        replies: dict[int, Any] = {}
+        # Workers that have failed or were replaced since the request will not answer it.
+        waiting: dict[Any, int] = {
+            worker: number
+            for number, worker in exchange.workers.items()
+            if worker is self._workers[number] and number not in self._failed
+        }
+        # The parent may begin to wait after the deadline: answers that are there already count.
+        deadline = max(exchange.deadline, time.monotonic() + POLL_SECONDS)
+        while waiting:
+            ready: list[Any] = wait(list(waiting), min(POLL_SECONDS, max(0.0, deadline - time.monotonic())))
+            for worker in ready:
+                number = waiting.pop(worker)
+                try:
+                    succeeded, reply = pickle.loads(worker.recv())
+                except (EOFError, OSError):
+                    self._lose_dead(number)
+                    continue
+                if succeeded:
+                    replies[number] = reply
+                else:
+                    self._lose(number, self._failure_of(number, reply))
+            if not ready:
+                is_late = time.monotonic() >= deadline
+                for worker, number in list(waiting.items()):
+                    if worker.death():
+                        self._lose_dead(number)
+                    elif is_late:
+                        worker.end()  # first, so that it no longer writes to the shared memory
+                        what = f"did not answer {exchange.limit}"
+                        self._lose(number, self._failure(number, what, f". Killed; {self._starter.advice}"))
+                    else:
+                        continue
+                    del waiting[worker]
+        return replies
+
+    def _name(self, number: int) -> str:
+        first, last = (self.index_offset + self._rows[number][k] for k in (0, -1))
+        return f"worker {number} ({f'env {first}' if first == last else f'envs {first}-{last}'})"
+
+    def _failure(self, number: int, what: str, advice: str = "") -> EnvWorkerError:
+        """Returns the error that a worker died or is late, with the environment that it was calling."""
+        busy = IDLE if self._shared is None else int(self._shared.busy[number])
+        where = "" if busy == IDLE else f", in {self.describe(busy)}"
+        if self._shared is None:
+            where = ", in the making of its environments"
+        return EnvWorkerError(
+            f"{self._name(number)} {what}{where}{advice}", number, tuple(self._rows[number])
+        )
+
+    def _failure_of(self, number: int, report: ErrorReport) -> EnvWorkerError:
+        """Returns the failure that a worker reports.
+
+        Raises:
+            DingLiteError: if the error is of another kind, because a new worker would meet it again.
+        """
+        kind = getattr(errors, report.kind, None)
+        if kind is not None and not issubclass(EnvWorkerError, kind):
+            raise _error_of(report)
+        rows = tuple(self._rows[number]) if report.busy == IDLE else (report.busy,)
+        message = report.message if kind else f"{self._name(number)}: {report.message}"
+        failure = EnvWorkerError(message, number, rows, report.traceback)
+        failure.__cause__ = WorkerTraceback(report.traceback)
+        return failure
+
+    def _lose_dead(self, number: int) -> None:
+        death = self._workers[number].death(KILL_SECONDS) or "closed its connection"
+        self._lose(number, self._failure(number, death))
+
+    def _lose(self, number: int, failure: EnvWorkerError) -> None:
+        """Marks a worker as failed; raises its failure if no restart is left.
+
+        Restarts are counted by steps, not by seconds: an environment that hangs until the deadline each time
+        would never use up a budget per hour.
+        """
+        while self._restart_steps and self._restart_steps[0] <= self._steps - self.restart_window:
+            self._restart_steps.popleft()
+        if self._shared is None:
+            raise failure
+        if len(self._restart_steps) >= self.max_restarts:
+            if self.max_restarts:
+                failure.args = (
+                    f"{failure}. It is not replaced: {self.max_restarts} were replaced within the last "
+                    f"{self.restart_window:,} steps, as many as env.manager.max_restarts and restart_window "
+                    "allow",
+                )
+            raise failure
+        self._restart_steps.append(self._steps)
+        self._failed[number] = failure
+
+    def _replace(self) -> None:
+        """Replaces the workers that failed, and begins the episodes after the open ones.
+
+        New workers that fail, too, are listed as failed again.
+        """
+        shared = self._arrays
+        failed, self._failed = self._failed, {}
         for number, failure in failed.items():
-            worker = self._pool.workers[number]
-            rows = worker.slice
-            cut = int(self._returned_steps[rows].sum())
-            shared.length[rows] = 0
-            shared.episode_return[rows] = 0
-            shared.busy[number] = messages.IDLE
-            self._returned_steps[rows] = 0
+            self._workers[number].end(min(FAILURE_GRACE, self.close_timeout))
+            self._workers[number] = self._starter.start(self.close_timeout)
+            rows = slice(self._rows[number].start, self._rows[number].stop)
+            cut = int(self.episode_lengths[rows].sum())
+            for array in (self.episode_lengths, self.episode_returns, shared.step, shared.episode_return):
+                array[rows] = 0
+            shared.busy[number] = IDLE
             self._lost[rows] = True
             self.restarts += 1
             self.cut_steps += cut
-            budget = self._pool.budget
             self.say(
-                f"{failure}. {worker.name} is replaced, and its open episodes are cut ({cut} steps). "
-                f"{budget.left} of {budget.max_restarts} restarts left"
+                f"{failure}. {self._name(number)} is replaced, and its open episodes are cut ({cut} steps). "
+                f"{self.max_restarts - len(self._restart_steps)} of {self.max_restarts} restarts left"
             )
             if failure.remote_traceback:
                 self.explain(failure.remote_traceback)
-        jobs = {number: self._jobs[number] for number in failed}
-        replies = self._pool.request(messages.START, jobs, self.start_timeout, "start_timeout")
-        self._check_spaces(replies)
-        self._pool.attach(replies)
-        for call in self.calls.items():
-            started = [number for number in replies if number not in self._pool.failed]
-            payloads = dict.fromkeys(started, pickle.dumps(call))
-            self._pool.request(messages.REPEAT_CALL, payloads, self.reset_timeout, "reset_timeout")
-        return [number for number in replies if number not in self._pool.failed]
-
-    def _begin_next_episodes(self, numbers: Sequence[int]) -> list[int]:
-        """Begins the episodes after the open ones in these workers, because the open ones may have failed.
-
-        Returns:
-            The numbers of the workers that succeeded.
-        """
-        payloads = {}
-        for number in numbers:
-            episodes = self._open().episode[self._pool.workers[number].slice]
+        self._prepare(list(failed))
+        requests = {}
+        for number in failed:
+            episodes = shared.episode[self._rows[number].start : self._rows[number].stop]
             episodes += 1  # also here, because a worker that fails at once has not written the new numbers
-            payloads[number] = pickle.dumps((self._stream, episodes.tolist()))
-        replies = self._pool.request(messages.RESET, payloads, self.reset_timeout, "reset_timeout")
-        self._count_bad_resets(replies)
-        return list(replies)
+            requests[number] = _request("begin_episodes", self._stream, episodes.tolist())
+        self._count_bad_resets(self._receive(self._send(requests, self.reset_timeout, "reset_timeout")))
 
-    def _locate(self, worker: Worker) -> str:
-        """Describes the environment that a worker is calling, for messages; "" if it calls none."""
-        if self._shared is None or not worker.attached:
-            return "the making of its environments"
-        env = int(self._shared.busy[worker.number])
-        return "" if env == messages.IDLE else self.describe(env)
+    @contextlib.contextmanager
+    def _ending_on_error(self) -> Iterator[None]:
+        """Ends all workers if an exception interrupts an exchange, because answers may be unread."""
+        try:
+            yield
+        except BaseException:
+            self._is_ready = False
+            self._in_flight.clear()
+            self._failed.clear()
+            _end_workers(self._workers, min(FAILURE_GRACE, self.close_timeout))
+            raise
 
 
-def _check_arguments(num_envs: int, num_workers: int | None, autoreset: str) -> None:
-    if autoreset not in AUTORESET:
-        raise ValueError(f"autoreset is one of {', '.join(AUTORESET)}, got {autoreset!r}")
-    if num_envs < 1 or (num_workers is not None and num_workers < 1):
-        raise ValueError(f"expected at least 1 environment and worker, got {num_envs} and {num_workers}")
+def _group(rows: slice, workers: Sequence[range]) -> Group:
+    """Returns the group of these rows of the vector, of which each worker has some."""
+    numbers = range(workers[-1].stop)[rows]
+    shares = {}
+    for worker, worker_rows in enumerate(workers):
+        envs = slice((numbers.start - worker_rows.start) % numbers.step, None, numbers.step)
+        if count := len(worker_rows[envs]):
+            first = numbers.index(worker_rows[envs][0])
+            request = _request("step_shared", envs, None)
+            shares[worker] = Share(envs, slice(first, first + count), request)
+    return Group(rows, len(numbers), shares)
+
+
+def _request(method: str, *arguments: Any) -> bytes:
+    return pickle.dumps((method, arguments), pickle.HIGHEST_PROTOCOL)
+
+
+def _end_workers(workers: list[Worker], grace: float) -> None:
+    """Ends all workers in bounded time: their environments together have ``grace`` seconds to close."""
+    deadline = time.monotonic() + grace
+    try:
+        for worker in workers:
+            worker.hang_up()
+        for worker in workers:
+            worker.end(max(0.0, deadline - time.monotonic()))
+    finally:
+        for worker in workers:
+            worker.end()
+        workers.clear()
+
+
+def _end_all(workers: list[Worker], grace: float, starter: Starter, owner: int) -> None:
+    if os.getpid() == owner:  # a fork inherits this function, but must not end the workers
+        _end_workers(workers, grace)
+        starter.close()
+
+
+def _error_of(report: ErrorReport) -> DingLiteError:
+    """Returns the error in a report: of the same kind if the library defines it, else an EnvError."""
+    error: DingLiteError = getattr(errors, report.kind, EnvError)(report.message)
+    error.__cause__ = WorkerTraceback(report.traceback)
+    return error
+
+
+class WorkerTraceback(Exception):
+    """The cause of an error that a worker reported: the worker's own traceback, as text."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"

@@ -14,10 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ding_lite.envs.in_process import AUTORESET
 from ding_lite.envs.make import make_vector_env
-from ding_lite.envs.transition import Transition
-from ding_lite.envs.vector import VectorEnv
+from ding_lite.envs.vector import Transition, VectorEnv
 from ding_lite.errors import DingLiteError
 from ding_lite.rl.seeding import integer_seed, numpy_generator
 from ding_lite.tools.env_check.finding import FAIL, OK, WARN, Finding
@@ -26,6 +24,7 @@ from ding_lite.tools.env_check.trees import draw_legal, first_difference, row_of
 from ding_lite.trees import Tree
 
 STREAM = "check"
+AUTORESET = ("same_step",)
 NUM_ENVS = 4
 WORKERS = 2
 BACKENDS = (
@@ -232,7 +231,7 @@ def _one_backend(
     env_cfg: Mapping[str, Any], seed: int, rows: list[list[Row]], kind: str, mode: str, deterministic: bool
 ) -> Finding:
     name = f"{kind} {mode}"
-    keys = {"type": kind, "autoreset": mode, "worker_num": WORKERS, "max_restarts": 0}
+    keys = {"type": kind, "worker_num": WORKERS, "max_restarts": 0}
     manager = {**env_cfg["manager"], **keys}
     try:
         with warnings.catch_warnings():

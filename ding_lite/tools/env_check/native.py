@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode
 
 from ding_lite.envs.make import make_vector_env, native_entry_point
 from ding_lite.envs.native import NativeVectorEnv
-from ding_lite.envs.transition import Transition
+from ding_lite.envs.vector import Transition
 from ding_lite.errors import DingLiteError
 from ding_lite.rl.seeding import numpy_generator
 from ding_lite.tools.env_check.backends import NUM_ENVS, STREAM

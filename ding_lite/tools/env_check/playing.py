@@ -16,8 +16,8 @@ import gymnasium as gym
 import numpy as np
 
 from ding_lite.envs.make import make_env
-from ding_lite.envs.recorder import EpisodeRecorder, reset_fault, signature_fault, step_fault
-from ding_lite.errors import FOREIGN, EnvError, error_text
+from ding_lite.envs.recorder import OLD_API, EpisodeRecorder, check_reset, check_step
+from ding_lite.errors import FOREIGN, EnvContractError, EnvError, error_text
 from ding_lite.rl.seeding import integer_seed, numpy_generator
 from ding_lite.tools.env_check.finding import FAIL, Fault, Finding
 from ding_lite.tools.env_check.trees import draw_legal, value_leaves
@@ -79,11 +79,12 @@ def reset_env(env: gym.Env, seed: int, where: str = "") -> tuple[Any, Mapping[st
         raise _fault("reset", (f"reset(seed={seed}) {error}", MORE_TIME), where) from error
     except FOREIGN as error:
         text = f"reset(seed={seed}) raised {error_text(error)}"
-        old_api = signature_fault(error) if isinstance(error, TypeError) else None
-        raise _fault("reset", (text, old_api[1] if old_api else _correct(env)), where) from error
-    fault = reset_fault(result)
-    if fault:
-        raise _fault("reset", fault, where)
+        is_old = isinstance(error, TypeError) and "unexpected keyword argument" in str(error)
+        raise _fault("reset", (text, OLD_API if is_old else _correct(env)), where) from error
+    try:
+        check_reset(result)
+    except EnvContractError as error:
+        raise _fault("reset", (str(error), _correct(env)), where) from error
     return result
 
 
@@ -100,10 +101,11 @@ def step_env(env: gym.Env, action: Any, where: str = "") -> tuple[Any, Any, Any,
     except FOREIGN as error:
         text = f"step({action!r:.80}) raised {error_text(error)}"
         raise _fault("step", (text, _correct(env)), where) from error
-    fault = step_fault(result)
-    if fault:
+    try:
+        check_step(result)
+    except EnvContractError as error:
         is_info = isinstance(result, (tuple, list)) and len(result) == 5
-        raise _fault("step", fault, where, result if is_info else ())
+        raise _fault("step", (str(error), _correct(env)), where, result if is_info else ()) from error
     return result
 
 

@@ -20,6 +20,7 @@ import broken_worlds
 import faulty_worlds as worlds
 import numpy as np
 import pytest
+from ding_lite.envs.workers.messages import HEADER, Channel
 from gymnasium.vector import SyncVectorEnv
 from leaks import alive, no_leaks  # noqa: F401 (a fixture)
 from same_transitions import assert_same, assert_same_rows, assert_same_transition, batches
@@ -27,7 +28,6 @@ from same_transitions import assert_same, assert_same_rows, assert_same_transiti
 from ding_lite.envs.in_process import AUTORESET, InProcessVectorEnv
 from ding_lite.envs.native import NativeVectorEnv
 from ding_lite.envs.recorder import EpisodeRecorder
-from ding_lite.envs.workers.messages import HEADER, Channel
 from ding_lite.envs.workers.vector_env import SubprocessVectorEnv
 from ding_lite.errors import CheckpointError, EnvContractError, EnvError, EnvWorkerError
 from ding_lite.trees import map_tree

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 import time
 from dataclasses import replace
 
@@ -12,7 +10,6 @@ from small_worlds import SeededEnv
 from worlds import digest
 
 from ding_lite import Hook, SerialPipeline, compile_config
-from ding_lite.cli import build_parser, main
 from ding_lite.config.compile import find_config, read_config
 from ding_lite.fast.acting import RAW
 from ding_lite.policies.ppo import PPOPolicy
@@ -25,8 +22,6 @@ from ding_lite.tools.profile import (
     group_title,
     profile,
 )
-
-SMALL = ("--env", "CartPole-v1", "policy.collect.n_sample=128", "env.collector_env_num=4")
 
 
 class SlowEnv(SeededEnv):
@@ -233,61 +228,8 @@ def test_every_group_has_advice():
     assert set(ADVICE) == set(PHASES.values()) - {"other"}
 
 
-# ------------------------------------------------------------------ the command
-
-
-def test_table_and_verdict(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    assert main(["profile", *SMALL, "--iterations", "2"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert re.fullmatch(r"CartPole-v1_ppo on cpu: 2 iterations, 2\d\d env steps", lines[0])
-    assert [line.split()[0] for line in lines[3:15]] == list(PHASES)
-    assert any(line.endswith("env steps/s") for line in lines)
-    assert any(line.startswith("The largest share of the time, ") for line in lines)
-    assert lines[-1].startswith("  ")
-    assert "; " in lines[-1]
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize(
     ("group", "words"), [("env", "env"), ("updates", "updates (minibatches, gradient, optimiser)")]
 )
 def test_the_largest_is_named_as_in_the_table(group, words):
     assert group_title(group) == words
-
-
-@pytest.mark.slow
-def test_json_is_alone_on_stdout(tmp_path, monkeypatch, capfd):
-    monkeypatch.chdir(tmp_path)
-    assert main(["profile", *SMALL, "--iterations", "2", "--json"]) == 0
-    report = json.loads(capfd.readouterr().out)
-    assert list(report["phases"]) == list(PHASES)
-    assert sum(row["ms"] for row in report["phases"].values()) == pytest.approx(
-        report["iteration_ms"], rel=0.1
-    )
-    assert report["largest"] in ADVICE
-    assert all(set(row) == {"now", "hint"} for row in report["try"].values())
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        ([*SMALL, "--minutes", "2"], "--minutes"),
-        ([], "-c FILE or NAME"),
-        (["-c", "no_such"], "no_such"),
-    ],
-)
-def test_faults_are_reported_with_exit_code_2(arguments, expected, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert main(["profile", *arguments]) == 2
-    assert expected in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_help_teaches_the_phases(capsys):
-    with pytest.raises(SystemExit):
-        build_parser().parse_args(["profile", "--help"])
-    text = capsys.readouterr().out
-    assert all(phase in text for phase in PHASES)

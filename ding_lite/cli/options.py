@@ -1,0 +1,468 @@
+"""What commands share: their class, options as decorators, the config that options name, tables."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import dataclasses
+import functools
+import gc
+import importlib
+import inspect
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from ding_lite.errors import FOREIGN, ConfigError, DingLiteError, error_text, is_of_user
+from ding_lite.run.signals import EXIT_CODES
+
+if TYPE_CHECKING:
+    from ding_lite.config.compile import Config
+    from ding_lite.tools.several import Crew
+
+Decorator = Callable[[Callable[..., Any]], Any]
+USER_CODE = 2  # exit code for an exception of the user's own classes
+
+
+class Option(click.Option):
+    """An option under a title of the help.
+
+    Args:
+        group: the title, with an example.
+    """
+
+    def __init__(self, *args: Any, group: str = "Options", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.group = group
+
+
+option: Callable[..., Decorator] = functools.partial(click.option, cls=Option)
+
+
+class Command(click.Command):
+    """A command whose errors are one paragraph, and whose help has its options in groups.
+
+    Args:
+        preload: module that is imported without garbage collection.
+    """
+
+    def __init__(self, *args: Any, preload: str = "", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.preload = preload
+        self.params.append(Option(["--debug"], is_flag=True, help="show the traceback of an error"))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Runs the command; returns its exit code. A report of :func:`print_json` is alone on stdout."""
+        debug = ctx.params.pop("debug")
+        try:
+            _import_without_collection(self.preload)
+            with stdout_to_stderr() if ctx.params.get("json") else contextlib.nullcontext():
+                code = super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            return EXIT_CODES.get(str(error), EXIT_CODES["SIGINT"])
+        except FOREIGN as error:
+            if not (isinstance(error, DingLiteError) or is_of_user(error)):
+                raise
+            if debug:
+                traceback.print_exc()
+            print(f"ding-lite {self.name}: error: {error_text(error)}", file=sys.stderr)
+            return error.exit_code if isinstance(error, DingLiteError) else USER_CODE
+        if "report" in ctx.meta:
+            print(ctx.meta["report"])
+        return code
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the docstring of the command with its own line breaks."""
+        formatter.write(f"\n{inspect.cleandoc(self.help or '')}\n")
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the options by their groups."""
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None and isinstance(parameter, click.Option):
+                groups.setdefault(getattr(parameter, "group", "Options"), []).append(record)
+        for title in sorted(groups, key=lambda title: title == "Options"):
+            with formatter.section(title):
+                formatter.write_dl(groups[title])
+
+
+command: Callable[..., Decorator] = functools.partial(click.command, cls=Command)
+
+
+def _import_without_collection(module: str) -> None:
+    """Imports a module; what it makes lives as long as the process, and is no garbage.
+
+    torch makes half a million objects. To search them takes a fifth of the time of a short command.
+    """
+    if not module or module in sys.modules:
+        return
+    gc.disable()
+    try:
+        importlib.import_module(module)
+    finally:
+        gc.freeze()
+        # nanobind reports its objects as leaked if they are still frozen at the end.
+        atexit.register(lambda: gc.unfreeze() if "ale_py" in sys.modules else None)
+        gc.enable()
+
+
+@contextlib.contextmanager
+def stdout_to_stderr() -> Iterator[None]:
+    """Redirects standard output to standard error, in this process and in the worker processes it starts.
+
+    So an environment that prints something does not spoil what a program reads.
+    """
+    sys.stdout.flush()
+    kept = os.dup(1)
+    try:
+        os.dup2(2, 1)
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+# ------------------------------------------------------------------ output
+
+
+def print_json(report: Any, indent: int | None = None) -> None:
+    """Prints JSON data when the command is done; until then ``--json`` keeps standard output free."""
+    click.get_current_context().meta["report"] = json.dumps(report, indent=indent)
+
+
+def print_table(
+    header: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    right: Collection[int] = (),
+    styles: Mapping[str, str] | None = None,
+) -> None:
+    """Prints a table; outside of a terminal each row is one line, however long.
+
+    Args:
+        header: the titles of the columns.
+        rows: the cells.
+        right: columns of numbers, which end at the same place.
+        styles: of cells with these words.
+    """
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for place, title in enumerate(header):
+        table.add_column(Text(title), justify="right" if place in right else "left")
+    for row in rows:
+        table.add_row(*(Text(cell, (styles or {}).get(cell, "")) for cell in row))
+    console = Console(width=None if sys.stdout.isatty() else 10_000, highlight=False)
+    console.print(table)
+
+
+# ------------------------------------------------------------------ options
+
+
+class WholeNumber(click.IntRange):
+    """A whole number in any form that a key of a config accepts, such as 10000, 10_000 or 1e4."""
+
+    name = "whole number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        with contextlib.suppress(ValueError, OverflowError):
+            value = int(number) if (number := float(value)) == int(number) else value
+        return super().convert(value, param, ctx)
+
+
+class Seeds(click.ParamType[tuple[int, ...]]):
+    """Seeds with commas between them."""
+
+    name = "seeds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, tuple):
+            return value
+        try:
+            seeds = tuple(map(int, value.split(",")))
+        except ValueError:
+            self.fail(f"{value!r} is not a seed, nor several such as 0,1,2", param, ctx)
+        if min(seeds) < 0 or len(set(seeds)) < len(seeds):
+            self.fail(f"expected different seeds of at least 0, got {value}", param, ctx)
+        return seeds
+
+
+def _names_of_configs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from ding_lite.config.compile import shipped_configs
+
+    names = [CompletionItem(name) for name in shipped_configs() if name.startswith(incomplete)]
+    return names or [CompletionItem(incomplete, type="file")]
+
+
+def _names_of_policies(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    from ding_lite.config.registry import POLICY_REGISTRY
+
+    return [name for name in POLICY_REGISTRY.names() if name.startswith(incomplete)]
+
+
+POSITIVE = WholeNumber(min=1)
+PATH = click.Path()
+CONFIG = "Config, such as: -c cartpole_ppo env.collector_env_num=16, or --env Pendulum-v1 --policy ppg"
+LIMITS = "Limits, such as: --max-env-step 1e6"
+SEVERAL = "Several runs at a time, such as: -s 0,1,2,3 --jobs 2"
+
+json_option = option("--json", is_flag=True, help="print one JSON object and nothing else")
+import_option = option(
+    "--import",
+    "imports",
+    metavar="MODULE",
+    multiple=True,
+    group=CONFIG,
+    help="import a module or a .py file first, such as one that registers a policy; may be repeated",
+)
+run_argument = click.argument("run", type=PATH, metavar="RUN|CKPT", help="a run, or one of its checkpoints")
+_limit = functools.partial(option, type=WholeNumber(min=1), metavar="N", group=LIMITS)
+
+
+def all_of(*decorators: Decorator) -> Decorator:
+    """Returns the decorator that adds several options, in this order."""
+    return lambda function: functools.reduce(lambda f, add: add(f), reversed(decorators), function)
+
+
+limit_options = all_of(
+    _limit(
+        "--max-env-step",
+        help="this run stops after N steps of the environments. The schedules of learning rate, clip range "
+        "and entropy still end where the config says; max_env_step=N changes both",
+    ),
+    _limit("--max-train-iter", help="this run stops after N optimiser steps"),
+)
+parallel_options = all_of(
+    option(
+        "--jobs",
+        type=POSITIVE,
+        metavar="N",
+        group=SEVERAL,
+        help="train N runs at a time (default: as many as there are cores for, by num_threads and "
+        "env.manager.worker_num)",
+    ),
+    option(
+        "--ray",
+        metavar="ADDRESS",
+        group=SEVERAL,
+        help="train on the Ray cluster of this address; auto: that of RAY_ADDRESS or of this "
+        "machine, or a new one",
+    ),
+)
+
+
+def picture_options(group: str, panels: str) -> Decorator:
+    """Adds ``--title``, ``--panels`` and ``--width``.
+
+    Args:
+        group: title in the help.
+        panels: their names.
+    """
+    return all_of(
+        option("--title", metavar="TEXT", group=group, help="(default: what the runs have in common)"),
+        option(
+            "--panels",
+            metavar="NAME,...",
+            default="",
+            callback=lambda ctx, param, text: [name.strip() for name in text.split(",") if name],
+            group=group,
+            help=f"draw only these plots of the picture: {panels} (default: all)",
+        ),
+        option(
+            "--width",
+            type=float,
+            metavar="INCHES",
+            group=group,
+            help="width of the picture, such as 3.3 for a column of a paper (default: as the plots need it)",
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class Source:
+    """What names a config on the command line."""
+
+    config: str | None
+    env: str | None
+    policy: str | None
+    imports: tuple[str, ...]
+    overrides: tuple[str, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.config or self.env)
+
+    @functools.cached_property
+    def modules(self) -> list[str]:
+        """Imports the modules of ``--import``, and returns their names."""
+        return import_modules(self.imports)
+
+    def read(self, more: Sequence[str] = ()) -> Config:
+        """Returns the complete config.
+
+        Args:
+            more: overrides beside those of the command line.
+
+        Raises:
+            ConfigError: if there is no config, or it has a fault.
+        """
+        from ding_lite.config.compile import COMMAND_LINE, compile_config, load_config, parse_overrides
+        from ding_lite.config.registry import env_section
+
+        if not self:
+            raise ConfigError(
+                "no config: give -c FILE or NAME (`ding-lite list configs` lists the names), or --env ENV_ID"
+            )
+        modules = tuple(self.modules)
+        overrides = parse_overrides([*self.overrides, *more])
+        if self.config:
+            if self.env or self.policy:
+                raise ConfigError(
+                    "-c and --env or --policy exclude each other; with -c, change the environment by "
+                    "env.env_id=ID and the policy by policy.type=NAME"
+                )
+            config = load_config(self.config, overrides)
+        else:
+            user = {"env": env_section(str(self.env)), "policy": {"type": self.policy or "ppo"}}
+            config = compile_config(user, overrides, origin=COMMAND_LINE)
+        return dataclasses.replace(config, imports=modules)
+
+    def words(self) -> list[str]:
+        """Returns the options for another command, without the overrides."""
+        return given({"-c": self.config, "--env": self.env, "--policy": self.policy}) + [
+            word for name in self.imports for word in ("--import", name)
+        ]
+
+
+def given(options: dict[str, Any]) -> list[str]:
+    """Returns the options that have a value, each followed by it, for another command."""
+    return [word for name, value in options.items() if value is not None for word in (name, str(value))]
+
+
+def config_options(function: Callable[..., Any]) -> Any:
+    """Adds ``-c``, ``--env``, ``--policy``, ``--import`` and overrides, as the argument ``source``."""
+
+    @functools.wraps(function)
+    def with_source(
+        config: str | None,
+        env: str | None,
+        policy: str | None,
+        imports: tuple[str, ...],
+        overrides: tuple[str, ...],
+        **others: Any,
+    ) -> Any:
+        return function(source=Source(config, env, policy, imports, overrides), **others)
+
+    add = all_of(
+        option(
+            "-c",
+            "--config",
+            type=PATH,
+            metavar="FILE|NAME",
+            shell_complete=_names_of_configs,
+            group=CONFIG,
+            help="a .py or .json config file, or the name of a shipped config (see `ding-lite list configs`)",
+        ),
+        option(
+            "--env",
+            metavar="ENV_ID",
+            group=CONFIG,
+            help="an environment: a gymnasium id, a registered name, or package.module:Class",
+        ),
+        option(
+            "--policy",
+            metavar="NAME",
+            shell_complete=_names_of_policies,
+            group=CONFIG,
+            help="a policy, with --env (default: ppo)",
+        ),
+        import_option,
+        click.argument(
+            "overrides",
+            nargs=-1,
+            metavar="[key.path=value]...",
+            help="set keys of the config; they may stand anywhere. `ding-lite config -c NAME` shows all keys",
+        ),
+    )
+    return add(with_source)
+
+
+def trust_options(function: Callable[..., Any]) -> Any:
+    """Adds ``-c`` and ``--import``, as ``trust``: the modules that a checkpoint may import."""
+    title = "Classes of your own, such as: --import my_policies"
+
+    @functools.wraps(function)
+    def with_trust(config: str | None, imports: tuple[str, ...], **others: Any) -> Any:
+        from ding_lite.config.compile import load_config
+
+        modules = import_modules(imports)
+        return function(trust=[*modules, *(load_config(config).trusted if config else [])], **others)
+
+    add = all_of(
+        option("-c", "--config", type=PATH, metavar="FILE|NAME", group=title, help="trust this config file"),
+        option(
+            *("--import", "imports"),
+            metavar="MODULE",
+            multiple=True,
+            group=title,
+            help="trust this module or .py file; may be repeated. A checkpoint may import no other",
+        ),
+    )
+    return add(with_trust)
+
+
+def import_modules(names: Sequence[str]) -> list[str]:
+    """Imports modules, and .py files as modules; returns the names of the modules.
+
+    Raises:
+        ConfigError: if there is no such module.
+    """
+    from ding_lite.config.registry import import_module
+
+    modules = []
+    for name in names:
+        try:
+            modules.append(import_module(name).__name__)
+        except (ModuleNotFoundError, FileNotFoundError) as error:
+            if not f"{name}.".startswith(f"{getattr(error, 'name', name)}."):
+                raise
+            raise ConfigError(
+                f"--import {name}: there is no such module. A file elsewhere is named by its path: "
+                "--import FOLDER/FILE.py"
+            ) from error
+    return modules
+
+
+@contextlib.contextmanager
+def open_crew(config: Config, runs: int, jobs: int | None, ray: str | None, quiet: bool) -> Iterator[Crew]:
+    """Yields what trains so many runs of a config: in processes here, or on the Ray cluster of ``--ray``.
+
+    Raises:
+        ConfigError: if there is no such cluster.
+        EnvError: if the environment cannot be made; one is made to see what a run needs.
+    """
+    from ding_lite.tools.board import board_for
+    from ding_lite.tools.jobs import Place, Processes, needs_of
+    from ding_lite.tools.several import Crew
+
+    with contextlib.ExitStack() as stack:
+        with stdout_to_stderr():  # what an environment prints
+            needs = needs_of(config)
+            place: Place = Processes(needs)
+            if ray is not None:
+                from ding_lite.tools.ray_jobs import RayCluster
+
+                place = stack.enter_context(
+                    contextlib.closing(RayCluster("" if ray == "auto" else ray, needs))
+                )
+        board = stack.enter_context(board_for(sys.stdout, quiet))
+        yield Crew(place, min(runs, jobs or place.slots()), board)

@@ -1,0 +1,114 @@
+"""What a worker and its parent exchange: the arrays of all environments, and the messages beside them.
+
+A request is a pickled (method, arguments), its answer a pickled (whether it succeeded, result). Batches are
+in :class:`SharedArrays`; rare data (final observations, finished episodes, states, errors) is in the answers.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+
+from ding_lite.envs.vector import Episode
+from ding_lite.trees import Tree, map_space, map_tree, space_leaves, stored_dtype
+
+# The arrays that a worker writes for its environments.
+RESULTS = ("obs", "reward", "terminated", "truncated", "valid", "episode_return", "episode", "step")
+IDLE = -1  # in SharedArrays.busy: the worker calls no environment
+ALIGNMENT = 64  # bytes: a cache line
+
+
+class Job(NamedTuple):
+    """The environments of one worker: the argument of the first request."""
+
+    make: Callable[[int], gym.Env]
+    number: int  # of the worker
+    num_workers: int
+    rows: range  # of its environments in the vector
+    num_envs: int  # in the whole vector
+    index_offset: int  # number of the vector's first environment
+    seed: int
+    on_bad_value: str
+
+
+class StepReply(NamedTuple):
+    """The rare results of a step; rows count within the environments that the worker has stepped."""
+
+    final_obs: Tree | None  # (K, ...)
+    final_env: np.ndarray  # (K,)
+    episodes: list[Episode]
+    bad_values: Sequence[str]  # a message for each
+
+
+class ErrorReport(NamedTuple):
+    """An exception in a worker."""
+
+    kind: str  # name of its class
+    message: str
+    traceback: str
+    busy: int  # row of the environment that raised, or IDLE
+
+
+class SharedArrays:
+    """The arrays of a whole vector, laid out in one block of memory, which processes of one machine share.
+
+    Args:
+        memory: the block; None computes ``size`` only.
+        spaces: observation space and action space of one environment.
+        num_envs: B.
+        num_workers: W.
+
+    Attributes:
+        obs: tree of (B, ...), in the layout of an ``ObservationBuffer``.
+        action: tree of (B, ...) in the dtypes of the action space; None if a leaf has no shape or dtype.
+        reward, terminated, truncated, valid: (B,), of the last step.
+        episode_return: (B,), of the open episodes, recorded below every wrapper.
+        episode, step: (B,), number of the open episode, and of its actions so far.
+        busy: (W,), row of the environment that a worker is calling, or ``IDLE``.
+        size: bytes of the block.
+    """
+
+    def __init__(
+        self,
+        memory: mmap.mmap | None,
+        spaces: tuple[gym.Space, gym.Space],
+        num_envs: int,
+        num_workers: int,
+    ) -> None:
+        self._memory = memory
+        self.size = 0
+        obs_space, action_space = spaces
+        self.obs: Tree = map_space(
+            lambda leaf: self._take((num_envs, *leaf.shape), stored_dtype(leaf.dtype)), obs_space
+        )
+        self.action: Tree | None = None
+        if all(leaf.shape is not None and leaf.dtype is not None for _, leaf in space_leaves(action_space)):
+            self.action = map_space(
+                lambda leaf: self._take((num_envs, *leaf.shape), leaf.dtype), action_space
+            )
+        self.reward = self._take((num_envs,), np.float32)
+        self.terminated = self._take((num_envs,), bool)
+        self.truncated = self._take((num_envs,), bool)
+        self.valid = self._take((num_envs,), bool)
+        self.episode_return = self._take((num_envs,), np.float64)
+        self.episode = self._take((num_envs,), np.int64)
+        self.step = self._take((num_envs,), np.int64)
+        self.busy = self._take((num_workers,), np.int64)
+
+    def _take(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        """Returns an array over the next bytes of the block."""
+        start = self.size
+        used = math.prod(shape) * np.dtype(dtype).itemsize
+        self.size += -(-max(used, 1) // ALIGNMENT) * ALIGNMENT
+        if self._memory is None:
+            return np.empty(0, dtype)
+        return np.ndarray(shape, dtype, self._memory, start)
+
+    def results(self, rows: slice) -> dict[str, Tree]:
+        """Returns views of these rows of all arrays that a worker writes for its environments."""
+        return {name: map_tree(lambda leaf: leaf[rows], getattr(self, name)) for name in RESULTS}

@@ -1,0 +1,77 @@
+"""Help, version, completion, and what it takes to add a command."""
+
+import os
+import resource
+import shlex
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+import ding_lite.cli
+from ding_lite.cli.main import COMMANDS, HELP, commands
+
+PROGRAM = (sys.executable, "-m", "ding_lite")
+
+
+def test_help_takes_less_than_a_quarter_of_a_second(tmp_path):
+    """By CPU time, which the load of the machine hardly changes."""
+    times = []
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        done = subprocess.run([*PROGRAM, "--help"], cwd=tmp_path, capture_output=True, text=True, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert min(times) < 0.25
+    assert all(f"\n  {command} " in done.stdout for command in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(command, well):
+    assert well(command, "--help").startswith(f"Usage: ding-lite {command} ")
+
+
+def test_the_examples_of_the_help_are_commands_with_their_options():
+    lines = [line.strip().partition("  ")[0] for line in HELP.splitlines()]
+    examples = [shlex.split(line)[1:] for line in lines if line.startswith("ding-lite ")]
+    assert len(examples) == 10
+    for name, *words in examples:
+        command = commands.get_command(None, name)
+        command.make_context(name, words)
+
+
+def test_script_and_module_are_the_same_program(tmp_path):
+    script = (os.path.join(os.path.dirname(sys.executable), "ding-lite"),)
+    said = {
+        subprocess.run([*program, "--version"], cwd=tmp_path, capture_output=True, text=True).stdout
+        for program in (script, PROGRAM)
+    }
+    assert said == {"ding_lite 0.1.0\n"}
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        (["tra"], {"train"}),
+        (["train", "--init"], {"--init-from"}),
+        (["train", "--policy", "ppg"], {"ppg", "ppg_offpolicy"}),
+        (["config", "-c", "cartpole_ppo_"], {"cartpole_ppo_offpolicy"}),
+    ],
+)
+def test_words_are_completed(typed, expected):
+    from click.shell_completion import ShellComplete
+
+    completer = ShellComplete(commands, {}, "ding-lite", "_DING_LITE_COMPLETE")
+    found = completer.get_completions(typed[:-1], typed[-1])
+    assert expected <= {item.value for item in found}
+    assert all(item.value.startswith(typed[-1]) for item in found)
+
+
+def test_the_command_of_the_docstring_needs_one_file_and_its_name(tmp_path, monkeypatch, well):
+    shown = textwrap.dedent(ding_lite.cli.__doc__.partition("::\n")[2].partition("``ding-lite --help``")[0])
+    (tmp_path / "my_command.py").write_text(shown)
+    monkeypatch.setattr(ding_lite.cli, "__path__", [*ding_lite.cli.__path__, str(tmp_path)])
+    monkeypatch.setattr(sys.modules["ding_lite.cli.main"], "COMMANDS", (*COMMANDS, "my-command"))
+    assert well("my-command", "--name", "Ada") == "Hello Ada\n"
+    assert "my-command  Prints a greeting." in well("--help")

@@ -1,0 +1,196 @@
+"""``ding-lite train`` in this process: the run's folder, resuming, classes of one's own, errors in a run."""
+
+import csv
+import json
+import math
+import re
+
+import pytest
+
+from ding_lite.run.checkpoint import load_checkpoint
+
+RESULT_KEYS = {
+    *("status", "solved", "eval_value", "eval_value_std", "best_eval_value", "env_step", "train_iter"),
+    *("iterations", "wall_time_s", "env_steps_per_second", "seed", "policy", "env_id", "checkpoint"),
+    *("best_checkpoint", "error"),
+}
+
+
+def result_of(folder):
+    return json.loads((folder / "result.json").read_text())
+
+
+def rows_of(folder, name="metrics.csv"):
+    with (folder / name).open(newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def timeless(folder):
+    return [
+        {key: value for key, value in row.items() if not key.startswith("time/")} for row in rows_of(folder)
+    ]
+
+
+def test_a_run_writes_its_folder_and_says_what_to_do_next(well, tmp_path):
+    output = well("train", "-c", "tiny.py", "policy.learn.batch_size=32", "-s", "5")
+    folder = tmp_path / "runs" / "tiny"
+    assert {path.name for path in tmp_path.iterdir()} - {"__pycache__"} == {"tiny.py", "runs"}
+    files = {"config.json", "episodes.csv", "metrics.csv", "log.txt", "git.txt", "result.json", "ckpt", "tb"}
+    assert {path.name for path in folder.iterdir()} == files
+    result, rows = result_of(folder), rows_of(folder)
+    assert set(result) >= RESULT_KEYS
+    assert (result["status"], result["error"], result["seed"]) == ("finished", None, 5)
+    assert (result["policy"], result["env_id"]) == ("ppo", "CartPole-v1")
+    assert result["env_step"] == int(rows[-1]["env_step"]) >= 512 > int(rows[-2]["env_step"])
+    assert [int(row["iteration"]) for row in rows] == list(range(1, result["iterations"] + 1))
+    evaluations = [float(row["eval/episode_return_mean"]) for row in rows if row["eval/episode_return_mean"]]
+    assert (result["eval_value"], result["best_eval_value"]) == (evaluations[-1], max(evaluations))
+    episodes = rows_of(folder, "episodes.csv")
+    assert all(row["return"] == f"{int(row['length'])}.0" for row in episodes)  # CartPole: 1 a step
+    saved = json.loads((folder / "config.json").read_text())
+    assert saved["config"]["policy"]["learn"]["batch_size"] == 32
+    sources = ["command line", "tiny.py", "default"]
+    keys = ["policy.learn.batch_size", "policy.learn.learning_rate", "policy.learn.clip_ratio"]
+    assert [saved["source"][key] for key in keys] == sources
+    assert "ding-lite eval runs/tiny" in output.splitlines()[-1]
+
+
+def test_saved_config_gives_the_same_run_to_the_last_bit_in_a_folder_of_its_own(well, tmp_path):
+    well("train", "-q", "-c", "tiny.py")
+    well("train", "-q", "-c", "runs/tiny/config.json")
+    first, second = (tmp_path / "runs" / name for name in ("tiny", "tiny_2"))
+    assert timeless(first) == timeless(second)
+
+
+def test_the_limit_of_this_run_leaves_the_schedules_and_the_key_moves_both(well, tmp_path):
+    well("train", "-q", "-c", "tiny.py", "--max-env-step", "1e3", "--exp-name", "option")
+    well("train", "-q", "-c", "tiny.py", "max_env_step=1000", "--exp-name", "key")
+    ends = []
+    for name in ("option", "key"):
+        config = json.loads((tmp_path / name / "config.json").read_text())["config"]
+        ends.append((config["max_env_step"], config["policy"]["learn"]["schedule_env_step"]))
+    assert ends == [(1000, 512), (1000, 1000)]
+
+
+def test_a_finished_run_is_extended_and_keeps_its_rows(well, tmp_path):
+    well("train", "-q", "-c", "tiny.py", "--exp-name", "run")
+    before = (tmp_path / "run" / "metrics.csv").read_bytes()
+    assert "is finished" in well("train", "--resume", "run")
+    assert (tmp_path / "run" / "metrics.csv").read_bytes() == before
+    well("train", "-q", "--resume", "run", "--max-env-step", "1024")
+    assert (tmp_path / "run" / "metrics.csv").read_bytes().startswith(before)
+    assert result_of(tmp_path / "run")["env_step"] >= 1024
+
+
+def test_no_file_is_needed_and_weights_come_from_a_run(well, tmp_path):
+    small = ["max_env_step=256", "policy.collect.n_sample=256", "policy.eval.eval_freq=0"]
+    well("train", "-q", "--env", "CartPole-v1", "--exp-name", "a", *small)
+    well("train", "-q", "--env", "CartPole-v1", "--init-from", "a", "--exp-name", "b", *small)
+    assert result_of(tmp_path / "b")["status"] == "finished"
+
+
+def test_weights_come_from_a_file_of_torch(well, tmp_path):
+    import torch
+
+    well("train", "-q", "-c", "tiny.py", "--exp-name", "a")
+    state, _ = load_checkpoint(tmp_path / "a" / "ckpt" / "last")
+    weights = {name: torch.as_tensor(value) for name, value in state["policy"]["model"].items()}
+    torch.save(weights, tmp_path / "weights.pt")
+    frozen = ["policy.learn.learning_rate=1e-12", "max_env_step=256"]
+    well("train", "-q", "-c", "tiny.py", "--init-from", "weights.pt", "--exp-name", "b", *frozen)
+    trained = load_checkpoint(tmp_path / "b" / "ckpt" / "last")[0]["policy"]["model"]
+    for name, value in weights.items():
+        assert torch.allclose(torch.as_tensor(trained[name]), value, atol=1e-6)
+
+
+WORLD = """
+import gymnasium as gym
+import numpy as np
+from ding_lite import POLICY_REGISTRY, PPOPolicy
+
+
+class Line(gym.Env):
+    observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+    calls = 0
+
+    def __init__(self, fails_at=0):
+        self.fails_at = fails_at
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        Line.calls += 1
+        if Line.calls == self.fails_at:
+            raise ValueError("mine")
+        return np.full(2, self.steps / 9, np.float32), float(action), self.steps == 9, False, {}
+
+
+@POLICY_REGISTRY.register("mine", force=True)
+class Mine(PPOPolicy):
+    pass
+"""
+SMALL = (
+    *("policy.collect.n_sample=64", "policy.learn.batch_size=32", "policy.eval.eval_freq=0"),
+    *("env.collector_env_num=2", "env.evaluator_env_num=2", "env.n_evaluator_episode=2"),
+)
+
+
+def test_classes_of_ones_own_are_trained_and_only_trusted_when_named(ding_lite, well, tmp_path):
+    (tmp_path / "world.py").write_text(WORLD)
+    own = ["--env", "world:Line", "--policy", "mine", "--import", "world.py"]
+    well("train", "-q", *own, "--exp-name", "run", *SMALL, "max_env_step=64")
+    refused = ding_lite("eval", "run", "--json")
+    assert (refused.code, refused.out) == (5, "")
+    assert "--import world" in refused.err
+    assert json.loads(well("eval", "run", "-n", "2", "--json", "--import", "world"))["episodes"] == 2
+
+
+def test_a_run_that_its_environment_ends_keeps_its_last_whole_iteration(ding_lite, well, tmp_path):
+    (tmp_path / "world.py").write_text(WORLD)
+    words = ["--env", "world:Line", "--exp-name", "run", *SMALL, "max_env_step=640"]
+    done = ding_lite("train", *words, "env.kwargs.fails_at=150")
+    assert done.code == 3
+    assert "ValueError: mine" in done.err
+    assert result_of(tmp_path / "run")["status"] == "failed"
+    state, _ = load_checkpoint(tmp_path / "run" / "ckpt" / "last")
+    assert state["progress"]["iteration"] == len(rows_of(tmp_path / "run")) == 2
+    resume = ["train", "--resume", "run", "--import", "world", "--override", "env.kwargs.fails_at=0"]
+    well(*resume)
+    assert [int(row["iteration"]) for row in rows_of(tmp_path / "run")] == [*range(1, 11)]
+
+
+def test_an_error_of_the_users_code_is_one_line_and_its_traceback_is_shown_with_debug(ding_lite, tmp_path):
+    loss = "    def policy_loss(self, batch):\n        raise ValueError('boom')\n"
+    (tmp_path / "world.py").write_text(WORLD.replace("    pass\n", loss))
+    words = ["--env", "world:Line", "--policy", "mine", "--import", "world.py", *SMALL]
+    done = ding_lite("train", "-q", *words)
+    assert done.code == 2
+    assert re.fullmatch(r"ding-lite train: error: ValueError: boom \(at world.py:\d+\)\n", done.err)
+    assert "in policy_loss" in next(tmp_path.glob("runs/*/log.txt")).read_text()
+    done = ding_lite("train", "-q", *words, "--debug")
+    assert (done.code, "Traceback" in done.err) == (2, True)
+
+
+def test_a_loss_that_is_not_finite_has_an_exit_code_of_its_own(ding_lite, tmp_path):
+    loss = "    def policy_loss(self, batch):\n        loss, told = super().policy_loss(batch)\n"
+    (tmp_path / "world.py").write_text(
+        WORLD.replace("    pass\n", loss + "        return loss * float('nan'), told\n")
+    )
+    done = ding_lite("train", "-q", "--env", "world:Line", "--policy", "mine", "--import", "world.py", *SMALL)
+    assert done.code == 4
+
+
+@pytest.mark.slow
+def test_an_evaluation_tells_the_share_of_successes(ding_lite, well, tmp_path):
+    (tmp_path / "world.py").write_text(
+        WORLD.replace("self.steps == 9, False, {}", "self.steps == 9, False, {'is_success': True}")
+    )
+    well("train", "-q", "--env", "world:Line", "--exp-name", "run", *SMALL, "max_env_step=64")
+    report = json.loads(well("eval", "run", "-n", "4", "--json", "--import", "world"))
+    assert report["success"] == 1.0
+    assert math.isfinite(report["mean"])
