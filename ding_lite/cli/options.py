@@ -25,7 +25,8 @@ from ding_lite.run.signals import EXIT_CODES
 
 if TYPE_CHECKING:
     from ding_lite.config.compile import Config
-    from ding_lite.tools.several import Crew
+    from ding_lite.tools.parallel import Pool
+    from ding_lite.tools.ray_runs import RayPool
 
 Decorator = Callable[[Callable[..., Any]], Any]
 USER_CODE = 2  # exit code for an exception of the user's own classes
@@ -137,6 +138,12 @@ def stdout_to_stderr() -> Iterator[None]:
 def print_json(report: Any, indent: int | None = None) -> None:
     """Prints JSON data when the command is done; until then ``--json`` keeps standard output free."""
     click.get_current_context().meta["report"] = json.dumps(report, indent=indent)
+
+
+def print_line(line: str) -> None:
+    """Prints a line at once and in one piece: several threads may print."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 def print_table(
@@ -262,7 +269,7 @@ parallel_options = all_of(
 
 
 def picture_options(group: str, panels: str) -> Decorator:
-    """Adds ``--title``, ``--panels`` and ``--width``.
+    """Adds ``--title`` and ``--panels``.
 
     Args:
         group: title in the help.
@@ -277,13 +284,6 @@ def picture_options(group: str, panels: str) -> Decorator:
             callback=lambda ctx, param, text: [name.strip() for name in text.split(",") if name],
             group=group,
             help=f"draw only these plots of the picture: {panels} (default: all)",
-        ),
-        option(
-            "--width",
-            type=float,
-            metavar="INCHES",
-            group=group,
-            help="width of the picture, such as 3.3 for a column of a paper (default: as the plots need it)",
         ),
     )
 
@@ -443,26 +443,21 @@ def import_modules(names: Sequence[str]) -> list[str]:
 
 
 @contextlib.contextmanager
-def open_crew(config: Config, runs: int, jobs: int | None, ray: str | None, quiet: bool) -> Iterator[Crew]:
-    """Yields what trains so many runs of a config: in processes here, or on the Ray cluster of ``--ray``.
+def open_pool(
+    config: Config, jobs: int | None, ray: str | None, say: Callable[[str], Any]
+) -> Iterator[Pool | RayPool]:
+    """Yields what runs several commands on a config: processes here, or the Ray cluster of ``--ray``.
 
     Raises:
         ConfigError: if there is no such cluster.
-        EnvError: if the environment cannot be made; one is made to see what a run needs.
     """
-    from ding_lite.tools.board import board_for
-    from ding_lite.tools.jobs import Place, Processes, needs_of
-    from ding_lite.tools.several import Crew
+    from ding_lite.tools.parallel import Pool, load_of
 
-    with contextlib.ExitStack() as stack:
-        with stdout_to_stderr():  # what an environment prints
-            needs = needs_of(config)
-            place: Place = Processes(needs)
-            if ray is not None:
-                from ding_lite.tools.ray_jobs import RayCluster
+    load = load_of(config)
+    if ray is None:
+        yield Pool(load, jobs, say)
+        return
+    from ding_lite.tools.ray_runs import RayPool
 
-                place = stack.enter_context(
-                    contextlib.closing(RayCluster("" if ray == "auto" else ray, needs))
-                )
-        board = stack.enter_context(board_for(sys.stdout, quiet))
-        yield Crew(place, min(runs, jobs or place.slots()), board)
+    with contextlib.closing(RayPool("" if ray == "auto" else ray, load)) as pool:
+        yield pool
