@@ -549,7 +549,8 @@ def parse_overrides(tokens: Sequence[str]) -> dict[str, Any]:
     (the shell takes them away); any other text is a string.
 
     Raises:
-        ConfigError: for a token without "=", key or value, and for a list or a dict that cannot be read.
+        ConfigError: for a token without "=", key or value, for a list or a dict that cannot be read, and for
+            two values of one key.
     """
     overrides: dict[str, Any] = {}
     for token in [tokens] if isinstance(tokens, str) else tokens:
@@ -559,7 +560,9 @@ def parse_overrides(tokens: Sequence[str]) -> dict[str, Any]:
                 f"override {token!r}: expected key.path=value, such as policy.learn.batch_size=128 (-c names "
                 "a config, --env an environment)"
             )
-        overrides[path] = _value(text, token)
+        value = _value(text, token)
+        if repr(overrides.setdefault(path, value)) != repr(value):
+            raise ConfigError(f"{path} is given twice, as {overrides[path]!r} and as {value!r}: remove one")
     return overrides
 
 

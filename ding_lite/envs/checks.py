@@ -105,7 +105,7 @@ class Watch:
                     f"WARNING: env {self.envs.index_offset + env}: observation{path_text(leaf.path)}"
                     f"{index or ''} = {value}, and its space is from {low} to {high}. "
                     "It is used as it is, and reported once: widen low and high, or clip (`ding-lite "
-                    "check-env` says by how much)"
+                    "check-env --rollout 1000` shows the range)"
                 )
 
     def _check_indices(self, obs: Tree, numbers: np.ndarray, name: str = "observation") -> None:

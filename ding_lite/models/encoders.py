@@ -37,6 +37,7 @@ Shapes: N samples, C channels, H x W pixels, F features.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -50,7 +51,7 @@ from ding_lite.config.schema import Key, arguments_of
 from ding_lite.errors import ConfigError
 from ding_lite.models.checks import check_encoder
 from ding_lite.models.layout import to_channels_last
-from ding_lite.trees import MASK_KEY, is_image, space_leaves, value_at, without_numbers
+from ding_lite.trees import MASK_KEY, is_image, space_leaves, value_at
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "tanh": nn.Tanh,
@@ -354,8 +355,11 @@ class Encoder(nn.Module):
         self.dtype: torch.dtype = getattr(torch, dtype)
         observed = [(path, leaf) for path, leaf in space_leaves(space) if path[:1] != (MASK_KEY,)]
         self.paths = [path for path, _ in observed]
-        if empty := without_numbers(space):
-            raise ConfigError(empty)
+        if not observed or not all(math.prod(leaf.shape or (1,)) for _, leaf in observed):
+            raise ConfigError(
+                f"the observation space {space} has a part without numbers, or no part: remove it, or add "
+                "what the policy should know, such as a constant in Box(0, 1, (1,))"
+            )
         leaves: list[Any] = []
         for (path, leaf), arguments in zip(
             observed, _arguments_by_leaf(observed, encoder or {}), strict=True

@@ -15,7 +15,7 @@ from ding_lite.models import VAC
 from ding_lite.models.checks import check_encoder, undisturbed
 from ding_lite.models.encoders import Encoder
 from ding_lite.models.heads import ActionHead
-from ding_lite.trees import example_observations, leaf_at, space_leaves
+from ding_lite.trees import example_observations, space_leaves, value_at
 
 SPACE = gym.spaces.Box(-1, 1, (3,), np.float32)
 
@@ -234,7 +234,7 @@ def test_examples_are_observations_of_the_space_and_always_the_same(space):
     batch = example_observations(space, 2)
     assert digest(batch) == digest(example_observations(space, 2))
     for path, leaf in space_leaves(space):
-        values = leaf_at(batch, path)
+        values = value_at(batch, path)
         assert all(leaf.contains(leaf.dtype.type(x) if x.ndim == 0 else x.astype(leaf.dtype)) for x in values)
         assert np.abs(values.astype(float)).max() <= 255
         assert path != ("action_mask",) or values.all()
