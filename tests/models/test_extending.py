@@ -178,9 +178,7 @@ def test_checkpoint_with_a_box_distribution_that_is_not_registered_names_it(tmp_
     for _ in pipeline:
         pass
     del BOX_DISTRIBUTIONS["laplace"]
-    with pytest.raises(
-        CheckpointError, match="needs the Box distribution 'laplace', which is not registered"
-    ):
+    with pytest.raises(CheckpointError, match="got the string 'laplace'"):
         load_policy(tmp_path / "run", checkpoint="last")
 
 
