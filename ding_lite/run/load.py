@@ -21,7 +21,7 @@ from ding_lite.envs.space_json import space_from_json
 from ding_lite.errors import FOREIGN, CheckpointError, ConfigError, error_text
 from ding_lite.models.actor_critic import PhasicActorCritic, default_activation
 from ding_lite.policies.base import DECLARED, Policy
-from ding_lite.run.checkpoint import SUFFIX, load_of_run
+from ding_lite.run.checkpoint import METADATA, SUFFIX, load_of_run
 
 MAX_NAMES = 6  # names of parameters in one line of a message
 # Normalisers that weights were trained with, and the config key that turns each on.
@@ -163,13 +163,19 @@ def _is_class_of_script(text: str) -> bool:
     return isinstance(found, type) and found.__module__ == SCRIPT
 
 
+def was_given(saved: Mapping[str, Any], name: str) -> bool:
+    """Returns whether a script gave a run an object: ``env_setting`` or ``model``."""
+    given = saved.get("given")
+    return isinstance(given, list) and name in given
+
+
 def refuse_without(file: Path, saved: Mapping[str, Any], name: str) -> None:
     """Refuses to take what a config describes for what a script gave the run: ``env_setting`` or ``model``.
 
     Raises:
         ConfigError: if the script gave it.
     """
-    if name in (saved.get("given") or ()):
+    if was_given(saved, name):
         raise ConfigError(
             f"{file}: a script gave this run its {name}, and the config describes another one. Give it "
             f"again, in Python: {name}=..."
@@ -268,7 +274,7 @@ def warm_start(policy: Policy, path: str | Path, *, model_is_given: bool = False
         new_heads = {name: value for name, value in model.state_dict().items() if name.startswith(HEAD)}
     theirs["model"] = weights | new_heads
     refuse_misfit(file, model.state_dict(), theirs["model"])
-    if not model_is_given and "model" not in saved.get("given", ()):
+    if not model_is_given and not was_given(saved, "model"):
         _refuse_other_meaning(file, saved, policy)
     for name, key in SCALES.items():
         if theirs.get(name) is not None and name not in own:
@@ -325,7 +331,7 @@ def _foreign_weights(file: Path) -> dict[str, Tensor] | None:
             from safetensors import safe_open
 
             with safe_open(file, "pt") as opened:
-                if "sha256" in (opened.metadata() or {}):
+                if METADATA in (opened.metadata() or {}):
                     return None
                 contents: Any = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
         else:
