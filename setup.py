@@ -35,7 +35,7 @@ EXTRAS = {
     "mlflow": ["mlflow-skinny>=3", "sqlalchemy>=2", "alembic>=1.10"],  # its web page needs mlflow itself
     "mujoco": ["gymnasium[mujoco]"],
     "classic": ["gymnasium[classic-control]"],
-    "plot": ["matplotlib>=3.8"],
+    "plot": ["matplotlib>=3.8", "plotly>=6"],
     "ray": ["ray>=2.60"],
     "sweep": ["matplotlib>=3.8", "optuna>=5"],
     "video": ["gymnasium[classic-control]", "moviepy>=2"],
@@ -68,7 +68,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11,<3.13",
     packages=find_packages(include=["ding_lite", "ding_lite.*"]),
-    package_data={"ding_lite": ["py.typed", "tools/compare/page.html"]},
+    package_data={"ding_lite": ["py.typed"]},
     cmdclass={"build_py": BuildWithData},
     install_requires=[
         "torch>=2.11",

@@ -13,7 +13,6 @@ from ding_lite.tools.plot import (
     X_LABEL,
     Curve,
     add_texts,
-    curve_notes,
     draw_curve,
     format_axes,
     new_figure,
@@ -27,7 +26,6 @@ Seeds = dict[str, list[dict[str, Any]]]
 
 ELSEWHERE = "mean_elsewhere"  # of a seed's result: the mean return of the second evaluation
 WINDOW = 3  # evaluations
-WIDTH = 3.7  # of a panel, in inches
 COLUMNS = 3  # of panels in a picture of rows
 LINE: dict[str, Any] = {"color": "0.35", "linestyle": ":", "linewidth": 1.2}  # a published figure
 
@@ -117,17 +115,15 @@ def draw_curves(comparison: Comparison, seeds_of: Seeds, file: Path) -> None:
         return
     groups = sorted({name.split(".")[0] for name, seeds in seeds_of.items() if seeds})
     arms = list(dict.fromkeys(name.split(".")[1] for name in seeds_of))
-    figure = new_figure(0.6 + WIDTH * len(groups), 3.6)
-    curves = []
-    for place, group in enumerate(groups):
-        axes = figure.add_subplot(1, len(groups), place + 1, axisbelow=True)
+    figure, all_axes = new_figure(len(groups), len(groups))
+    for axes, group in zip(all_axes, groups, strict=True):
         for order, arm in enumerate(arms):
             series = [_evaluations(seed) for seed in seeds_of[f"{group}.{arm}"]]
             if series:
-                curves.append(seeds_curve(series, "iqm") if len(series) > 1 else Curve(*series[0]))
-                draw_curve(axes, curves[-1], style_of(order))
-        format_axes(axes, group, X_LABEL, comparison.unit if not place else "")
-    add_texts(figure, arms, curve_notes(curves, "iqm"), "")
+                curve = seeds_curve(series, "iqm") if len(series) > 1 else Curve(*series[0])
+                draw_curve(axes, curve, style_of(order))
+        format_axes(axes, group, X_LABEL, comparison.unit)
+    add_texts(figure, "", arms)
     file.parent.mkdir(exist_ok=True)
     save(figure, file)
 
@@ -141,27 +137,18 @@ def draw_rows(rows: dict[str, Row], seeds_of: Seeds, file: Path) -> bool:
     measured = {name: seeds for name, seeds in seeds_of.items() if len(seeds) > 1}
     if not measured:
         return False
-    columns = min(COLUMNS, len(measured))
-    lines = -(-len(measured) // columns)
-    figure = new_figure(0.6 + WIDTH * columns, 0.6 + 2.5 * lines)
-    curves = [curve_of_row(seeds) for seeds in measured.values()]
-    for place, (name, data) in enumerate(zip(measured, curves, strict=True)):
-        axes = figure.add_subplot(lines, columns, place + 1, axisbelow=True)
-        draw_curve(axes, data, style_of(0))
+    figure, all_axes = new_figure(len(measured), COLUMNS)
+    for axes, (name, seeds) in zip(all_axes, measured.items(), strict=True):
+        draw_curve(axes, curve_of_row(seeds), style_of(0))
         published = rows[name].published
         if published is not None:
             axes.axhline(published.value, **LINE, zorder=3)
             at_the_right = {"transform": axes.get_yaxis_transform(), "ha": "right", "va": "bottom"}
             who = published.source.partition(",")[0]
             axes.text(1, published.value, who, **at_the_right, fontsize=7, color=LINE["color"])
-        x_label = X_LABEL if place + columns >= len(measured) else ""
-        format_axes(axes, name, x_label, "" if place % columns else "return")
-    notes = [
-        *curve_notes(curves, "iqm"),
-        "A seed that stopped when it was solved keeps its last value.",
-        "Dotted: the published figure of the table, or the optimum.",
-    ]
-    add_texts(figure, [], notes, "")
+        format_axes(axes, name, X_LABEL, "return")
+    notes = "A seed that stopped when it was solved keeps its last value. Dotted: the published figure."
+    figure.supxlabel(notes, fontsize=7, color="0.35")
     file.parent.mkdir(exist_ok=True)
     save(figure, file)
     return True

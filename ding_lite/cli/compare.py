@@ -74,7 +74,6 @@ def run(
     output: tuple[str, ...],
     title: str | None,
     panels: list[str],
-    width: float | None,
     reference: tuple[tuple[str, tuple[float, float]], ...],
     json: bool,
 ) -> None:
@@ -88,7 +87,7 @@ def run(
     reached its limit ends; without such a run, its last. The table has, for each group: the mean, the
     interquartile mean (IQM) with its 95 % stratified bootstrap interval, and the probability that a run
     scores higher than one of the first group. docs/comparing.md explains the statistics. Pictures need
-    matplotlib: pip install "ding_lite[plot]"; a page does not.
+    matplotlib, and a page plotly: pip install "ding_lite[plot]".
     """
     from ding_lite.tools.compare import compare
     from ding_lite.tools.plot import check_output
@@ -98,7 +97,13 @@ def run(
         check_output(file, SUFFIXES)
     comparison = compare(groups, dict(reference))
     for file in outputs:
-        _write(comparison, file, title, panels, width)
+        if file.suffix.lower() == ".html":
+            _write_page(comparison, file, title)
+        else:
+            from ding_lite.tools.compare_pictures import draw_comparison
+            from ding_lite.tools.plot import save
+
+            save(draw_comparison(comparison, title, panels), file)
     if json:
         print_json(comparison.as_json())
     else:
@@ -107,45 +112,39 @@ def run(
             print(f"written: {file}")
 
 
-def _write(
-    comparison: Comparison, output: Path, title: str | None, panels: list[str], width: float | None
-) -> None:
-    from ding_lite.tools.compare import draw_comparison, page_of
-    from ding_lite.tools.plot import save
+def _write_page(comparison: Comparison, file: Path, title: str | None) -> None:
+    from ding_lite.tools.compare_pictures import page_of
 
-    if output.suffix.lower() != ".html":
-        figure = draw_comparison(comparison, title, panels, width)
-        save(figure, output, tight=width is None)
-        return
+    page = page_of(comparison, title)
     try:
-        # Names of folders may have bytes that are no text.
-        output.write_text(page_of(comparison, title), encoding="utf-8", errors="replace")
+        file.write_text(page, encoding="utf-8", errors="replace")  # names of folders may be no text
     except OSError as error:
-        raise ConfigError(f"cannot write {output}: {error}") from error
+        raise ConfigError(f"cannot write {file}: {error}") from error
 
 
 def _print(comparison: Comparison) -> None:
+    from ding_lite.tools.runs import NOT_SET
+
     if comparison.title:
         print(f"{comparison.title}\n")
-    _print_summaries(comparison.summaries(), comparison.unit)
+    print(comparison.unit)
+    _print_summaries(comparison.summaries())
     if len(comparison.tasks) > 1:
         for task in comparison.tasks:
-            _print_summaries(comparison.summaries_of(task), f"\nReturn, {task}")
-    if comparison.differences:
-        differences, folded = comparison.folded_differences()
+            print(f"\nReturn, {task}")
+            _print_summaries(comparison.summaries(task))
+    differences = comparison.differences()
+    of_all = {key: values for key, values in differences.items() if NOT_SET not in values}
+    if of_all:
         print()
-        print_table(
-            ["what differs", *comparison.labels], [[key, *values] for key, values in differences.items()]
-        )
-        for line in folded:
-            print(f"{line} (a .html page and --json list them)")
-    if comparison.notes:
-        print("\n".join(["", *comparison.notes]))
+        print_table(["what differs", *comparison.labels], [[key, *values] for key, values in of_all.items()])
+    if others := len(differences) - len(of_all):
+        print(f"{others} keys that some groups lack (a .html page and --json list them)")
+    print("\n".join(["", *comparison.notes]))
 
 
-def _print_summaries(summaries: list[Summary], unit: str) -> None:
+def _print_summaries(summaries: list[Summary]) -> None:
     from ding_lite.tools.compare import table_of
 
-    print(unit)
-    header, rows = table_of(summaries)
+    header, *rows = table_of(summaries)
     print_table(header, rows, right=range(1, 7))

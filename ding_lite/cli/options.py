@@ -25,7 +25,8 @@ from ding_lite.run.signals import EXIT_CODES
 
 if TYPE_CHECKING:
     from ding_lite.config.compile import Config
-    from ding_lite.tools.several import Crew
+    from ding_lite.tools.parallel import Pool
+    from ding_lite.tools.ray_runs import RayPool
 
 Decorator = Callable[[Callable[..., Any]], Any]
 USER_CODE = 2  # exit code for an exception of the user's own classes
@@ -139,6 +140,12 @@ def print_json(report: Any, indent: int | None = None) -> None:
     click.get_current_context().meta["report"] = json.dumps(report, indent=indent)
 
 
+def print_line(line: str) -> None:
+    """Prints a line at once and in one piece: several threads may print."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
 def print_table(
     header: Sequence[str],
     rows: Iterable[Sequence[str]],
@@ -163,7 +170,9 @@ def print_table(
     for row in rows:
         table.add_row(*(Text(cell, (styles or {}).get(cell, "")) for cell in row))
     console = Console(width=None if sys.stdout.isatty() else 10_000, highlight=False)
-    console.print(table)
+    with console.capture() as captured:
+        console.print(table)
+    print("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
 # ------------------------------------------------------------------ options
@@ -198,7 +207,7 @@ class Seeds(click.ParamType[tuple[int, ...]]):
 
 
 def _names_of_configs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    from ding_lite.config.files import shipped_configs
+    from ding_lite.config.compile import shipped_configs
 
     names = [CompletionItem(name) for name in shipped_configs() if name.startswith(incomplete)]
     return names or [CompletionItem(incomplete, type="file")]
@@ -262,7 +271,7 @@ parallel_options = all_of(
 
 
 def picture_options(group: str, panels: str) -> Decorator:
-    """Adds ``--title``, ``--panels`` and ``--width``.
+    """Adds ``--title`` and ``--panels``.
 
     Args:
         group: title in the help.
@@ -277,13 +286,6 @@ def picture_options(group: str, panels: str) -> Decorator:
             callback=lambda ctx, param, text: [name.strip() for name in text.split(",") if name],
             group=group,
             help=f"draw only these plots of the picture: {panels} (default: all)",
-        ),
-        option(
-            "--width",
-            type=float,
-            metavar="INCHES",
-            group=group,
-            help="width of the picture, such as 3.3 for a column of a paper (default: as the plots need it)",
         ),
     )
 
@@ -315,8 +317,7 @@ class Source:
         Raises:
             ConfigError: if there is no config, or it has a fault.
         """
-        from ding_lite.config.compile import COMMAND_LINE, compile_config, load_config
-        from ding_lite.config.files import parse_overrides
+        from ding_lite.config.compile import COMMAND_LINE, compile_config, load_config, parse_overrides
         from ding_lite.config.registry import env_section
 
         if not self:
@@ -406,7 +407,7 @@ def trust_options(function: Callable[..., Any]) -> Any:
         from ding_lite.config.compile import load_config
 
         modules = import_modules(imports)
-        return function(trust=[*modules, *(load_config(config).modules() if config else [])], **others)
+        return function(trust=[*modules, *(load_config(config).trusted if config else [])], **others)
 
     add = all_of(
         option("-c", "--config", type=PATH, metavar="FILE|NAME", group=title, help="trust this config file"),
@@ -427,47 +428,38 @@ def import_modules(names: Sequence[str]) -> list[str]:
     Raises:
         ConfigError: if there is no such module.
     """
+    from ding_lite.config.registry import import_module
+
     modules = []
     for name in names:
-        module = name
-        if name.endswith(".py") or os.sep in name:
-            folder, file = os.path.split(os.path.abspath(name))
-            sys.path.insert(0, folder)
-            module = file.removesuffix(".py")
         try:
-            importlib.import_module(module)
-        except ModuleNotFoundError as error:
-            if not f"{module}.".startswith(f"{error.name}."):
+            modules.append(import_module(name).__name__)
+        except (ModuleNotFoundError, FileNotFoundError) as error:
+            if not f"{name}.".startswith(f"{getattr(error, 'name', name)}."):
                 raise
             raise ConfigError(
                 f"--import {name}: there is no such module. A file elsewhere is named by its path: "
                 "--import FOLDER/FILE.py"
             ) from error
-        modules.append(module)
     return modules
 
 
 @contextlib.contextmanager
-def open_crew(config: Config, runs: int, jobs: int | None, ray: str | None, quiet: bool) -> Iterator[Crew]:
-    """Yields what trains so many runs of a config: in processes here, or on the Ray cluster of ``--ray``.
+def open_pool(
+    config: Config, jobs: int | None, ray: str | None, say: Callable[[str], Any]
+) -> Iterator[Pool | RayPool]:
+    """Yields what runs several commands on a config: processes here, or the Ray cluster of ``--ray``.
 
     Raises:
         ConfigError: if there is no such cluster.
-        EnvError: if the environment cannot be made; one is made to see what a run needs.
     """
-    from ding_lite.tools.board import board_for
-    from ding_lite.tools.jobs import Place, Processes, needs_of
-    from ding_lite.tools.several import Crew
+    from ding_lite.tools.parallel import Pool, load_of
 
-    with contextlib.ExitStack() as stack:
-        with stdout_to_stderr():  # what an environment prints
-            needs = needs_of(config)
-            place: Place = Processes(needs)
-            if ray is not None:
-                from ding_lite.tools.ray_jobs import RayCluster
+    load = load_of(config)
+    if ray is None:
+        yield Pool(load, jobs, say)
+        return
+    from ding_lite.tools.ray_runs import RayPool
 
-                place = stack.enter_context(
-                    contextlib.closing(RayCluster("" if ray == "auto" else ray, needs))
-                )
-        board = stack.enter_context(board_for(sys.stdout, quiet))
-        yield Crew(place, min(runs, jobs or place.slots()), board)
+    with contextlib.closing(RayPool("" if ray == "auto" else ray, load)) as pool:
+        yield pool

@@ -9,7 +9,7 @@ import click
 
 from ding_lite.cli.options import PATH, command, option, picture_options
 
-PICTURE = "Picture, such as: --panels evaluation --width 3.3 -o column.pdf"
+PICTURE = "Picture, such as: --panels evaluation -o column.pdf"
 
 
 @command()
@@ -37,9 +37,7 @@ PICTURE = "Picture, such as: --panels evaluation --width 3.3 -o column.pdf"
 @picture_options(
     PICTURE, "training, training-length, evaluation, evaluation-length, or columns of metrics.csv"
 )
-def run(
-    runs: tuple[str, ...], output: str, iqm: bool, title: str | None, panels: list[str], width: float | None
-) -> None:
+def run(runs: tuple[str, ...], output: str, iqm: bool, title: str | None, panels: list[str]) -> None:
     """Draws learning curves of runs.
 
     Return and episode length, in training and evaluation. Runs whose configs differ only in the seed, the
@@ -57,7 +55,6 @@ def run(
         statistic="iqm" if iqm else "mean",
         title=title,
         panels=panels,
-        width=width,
         note=lambda line: print(line, file=sys.stderr),
     )
     print(picture)

@@ -15,10 +15,12 @@ from ding_lite.cli.options import (
     config_options,
     given,
     limit_options,
-    open_crew,
+    open_pool,
     option,
     parallel_options,
     print_json,
+    print_line,
+    print_table,
 )
 from ding_lite.errors import ConfigError
 
@@ -165,7 +167,7 @@ def _new_run(source: Source, request: Request, display: Hook | None) -> SerialPi
 
 
 def _resumed_run(source: Source, request: Request, display: Hook | None) -> SerialPipeline:
-    from ding_lite.config.files import parse_overrides
+    from ding_lite.config.compile import parse_overrides
     from ding_lite.run.pipeline import SerialPipeline
 
     assert request.resume is not None
@@ -184,7 +186,7 @@ def _resumed_run(source: Source, request: Request, display: Hook | None) -> Seri
         display=display,
         own_process=True,
         # Beside --resume a config only says which modules the user trusts.
-        trust=[*source.modules, *(source.read().modules() if source else ())],
+        trust=[*source.modules, *(source.read().trusted if source else ())],
     )
 
 
@@ -198,43 +200,44 @@ def _train_seeds(
 ) -> int:
     """Trains one run for each seed; returns the exit code of a signal, or of the first run that failed."""
     from ding_lite.ranks import number_of_processes
-    from ding_lite.run.display import Lines
+    from ding_lite.run.display import score_digits, score_text
     from ding_lite.run.signals import EXIT_CODES, StopSignals
-    from ding_lite.tools.seeds import seed_trainings, seeds_report, seeds_table
+    from ding_lite.tools.parallel import exit_code_of, seed_jobs, seeds_report
 
     if number_of_processes() > 1:
         raise ConfigError("torchrun trains one run with several processes: give it one seed")
     if any(token.startswith("seed=") for token in source.overrides):
         raise ConfigError("-s and seed= contradict each other: remove one of them")
-    if request.resume is not None and not source:
-        raise ConfigError(
-            "--resume with several seeds needs the config that they were started with: give -c (or --env) "
-            "again"
-        )
     limits = {"max_env_step": request.max_env_step, "max_train_iter": request.max_train_iter}
     config = source.read().replaced(**limits)
-    arguments = ["train", "--quiet", *source.words(), *source.overrides]
+    is_silent = quiet or json
+    arguments = [*source.words(), *source.overrides, *(["--quiet"] if is_silent else [])]
     arguments += given({f"--{name.replace('_', '-')}": limit for name, limit in limits.items()})
     arguments += given({"--init-from": request.init_from})
     prefix = Path(request.resume or request.exp_name or Path("runs") / config.values.exp_name)
-    trainings = seed_trainings(
-        request.seeds,
-        prefix,
-        arguments,
-        config.values.max_env_step,
-        resume=request.resume is not None,
-        override=request.override,
-    )
-    crews = open_crew(config, len(trainings), jobs, ray, quiet or json)
-    with crews as crew, StopSignals(crew.request_stop):
-        crew.train(trainings)
-    if quiet or json:
-        for training in trainings:
-            if training.status == "failed":
-                print(f"ding-lite train: {training.name} failed: {training.error}", file=sys.stderr)
+    resume = request.resume is not None
+    to_do = seed_jobs(request.seeds, prefix, arguments, resume=resume, override=request.override)
+    pools = open_pool(config, jobs, ray, (lambda line: None) if is_silent else print_line)
+    with pools as pool, StopSignals(pool.stop):
+        outcomes = pool.run(list(to_do.values()))
+    report = seeds_report(list(to_do), outcomes)
+    for run in report["runs"]:
+        if run["error"]:
+            print(f"ding-lite train: seed {run['seed']} failed: {run['error']}", file=sys.stderr)
     if json:
-        print_json(seeds_report(trainings))
+        print_json(report)
     elif not quiet:
-        several = given({"--jobs": jobs, "--ray": ray})
-        Lines(sys.stdout).say(seeds_table(trainings, several))  # a closed pipe is no error
-    return EXIT_CODES.get(crew.stopped_by, 0) or crew.exit_code
+        rows = [
+            [str(run["seed"]), run["status"], score_text(run["score"]), f"{run['env_step']:,}"]
+            + ["-" if run["wall_time_s"] is None else f"{run['wall_time_s']:,.1f}", run["folder"]]
+            for run in report["runs"]
+        ]
+        print_table(["seed", "status", "score", "env steps", "seconds", "folder"], rows, right=range(5))
+        line = f"mean {score_text(report['mean'])} over {report['n']} of {len(rows)} seeds"
+        if edges := report["interval"]:
+            digits = score_digits(*edges)
+            line += f", 95 % bootstrap interval [{edges[0]:.{digits}f}, {edges[1]:.{digits}f}]"
+        print(line)
+        if pool.stopped_by:
+            print(f"to continue: the same command with --resume {prefix}")
+    return EXIT_CODES.get(pool.stopped_by, 0) or exit_code_of(outcomes)

@@ -1,350 +1,390 @@
 """A sweep: searches the values of config keys that give the highest score, with Optuna.
 
-A trial trains one set of values with each seed; its score is the mean of the seeds' last evaluations. Trials
-that stay behind the others at their evaluations are pruned. The folder of a sweep has:
+A trial trains one set of values with each seed, one after the other; its score is the mean of their last
+evaluations. Trials whose evaluations stay below the median of the others are pruned. Several processes work
+on one storage, each by ``study.optimize``. The folder of a sweep has:
 
-sweep.db      Optuna's storage (SQLite)      trial_000_s0/ ...  one run folder for each trial and seed
-sweep.json    what is searched               best.py            the best config; it can be trained
-log.txt       messages, with times           sweep.png          history and importance
+sweep.json      what is searched              trial_000_s0/ ...  one run folder for each trial and seed
+sweep.journal   Optuna's storage              best.py            the best config; it can be trained
+log.txt         the lines of the sweep        history.png        scores; importance.png: of the keys
 
-Everything that a sweep needs to continue is in its storage and its run folders, so one that was killed
-continues: open trials are resumed from the checkpoints of their runs.
+A sweep that was killed continues: open trials are resumed from the checkpoints of their runs.
+
+    policy.learn.learning_rate = log(1e-5, 1e-2)      a number, uniform in its logarithm
+    policy.learn.entropy_weight = uniform(0, 0.02)    a number
+    policy.learn.epoch_per_collect = int(2, 10)       a whole number, both ends included
+    policy.learn.batch_size = choice(64, 128, 256)    one of these values; in a config file also a list
 """
 
 from __future__ import annotations
 
+import ast
 import json
+import operator
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
-from ding_lite.config.compile import DERIVED, Config, differences
-from ding_lite.config.schema import leaves
+from ding_lite.config.compile import LITERALS, Config, python_source, without_sources
 from ding_lite.config.values import decode
-from ding_lite.errors import CheckpointError, ConfigError
+from ding_lite.errors import ConfigError, DingLiteError
 from ding_lite.rl.seeding import integer_seed
 from ding_lite.run.checkpoint import checkpoints_of, write_whole
 from ding_lite.run.display import score_text
-from ding_lite.run.folder import is_locked, locked
-from ding_lite.tools.runs import SWEEP_FILE, short_names
-from ding_lite.tools.search import SearchSpace, Values
-from ding_lite.tools.several import Crew, Training
+from ding_lite.run.folder import ENDED, is_locked, read_result
+from ding_lite.run.pipeline import SerialPipeline
+from ding_lite.run.signals import EXIT_CODES
+from ding_lite.tools.runs import SCORE, SWEEP_FILE, short_names, short_text
 
 try:
     import optuna
-    from optuna.trial import TrialState
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+    from optuna.storages.journal import JournalFileBackend
+    from optuna.trial import FrozenTrial, TrialState
 except ImportError as error:
     raise ConfigError('a sweep needs Optuna: pip install "ding_lite[sweep]"') from error
 
 STUDY = "sweep"  # its name in the storage
 STARTUP_TRIALS = 5  # trials that must have ended before one is pruned
-WARM_UP = 0.2  # part of the longest complete trial, before which a trial is not pruned
-SECONDS_TO_FREE = 30.0  # for runs of a sweep that was killed to save and end
-STATES = {
-    TrialState.COMPLETE: "complete",
-    TrialState.PRUNED: "pruned",
-    TrialState.FAIL: "failed",
-    TrialState.RUNNING: "open",
-    TrialState.WAITING: "open",
-}
+WARM_UP = 0.2  # share of a run's env steps before which a trial is not pruned
+SECONDS_TO_FREE = 30.0  # for the workers of a sweep that was killed to save and end
+EXPECTED = "expected uniform(a, b), log(a, b), int(a, b) or choice(a, b, ...)"
+# Keys that the sweep sets itself for each run.
+OWN_KEYS = ("seed", "exp_name")
+
+Space = dict[str, optuna.distributions.BaseDistribution]  # by the path of the key
 
 
-@dataclass
-class Trial:
-    """One set of values, with a run for each seed.
-
-    Attributes:
-        number: of the trial.
-        runs: one for each seed.
-        reported: evaluations that Optuna knows, by their env steps.
-        ending: "" while it goes on, else "pruned" or "failed".
-    """
-
-    number: int
-    optuna: optuna.Trial
-    runs: list[Training]
-    reported: set[int] = field(default_factory=set)
-    ending: str = ""
+# ------------------------------------------------------------------ the search space
 
 
-class Sweep:
-    """Searches; :meth:`run` does the work.
-
-    Args:
-        folder: of the sweep.
-        config: that the values are laid over.
-        space: keys and their values.
-        seeds: that each trial trains with.
-        arguments: of ``ding-lite`` that train the config, beginning with ``train``.
-        crew: trains the runs.
-        resume: continue the sweep in ``folder``.
+def search_space(searches: Mapping[str, Any]) -> Space:
+    """Returns the search space of ``{"key.path": "log(1, 2)"}``; a list is a choice.
 
     Raises:
-        ConfigError: if the folder exists (is missing, with ``resume``), belongs to a sweep of something else,
-            or is in use.
+        ConfigError: for a key whose values cannot be read.
     """
-
-    def __init__(
-        self,
-        folder: Path,
-        config: Config,
-        space: SearchSpace,
-        seeds: Sequence[int],
-        arguments: Sequence[str],
-        crew: Crew,
-        *,
-        resume: bool = False,
-    ) -> None:
-        self.folder = folder
-        self.config = config
-        self.space = space
-        self.seeds = tuple(seeds)
-        self.arguments = list(arguments)
-        self._crew = crew
-        self._log = self._open_folder(resume)
-        optuna.logging.set_verbosity(optuna.logging.ERROR)
-        optuna.logging.disable_propagation()
-        storage = optuna.storages.RDBStorage(f"sqlite:///{folder.absolute() / 'sweep.db'}")
-        self.study = optuna.create_study(
-            study_name=STUDY, storage=storage, direction="maximize", load_if_exists=True
+    if not searches:
+        raise ConfigError(
+            "no search space: give --search 'policy.learn.learning_rate=log(1e-5,1e-2)', or a dict in the "
+            "config file, sweep = dict(search={'policy.learn.learning_rate': 'log(1e-5, 1e-2)'})"
         )
-        # Another stream after each interruption: the same one would propose the first values again.
-        seed = integer_seed(config.values.seed, "sweep", len(self.trials()))
-        self.study.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
-        self.study.pruner = optuna.pruners.MedianPruner(n_startup_trials=STARTUP_TRIALS)
-        self._open: dict[str, Trial] = {}  # by the names of their runs
-
-    def trials(self) -> list[optuna.trial.FrozenTrial]:
-        """Returns all trials, in their order."""
-        return self.study.get_trials(deepcopy=False)
-
-    def values_of(self, trial: optuna.trial.FrozenTrial) -> dict[str, Any]:
-        """Returns the values of the keys in a trial."""
-        return {key: self._value(key, trial.params[key]) for key in self.space if key in trial.params}
-
-    def _value(self, key: str, stored: Any) -> Any:
-        values = self.space[key]
-        return values.labels()[stored] if values.choices else stored
-
-    # ------------------------------------------------------------------ the folder
-
-    def _open_folder(self, resume: bool) -> TextIO:
-        file = self.folder / SWEEP_FILE
-        searched = {
-            "search": {key: str(values) for key, values in self.space.items()},
-            "seeds": list(self.seeds),
-            **self.config.as_json(),
-        }
-        if resume:
-            try:
-                saved = json.loads(file.read_bytes())
-            except (OSError, ValueError) as error:
-                raise ConfigError(f"--resume: {self.folder} is not the folder of a sweep: {error}") from error
-            self._refuse_changes(saved, searched)
-            return self._claimed()
-        if "?" in str(self.folder.absolute()):
-            raise ConfigError(
-                f"sweep folder {self.folder}: SQLite takes no '?' in a path; choose another name"
-            )
+    space = {}
+    for key, spec in searches.items():
+        if key in OWN_KEYS:
+            raise ConfigError(f"the search space: the sweep sets {key} itself; give seeds as -s 0,1,2")
         try:
-            self.folder.mkdir(parents=True)
-        except FileExistsError as error:
-            raise ConfigError(
-                f"sweep folder {self.folder} exists; choose another --exp-name, continue the sweep with "
-                "--resume, or remove the folder"
-            ) from error
-        except OSError as error:
-            raise ConfigError(f"sweep folder {self.folder} cannot be created: {error}") from error
-        log = self._claimed()
-        write_whole(file, json.dumps(searched, indent=2) + "\n")
-        return log
-
-    def _claimed(self) -> TextIO:
-        self._files = ExitStack()
-        self._files.enter_context(locked(self.folder))
-        return self._files.enter_context(open(self.folder / "log.txt", "a"))
-
-    def _refuse_changes(self, saved: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
-        saved, asked = decode(saved), decode(asked)
-        changes = [
-            f"{path.removeprefix('config.')}: {old!r} -> {new!r}"
-            for path, old, new in differences(_compared(saved, asked), _compared(asked, saved))
-        ]
-        if changes:
-            raise ConfigError(
-                "\n  ".join([f"the sweep in {self.folder} searches something else:", *changes])
-                + "\nRepeat its command with --resume; only --trials, --jobs and --ray may differ"
-            )
-
-    def _say(self, text: str) -> None:
-        """Shows a line, and writes it to log.txt."""
-        self._crew.board.say(text)
-        self._log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")
-        self._log.flush()
-
-    def close(self) -> None:
-        """Releases the folder."""
-        self._files.close()
-
-    # ------------------------------------------------------------------ the search
-
-    def run(self, trials: int) -> None:
-        """Searches until there are ``trials`` trials in all, or the crew is stopped; open trials first."""
-        states = [STATES[trial.state] for trial in self.trials()]
-        if states:
-            is_open = states.count("open")
-            more = f", {is_open} open" if is_open else ""
-            self._say(f"{len(states) - is_open} of {max(trials, len(states))} trials are done{more}")
-        self._crew.train(self._runs(trials), self._on_evaluation, self._on_end)
-
-    def _runs(self, trials: int) -> Iterator[Training]:
-        """Yields the runs of open trials, then those of new ones; a trial that has ended starts no more."""
-        for frozen in self.trials():
-            if not frozen.state.is_finished():
-                yield from self._runs_of(optuna.Trial(self.study, frozen._trial_id))
-        while len(self.trials()) < trials:
-            yield from self._runs_of(self.study.ask())
-
-    def _runs_of(self, trial: optuna.Trial) -> Iterator[Training]:
-        # An open trial keeps the values that it has.
-        values = {key: self._value(key, _suggested(trial, key, self.space[key])) for key in self.space}
-        runs = [self._training(trial.number, seed, values) for seed in self.seeds]
-        reported = set(self.trials()[trial.number].intermediate_values)
-        opened = Trial(trial.number, trial, runs, reported)
-        self._open |= {run.name: opened for run in runs}
-        self._say(f"trial {trial.number}: {assignments(values)}")
-        for run in runs:
-            if not opened.ending:
-                yield run
-
-    def _training(self, number: int, seed: int, values: Mapping[str, Any]) -> Training:
-        folder = self.run_folder(number, seed)
-        if folder.exists():
-            _wait_until_free(folder)
-        if checkpoints_of(folder):
-            option = "--resume"
-        else:  # killed before its first checkpoint
-            shutil.rmtree(folder, ignore_errors=True)
-            option = "--exp-name"
-        overrides = [f"{key}={value!r}" for key, value in values.items()]
-        arguments = [*self.arguments, *overrides, "-s", str(seed), option, str(folder)]
-        name = f"trial {number}, seed {seed}"
-        return Training(name, seed, folder, arguments, self.config.values.max_env_step)
-
-    def _on_evaluation(self, run: Training) -> None:
-        """Reports to Optuna what all seeds of the trial that have started have reached; prunes the trial."""
-        trial = self._open[run.name]
-        freq = self.config.values.policy.eval.eval_freq or 1
-        started = [other for other in trial.runs if other.status != "not started"]
-        for step in sorted({at // freq * freq for at, _ in run.evaluations} - trial.reported):
-            values = [_value_at(other, step, freq) for other in started]
-            known = [value for value in values if value is not None]
-            if trial.ending or len(known) < len(started):
-                return
-            trial.reported.add(step)
-            trial.optuna.report(sum(known) / len(known), step)
-            is_over = all(other.code is not None for other in trial.runs)
-            if not is_over and step >= self._warm_up() and trial.optuna.should_prune():
-                self._end(trial, "pruned")
-
-    def _warm_up(self) -> float:
-        """Returns the env step before which no trial is pruned; runs may be limited by other units."""
-        lengths = (trial.last_step for trial in self.ranked())
-        return WARM_UP * max((length for length in lengths if length is not None), default=0)
-
-    def _end(self, trial: Trial, ending: str) -> None:
-        trial.ending = ending
-        for run in trial.runs:
-            run.stop("SIGTERM", ending if ending == "pruned" else "")
-
-    def _on_end(self, run: Training) -> None:
-        trial = self._open[run.name]
-        if run.is_complete and run.score is None:
-            run.error = "it has no evaluation with a finite mean return"
-        if run.score is None and run.status != "pruned" and not self._crew.stopped_by:
-            self._end(trial, "failed")
-        if any(other.is_running for other in trial.runs) or self._crew.stopped_by:
-            return  # a stopped trial stays open, so that it is continued
-        scores = [other.score for other in trial.runs if other.score is not None]
-        if len(scores) == len(trial.runs):
-            self.study.tell(trial.number, sum(scores) / len(scores))
-            self._say(f"trial {trial.number}: score {score_text(sum(scores) / len(scores))}")
-        elif trial.ending:
-            state = TrialState.PRUNED if trial.ending == "pruned" else TrialState.FAIL
-            self.study.tell(trial.number, state=state)
-            errors = [other.error for other in trial.runs if other.error]
-            self._say(f"trial {trial.number}: {': '.join([trial.ending, *errors[:1]])}")
-
-    def ranked(self) -> list[optuna.trial.FrozenTrial]:
-        """Returns the complete trials, that with the highest score first."""
-        complete = [trial for trial in self.trials() if trial.state == TrialState.COMPLETE]
-        return sorted(complete, key=lambda trial: -float(trial.value or 0.0))
-
-    def best(self) -> optuna.trial.FrozenTrial | None:
-        """Returns the trial with the highest score; None if no trial is complete."""
-        return next(iter(self.ranked()), None)
-
-    def run_folder(self, number: int, seed: int) -> Path:
-        """Returns the folder of the run of a trial with a seed."""
-        return self.folder / f"trial_{number:03}_s{seed}"
+            space[key] = _distribution(spec)
+        except (ValueError, TypeError, SyntaxError) as fault:
+            raise ConfigError(f"the search space: {key}: {EXPECTED}, got {spec!r} ({fault})") from fault
+    return space
 
 
-def _compared(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what a sweep searches, as its file has it, for a comparison with that of another one.
+def _distribution(spec: Any) -> optuna.distributions.BaseDistribution:
+    if isinstance(spec, (list, tuple)):
+        return CategoricalDistribution([_stored(choice) for choice in spec])
+    call = ast.parse(str(spec).strip(), mode="eval").body
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+        raise ValueError("no call")
+    arguments: list[Any] = [
+        LITERALS.get(node.id.lower(), node.id) if isinstance(node, ast.Name) else ast.literal_eval(node)
+        for node in call.args
+    ]
+    match call.func.id:
+        case "choice":
+            return CategoricalDistribution([_stored(choice) for choice in arguments])
+        case "int":
+            return IntDistribution(*map(operator.index, arguments))
+        case "log" | "uniform" as kind:
+            return FloatDistribution(*map(float, arguments), log=kind == "log")
+    raise ValueError(f"no {call.func.id}")
 
-    Keys of the config that no user wrote and that the other one lacks are left out: another version of the
-    library does not have them.
-    """
-    known, source = dict(leaves(other["config"])), one.get("source", {})
-    config = {
-        path: value
-        for path, value in leaves(one["config"])
-        if path in known or source.get(path) not in DERIVED
-    }
-    return {"search": one["search"], "seeds": one["seeds"], "config": config}
+
+def _stored(choice: Any) -> Any:
+    """Returns a choice as the storage has it, which takes neither lists nor dicts."""
+    return choice if isinstance(choice, (str, int, float, type(None))) else json.dumps(choice)
+
+
+def first_values(space: Space) -> dict[str, Any]:
+    """Returns the first choice or the lowest value of each key: a config that accepts them has these keys."""
+    first: dict[str, Any] = {}
+    for key, of_key in space.items():
+        if isinstance(of_key, CategoricalDistribution):
+            first[key] = of_key.choices[0]
+        elif isinstance(of_key, (FloatDistribution, IntDistribution)):
+            first[key] = of_key.low
+    return values_of(first, space)
+
+
+def values_of(params: Mapping[str, Any], space: Space) -> dict[str, Any]:
+    """Returns the values of the keys in a trial."""
+    values = {}
+    for key in space:
+        value = params.get(key)
+        is_tree = isinstance(value, str) and value.startswith(("[", "{"))
+        values[key] = json.loads(value) if is_tree else value  # type: ignore[arg-type]
+    return values
 
 
 def assignments(values: Mapping[str, Any]) -> str:
     """Returns values as text, with short names of the keys: "learning_rate=0.001, batch_size=64"."""
     names = short_names(values)
-    texts = (
-        f"{names[key]}={f'{value:.3g}' if isinstance(value, float) else value}"
-        for key, value in values.items()
-    )
-    return ", ".join(texts)
+    return ", ".join(f"{names[key]}={short_text(value)}" for key, value in values.items())
 
 
-def _value_at(run: Training, step: int, freq: int) -> float | None:
-    """Returns the last evaluation that was due up to ``step``; None if the run has not come so far.
+# ------------------------------------------------------------------ the study
 
-    A run that has ended before keeps its last evaluation.
+
+def storage_of(folder: Path) -> optuna.storages.BaseStorage:
+    """Returns the storage of a sweep: a file that processes of several machines may write to."""
+    return optuna.storages.JournalStorage(JournalFileBackend(str(folder / "sweep.journal")))
+
+
+def open_study(folder: Path, seed: int = 0) -> optuna.Study:
+    """Opens the storage in the folder of a sweep, and creates it where it is missing.
+
+    Args:
+        folder: of the sweep.
+        seed: of the sampler; each process needs another one, or all propose the same first values.
     """
-    due = [(at // freq * freq, value) for at, value in run.evaluations]
-    has_come = run.code is not None or any(at >= step for at, _ in due)
-    return next((value for at, value in reversed(due) if at <= step), None) if has_come else None
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    return optuna.create_study(
+        study_name=STUDY,
+        storage=storage_of(folder),
+        sampler=optuna.samplers.TPESampler(seed=seed, constant_liar=True),
+        direction="maximize",
+        load_if_exists=True,
+    )
 
 
-def _suggested(trial: optuna.Trial, key: str, values: Values) -> Any:
-    """Returns Optuna's value of a key, as its storage has it."""
-    if values.kind == "choice":
-        return trial.suggest_categorical(key, list(values.labels()))
-    if values.kind == "int":
-        return trial.suggest_int(key, int(values.low), int(values.high))
-    return trial.suggest_float(key, values.low, values.high, log=values.kind == "log")
+def begin(folder: Path, searched: Mapping[str, Any], *, resume: bool) -> None:
+    """Creates the folder of a sweep, or checks that it is the one to continue.
 
-
-def _wait_until_free(folder: Path) -> None:
-    """Waits for a run whose sweep was killed to save and end.
+    Args:
+        folder: of the sweep.
+        searched: JSON data that says what is searched.
+        resume: continue the sweep in ``folder``.
 
     Raises:
-        CheckpointError: if it still runs after ``SECONDS_TO_FREE``.
+        ConfigError: if the folder exists (is missing, with ``resume``), or searches something else.
     """
+    file = folder / SWEEP_FILE
+    text = json.dumps(searched, indent=2) + "\n"
+    try:
+        if not resume:
+            folder.mkdir(parents=True)
+            write_whole(file, text)
+        elif file.read_text() != text:
+            raise ConfigError(
+                f"the sweep in {folder} searches something else, as {file} says: repeat its command with "
+                "--resume; only --jobs and --ray may differ, and --trials"
+            )
+    except OSError as fault:
+        raise ConfigError(
+            f"{folder} cannot be the folder of {'this' if resume else 'a new'} sweep: {fault}; --exp-name "
+            "names another one, and --resume continues one"
+        ) from fault
+
+
+def reopen(folder: Path) -> int:
+    """Lets the open trials of a sweep that was ended wait for a worker; returns how many have ended."""
     deadline = time.monotonic() + SECONDS_TO_FREE
-    while is_locked(folder):
-        if time.monotonic() > deadline:
-            raise CheckpointError(f"run folder {folder} is in use by another process")
+    while any(map(is_locked, folder.glob("trial_*"))) and time.monotonic() < deadline:
         time.sleep(0.1)
+    study, storage = open_study(folder), storage_of(folder)
+    study_id = storage.get_study_id_from_name(STUDY)
+    for trial in study.get_trials(states=(TrialState.RUNNING,)):
+        trial_id = storage.get_trial_id_from_study_id_trial_number(study_id, trial.number)
+        storage.set_trial_state_values(trial_id, TrialState.WAITING)
+    return sum(trial.state.is_finished() for trial in study.get_trials())
+
+
+def run_folder(folder: Path, number: int, seed: int) -> Path:
+    """Returns the folder of the run of a trial with a seed."""
+    return folder / f"trial_{number:03}_s{seed}"
+
+
+class Worker:
+    """A process of a sweep; several work on the same folder.
+
+    Args:
+        folder: of the sweep.
+        space: keys and their values.
+        seeds: that each trial trains with.
+        config_with: returns the complete config with the values of a trial.
+        say: called with a line for each event.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        space: Space,
+        seeds: Sequence[int],
+        config_with: Callable[[Mapping[str, Any]], Config],
+        say: Callable[[str], Any] = print,
+    ) -> None:
+        self.folder, self.space, self.seeds = folder, space, seeds
+        self._config_with, self._say = config_with, say
+
+    def work(self, trials: int, number: int) -> None:
+        """Trains trials until there are ``trials`` of all workers.
+
+        Args:
+            trials: in all.
+            number: of this worker, for the seed of its sampler.
+
+        Raises:
+            SystemExit: at a signal, when the run is saved; the trial stays open.
+        """
+        config = self._config_with({})
+        study = open_study(self.folder)
+        # Another stream after each interruption: the same one would propose the first values again.
+        seed = integer_seed(config.values.seed, "sweep", len(study.get_trials()), number)
+        study.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
+        freq = config.values.policy.eval.eval_freq or config.values.max_env_step
+        study.pruner = optuna.pruners.MedianPruner(
+            n_startup_trials=STARTUP_TRIALS, n_warmup_steps=int(WARM_UP * config.values.max_env_step / freq)
+        )
+        begun = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL, TrialState.RUNNING)
+        enough = optuna.study.MaxTrialsCallback(trials, states=begun)
+        study.optimize(self._objective, callbacks=[enough], catch=(DingLiteError,))
+
+    def _objective(self, trial: optuna.Trial) -> float:
+        """Returns the score of a trial; Optuna gives an open one its values again."""
+        for key, of_key in self.space.items():
+            match of_key:
+                case CategoricalDistribution():
+                    trial.suggest_categorical(key, of_key.choices)
+                case IntDistribution():
+                    trial.suggest_int(key, of_key.low, of_key.high)
+                case FloatDistribution():
+                    trial.suggest_float(key, of_key.low, of_key.high, log=of_key.log)
+        values = values_of(trial.params, self.space)
+        self._say(f"trial {trial.number}: {assignments(values)}")
+        scores: list[float] = []
+        try:
+            config = self._config_with(values)
+            for seed in self.seeds:
+                scores.append(self._score(trial, config, seed, scores))
+        except DingLiteError as fault:
+            self._say(f"trial {trial.number}: failed: {fault}")
+            raise
+        except optuna.TrialPruned:
+            self._say(f"trial {trial.number}: pruned")
+            raise
+        except KeyboardInterrupt as fault:  # Optuna would call it a failure of the trial, which stays open
+            raise SystemExit(EXIT_CODES.get(str(fault), EXIT_CODES["SIGINT"])) from fault
+        score = sum(scores) / len(scores)
+        self._say(f"trial {trial.number}: score {score_text(score)}")
+        return score
+
+    def _score(self, trial: optuna.Trial, config: Config, seed: int, earlier: Sequence[float]) -> float:
+        """Trains a trial with a seed, or continues it, and returns the mean return of the last evaluation.
+
+        Args:
+            trial: it is told the mean of this seed's evaluations and the scores of the earlier ones.
+            config: of the run.
+            seed: of the run.
+            earlier: the scores of the trial's seeds before this one.
+        """
+        folder = run_folder(self.folder, trial.number, seed)
+        if read_result(folder).get("status") not in ENDED:
+            if checkpoints_of(folder):
+                pipeline = SerialPipeline.resume(folder, trust=config.trusted, own_process=True)
+            else:  # new, or killed before its first checkpoint
+                shutil.rmtree(folder, ignore_errors=True)
+                pipeline = SerialPipeline(config, seed=seed, folder=folder, own_process=True)
+            freq = config.values.policy.eval.eval_freq or config.values.max_env_step
+            offset = len(earlier) * (config.values.max_env_step // freq + 1)
+            with pipeline:
+                for progress in pipeline:
+                    if SCORE not in progress.metrics:
+                        continue
+                    value = float(progress.metrics[SCORE])
+                    step = offset + progress.env_step // freq
+                    if step not in trial.study.trials[trial.number].intermediate_values:
+                        trial.report((sum(earlier) + value) / (len(earlier) + 1), step)
+                    self._say(
+                        f"trial {trial.number}, seed {seed}: {progress.env_step:,} steps  {score_text(value)}"
+                    )
+                    if trial.should_prune():
+                        raise optuna.TrialPruned
+        score = read_result(folder).get("eval_value")
+        if score is None:
+            raise ConfigError(f"{folder} has no evaluation with a finite mean return")
+        return float(score)
+
+
+# ------------------------------------------------------------------ the report
+
+
+def report(folder: Path, space: Space, seeds: Sequence[int]) -> dict[str, Any]:
+    """Writes best.py and the pictures of a sweep, and returns what became of its trials, as JSON data.
+
+    ``importances`` says how much of the score each key explains (PED-ANOVA, arXiv:2304.10255): a rough guess
+    with fewer than 50 trials.
+    """
+    study = open_study(folder)
+    ranked = sorted(
+        study.get_trials(states=(TrialState.COMPLETE,)), key=lambda trial: -float(trial.value or 0)
+    )
+    importances: dict[str, float] = {}
+    if len({trial.value for trial in ranked}) > 1 and len(space) > 1:
+        evaluator = optuna.importance.PedAnovaImportanceEvaluator()
+        importances = dict(optuna.importance.get_param_importances(study, evaluator=evaluator))
+    best = ranked[0] if ranked else None
+    best_config = best and _write_best(folder, best, space, seeds)
+    if best is not None:
+        _draw(folder, study, has_importances=bool(importances))
+    return {
+        "folder": str(folder),
+        "seeds": list(seeds),
+        "best": best and best.number,
+        "best_score": best and best.value,
+        "best_config": best_config and str(best_config),
+        "importances": importances,
+        "trials": [
+            {
+                "trial": trial.number,
+                "state": "open" if not trial.state.is_finished() else trial.state.name.lower(),
+                "score": trial.value if trial.state == TrialState.COMPLETE else None,
+                "values": values_of(trial.params, space),
+            }
+            for trial in study.get_trials()
+        ],
+    }
+
+
+def _write_best(folder: Path, best: FrozenTrial, space: Space, seeds: Sequence[int]) -> Path:
+    """Writes the config of the best trial, with every key that differs from its default, to best.py.
+
+    So it trains as the trial did, also by what the command line set or what was derived from other keys.
+    """
+    saved = decode(json.loads((run_folder(folder, best.number, seeds[0]) / "config.json").read_text()))
+    config = without_sources(saved["config"], saved["source"], ("default",))
+    config["exp_name"] = f"{folder.name}_best"
+    file = folder / "best.py"
+    comment = (
+        f"Trial {best.number}, score {score_text(best.value)} over the seeds {', '.join(map(str, seeds))}."
+    )
+    write_whole(file, python_source(config, [comment, assignments(values_of(best.params, space))]))
+    return file
+
+
+def _draw(folder: Path, study: optuna.Study, *, has_importances: bool) -> None:
+    """Draws the scores of the trials and the importance of the keys, as Optuna does."""
+    import matplotlib as mpl
+
+    mpl.use("agg")
+    from optuna.visualization.matplotlib import plot_optimization_history, plot_param_importances
+
+    with warnings.catch_warnings(action="ignore", category=optuna.exceptions.ExperimentalWarning):
+        drawings = {"history": plot_optimization_history(study, target_name="Score")}
+        if has_importances:
+            evaluator = optuna.importance.PedAnovaImportanceEvaluator()
+            drawings["importance"] = plot_param_importances(study, evaluator=evaluator)
+    for name, axes in drawings.items():
+        axes.figure.savefig(folder / f"{name}.png", dpi=150, bbox_inches="tight")

@@ -1,0 +1,261 @@
+"""Several ``ding-lite`` processes at a time: the seeds of a config, the workers of a sweep.
+
+Each line that a process prints appears with its name before it. What became of a run is said by the exit code
+of its process and by its result.json. ``tools.ray_runs`` has the same pool on a Ray cluster.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from ding_lite.config.compile import Config
+from ding_lite.envs.workers.cores import cores
+from ding_lite.errors import ConfigError
+from ding_lite.run.folder import ENDED, read_result
+from ding_lite.tools import statistics
+
+# The kernel sends SIGTERM to a process of the pool when its parent ends, so that it saves and ends, too.
+BOOT = """\
+import ctypes, os, signal, sys
+parent = int(sys.argv.pop(1))
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+if os.getppid() != parent:
+    sys.exit(143)
+from ding_lite.cli import main
+sys.exit(main())
+"""
+INTERRUPTED = (130, 143)  # exit codes of a run that a signal ended, after it was saved
+LAST_LINES = 50  # in which an error is looked for
+
+
+class Job(NamedTuple):
+    """A ``ding-lite`` process.
+
+    Attributes:
+        name: before its lines, such as "seed 3"; "": the lines stay as they are.
+        arguments: of ``ding-lite``, beginning with the command.
+    """
+
+    name: str
+    arguments: Sequence[str]
+
+
+class Outcome(NamedTuple):
+    """How a process ended: its exit code (negative: the signal that killed it) and its error, or ""."""
+
+    code: int
+    error: str = ""
+
+
+class Load(NamedTuple):
+    """What one training keeps busy: CPU cores, and whether it takes any free GPU."""
+
+    cores: int
+    gpu: bool
+
+
+def load_of(config: Config) -> Load:
+    """Returns what a run of a config keeps busy; threads that the observations decide count as one."""
+    env, device = config.values.env, str(config.values.policy.device)
+    threads = config.values.num_threads if isinstance(config.values.num_threads, int) else 1
+    workers = 1
+    if env.manager.type == "subprocess":
+        workers = min(env.manager.worker_num or cores(), env.collector_env_num)
+    return Load(max(threads, workers), device == "cuda" or device == "auto" and torch.cuda.is_available())
+
+
+class Pool:
+    """Processes on this machine. On a machine with several GPUs each sees one of them, in turn.
+
+    Args:
+        load: of one training.
+        jobs: number of processes at a time; None: as many as there are cores for.
+        say: called with each line that they print, in their threads.
+
+    Attributes:
+        stopped_by: name of the signal that has ended the work; "" before one.
+    """
+
+    def __init__(self, load: Load, jobs: int | None, say: Callable[[str], Any]) -> None:
+        self.jobs = jobs or max(1, cores() // load.cores)
+        self._say = say
+        named = os.environ.get("CUDA_VISIBLE_DEVICES")
+        gpus = named.split(",") if named else [str(number) for number in range(torch.cuda.device_count())]
+        self._gpus = itertools.cycle(gpus if load.gpu and len(gpus) > 1 else [None])
+        self._running: set[subprocess.Popen[str]] = set()
+        self._lock = threading.Lock()  # of starting and stopping: none is stopped twice, or started after it
+        self.stopped_by = ""
+
+    def stop(self, name: str) -> None:
+        """Ends all processes after their iterations, saved; safe in a signal handler of the main thread.
+
+        Args:
+            name: of the signal that they are sent, such as "SIGINT".
+        """
+        with self._lock:
+            self.stopped_by = name
+            for process in self._running:
+                process.send_signal(signal.Signals[name])
+
+    def run(self, jobs: Sequence[Job]) -> list[Outcome | None]:
+        """Runs all jobs, and returns how each ended; None: it was not started, since the pool was stopped.
+
+        Raises:
+            KeyboardInterrupt: at a second Ctrl-C; all processes are killed.
+        """
+        executor = ThreadPoolExecutor(self.jobs)
+        try:
+            return list(executor.map(self._run, jobs))
+        except BaseException:
+            self.stop("SIGKILL")
+            raise
+        finally:
+            executor.shutdown(cancel_futures=True)
+
+    def _run(self, job: Job) -> Outcome | None:
+        with self._lock:
+            if self.stopped_by:
+                return None
+            gpu = next(self._gpus)
+            process = start(job, {} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu})
+            self._running.add(process)
+        outcome = follow(process, job, self._say)
+        with self._lock:
+            self._running.remove(process)
+        # A signal that arrives before its handlers kills a process.
+        return Outcome(INTERRUPTED[0]) if self.stopped_by and outcome.code < 0 else outcome
+
+
+def start(job: Job, variables: dict[str, str]) -> subprocess.Popen[str]:
+    """Starts the process of a job, which ends with the thread that called this; Ctrl-C does not reach it."""
+    return subprocess.Popen(
+        [sys.executable, "-c", BOOT, str(os.getpid()), *job.arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env={**os.environ, "PYTHONPATH": python_path(), **variables},
+        start_new_session=True,
+    )
+
+
+def follow(process: subprocess.Popen[str], job: Job, say: Callable[[str], Any]) -> Outcome:
+    """Says the lines of a process until it ends, and returns how it ended."""
+    last: deque[str] = deque(maxlen=LAST_LINES)
+    with process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            last.append(line)
+            say(f"{job.name}: {line.rstrip()}" if job.name else line.rstrip())
+        code = process.wait()
+    return Outcome(code, error_of("".join(last), code))
+
+
+def python_path() -> str:
+    """Returns the PYTHONPATH of a process that finds the same modules as this one."""
+    return os.pathsep.join(path for path in sys.path if path)
+
+
+def error_of(text: str, code: int) -> str:
+    """Returns the error in what a command has printed, by its exit code; "" if there is none."""
+    if code in (0, *INTERRUPTED):
+        return ""
+    if code < 0:
+        return f"ended by {signal.Signals(-code).name}"
+    lines = [line for line in text.splitlines() if line.strip()]
+    _, mark, message = text.rpartition(": error: ")
+    return message.strip() if mark else lines[-1] if lines else f"ended with exit code {code}"
+
+
+# ------------------------------------------------------------------ seeds
+
+
+def seed_jobs(
+    seeds: Sequence[int], prefix: Path, arguments: Sequence[str], *, resume: bool, override: bool
+) -> dict[Path, Job]:
+    """Returns a job for each seed, by its run folder ``<prefix>_s<seed>``.
+
+    Args:
+        seeds: of the runs.
+        prefix: of their folders.
+        arguments: of ``ding-lite train``, without seed and folder.
+        resume: continue the runs whose folders exist; the other seeds begin.
+        override: continue them with ``--override``, which a new run refuses.
+
+    Raises:
+        ConfigError: if a folder exists; with ``resume``, if none does. Then no run has been started.
+    """
+    folders = {seed: prefix.with_name(f"{prefix.name}_s{seed}") for seed in seeds}
+    existing = [str(folder) for folder in folders.values() if folder.exists()]
+    if existing and not resume:
+        raise ConfigError(
+            f"these run folders exist: {', '.join(existing)}; choose another --exp-name, continue the runs "
+            "with --resume, or remove the folders"
+        )
+    if resume and not existing:
+        raise ConfigError(f"--resume: there is no run to continue: {', '.join(map(str, folders.values()))}")
+    jobs = {}
+    for seed, folder in folders.items():
+        words = ["train", *arguments, "-s", str(seed)]
+        words += ["--resume" if folder.exists() else "--exp-name", str(folder)]
+        words += ["--override"] if override and folder.exists() else []
+        jobs[folder] = Job(f"seed {seed}", words)
+    return jobs
+
+
+def seeds_report(folders: Sequence[Path], outcomes: Sequence[Outcome | None]) -> dict[str, Any]:
+    """Returns what became of the seeds in these folders, and the mean of their scores, as JSON data.
+
+    The score is the mean return of the last evaluation of a run that has ended in order.
+    """
+    runs = []
+    for folder, outcome in zip(folders, outcomes, strict=True):
+        result = {} if outcome is None else read_result(folder)
+        status = result.get("status", "interrupted")
+        if outcome is None:
+            status = "not started"
+        elif outcome.code not in (0, *INTERRUPTED):
+            status = "failed"
+        has_score = status in ENDED or outcome is not None and outcome.code == 0  # a hook may have ended it
+        runs.append(
+            {
+                "seed": int(folder.name.rpartition("_s")[2]),
+                "status": status,
+                "score": result.get("eval_value") if has_score else None,
+                "env_step": result.get("env_step", 0),
+                "wall_time_s": result.get("wall_time_s"),
+                "folder": str(folder),
+                "exit_code": outcome and outcome.code,
+                "error": outcome and outcome.error or None,
+            }
+        )
+    scores = [run["score"] for run in runs if run["score"] is not None]
+    interval = statistics.interval(statistics.mean, [np.array(scores)]) if scores else None
+    return {
+        "n": len(scores),
+        "mean": sum(scores) / len(scores) if scores else None,
+        "interval": statistics.as_range(interval),
+        "runs": runs,
+    }
+
+
+def exit_code_of(outcomes: Sequence[Outcome | None]) -> int:
+    """Returns the exit code of the first run that failed, or 0; that of a killed run is 1."""
+    codes = [outcome.code for outcome in outcomes if outcome is not None]
+    failed = [code for code in codes if code not in (0, *INTERRUPTED)]
+    return max(1, failed[0]) if failed else 0

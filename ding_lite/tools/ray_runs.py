@@ -1,0 +1,92 @@
+"""The pool of ``tools.parallel`` on a Ray cluster whose nodes share a file system: each job is a task."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ding_lite.envs.workers.ray_actors import knock, signals_kept
+from ding_lite.errors import ConfigError
+from ding_lite.tools.parallel import INTERRUPTED, Job, Load, Outcome, follow, python_path, start
+
+try:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # else Ray reports its usage to its makers
+    import ray
+    from ray.exceptions import RayError, TaskCancelledError
+except ImportError as error:
+    raise ConfigError('--ray needs Ray: pip install "ding_lite[ray]"') from error
+
+POLL_SECONDS = 0.5
+
+
+def run_in_folder(job: Job, folder: str, path: str) -> Outcome:
+    """Runs a job on a node, with the PYTHONPATH of the driver; when it is cancelled, the job ends saved."""
+    os.chdir(folder)
+    process = start(job, {"PYTHONPATH": path})
+    try:
+        return follow(process, job, print)
+    except KeyboardInterrupt:  # ray.cancel
+        process.send_signal(signal.SIGINT)
+        process.wait()
+        return Outcome(INTERRUPTED[0])
+
+
+class RayPool:
+    """A Ray cluster, which is started on this machine if there is none; see :class:`tools.parallel.Pool`.
+
+    Args:
+        address: of the cluster; "": that of RAY_ADDRESS or of a cluster on this machine, or else a new one.
+        load: of one training.
+
+    Raises:
+        ConfigError: if the cluster cannot be reached or started, or has no GPU for ``load``.
+    """
+
+    def __init__(self, address: str, load: Load) -> None:
+        address = address or os.environ.get("RAY_ADDRESS", "")
+        options: dict[str, Any] = {"logging_level": logging.ERROR, "include_dashboard": False}
+        with signals_kept():
+            try:
+                knock(address)
+                ray.init(address=address or None, **options)
+            except (RayError, OSError, RuntimeError, ValueError) as error:
+                raise ConfigError(f"--ray: {address or 'Ray'} cannot be reached: {error}") from error
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        gpus = int(load.gpu and any("GPU" in node for node in nodes))
+        self._cpus = max(1, min(load.cores, int(max(node.get("CPU", 0) for node in nodes))))
+        self._task = ray.remote(num_cpus=self._cpus, num_gpus=gpus, max_retries=0)(run_in_folder)
+        self.stopped_by = ""
+        self.jobs = max(1, int(ray.cluster_resources().get("CPU", 1)) // self._cpus)
+
+    def stop(self, name: str) -> None:
+        """Ends all jobs after their iterations, saved."""
+        self.stopped_by = name
+
+    def run(self, jobs: Sequence[Job]) -> list[Outcome | None]:
+        """Runs all jobs, and returns how each ended; None: it was not started, since the pool was stopped."""
+        tasks = [self._task.remote(job, str(Path.cwd()), python_path()) for job in jobs]
+        waiting, cancelled = list(tasks), False
+        while waiting:
+            _, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=POLL_SECONDS)
+            if self.stopped_by and not cancelled:
+                cancelled = True
+                for task in waiting:
+                    ray.cancel(task)
+        outcomes: list[Outcome | None] = []
+        for task in tasks:
+            try:
+                outcomes.append(ray.get(task))
+            except TaskCancelledError:
+                outcomes.append(None)
+            except RayError as error:
+                outcomes.append(Outcome(1, f"Ray lost the run: {str(error).strip().splitlines()[0]}"))
+        return outcomes
+
+    def close(self) -> None:
+        """Leaves the cluster; ends it if it was started here."""
+        with signals_kept():
+            ray.shutdown()

@@ -1,0 +1,252 @@
+"""Several runs at a time: folders, errors, report; and as processes: failures, signals, resuming, Ray."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from worlds import digest, small_config
+
+from ding_lite import compile_config
+from ding_lite.errors import ConfigError
+from ding_lite.run.checkpoint import load_checkpoint
+from ding_lite.tools.parallel import Load, Outcome, error_of, exit_code_of, load_of, seed_jobs, seeds_report
+
+TESTS = Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "message"),
+    [
+        ("a warning\nding-lite train: error: c.py has 1 fault:\n  lr: unknown\n", 2, "c.py has 1 fault:"),
+        ("Traceback ...\nValueError: no\n\n", 1, "ValueError: no"),
+        ("", -9, "ended by SIGKILL"),
+        ("", 3, "ended with exit code 3"),
+        ("\nending\n", 130, ""),
+        ("a warning\n", 0, ""),
+    ],
+)
+def test_error_of_a_process(text, code, message):
+    assert error_of(text, code).splitlines() == message.splitlines() or error_of(text, code).startswith(
+        message
+    )
+
+
+def test_exit_code_is_that_of_the_first_failure_and_that_of_a_killed_run_is_1():
+    assert exit_code_of([Outcome(0), None, Outcome(130)]) == 0
+    assert exit_code_of([Outcome(0), Outcome(5), Outcome(3)]) == 5
+    assert exit_code_of([Outcome(-9), Outcome(3)]) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "cores"),
+    [
+        ({}, 1),
+        ({"num_threads": 2}, 2),
+        ({"env.manager": {"type": "subprocess", "worker_num": 3}}, 3),
+        ({"env.manager": {"type": "subprocess", "worker_num": 9}}, 4),  # as many as environments
+        ({"env.manager": {"type": "base", "worker_num": 3}}, 1),
+    ],
+)
+def test_cores_that_a_run_keeps_busy(changes, cores):
+    assert load_of(compile_config(small_config(), {"policy.device": "cpu", **changes})) == Load(cores, False)
+
+
+def test_folders_that_exist_are_refused_or_resumed(tmp_path):
+    def jobs(**options):
+        return seed_jobs(
+            [0, 3], tmp_path / "run", ["a.b=1"], **{"resume": False, "override": False, **options}
+        )
+
+    made = jobs()
+    first, second = (tmp_path / f"run_s{seed}" for seed in (0, 3))
+    assert list(made) == [first, second]
+    assert made[second] == ("seed 3", ["train", "a.b=1", "-s", "3", "--exp-name", str(second)])
+    with pytest.raises(ConfigError, match="no run to continue"):
+        jobs(resume=True)
+    second.mkdir()
+    with pytest.raises(ConfigError, match="run_s3"):
+        jobs()
+    again = jobs(resume=True, override=True)
+    assert again[first].arguments[-2:] == ["--exp-name", str(first)]
+    assert again[second].arguments[-3:] == ["--resume", str(second), "--override"]
+
+
+def test_report_of_seeds(tmp_path):
+    results = [("finished", 10.0), ("interrupted", 90.0), ("interrupted", 20.0), ("solved", 30.0)]
+    folders = [tmp_path / f"x_s{seed}" for seed in range(6)]
+    for folder, (status, score) in zip(folders, results, strict=False):
+        folder.mkdir()
+        result = {"status": status, "eval_value": score, "env_step": 100, "wall_time_s": 1.5}
+        (folder / "result.json").write_text(json.dumps(result))
+    # The second was interrupted by a signal, the third ended by a hook, the fifth failed.
+    outcomes = [Outcome(0), Outcome(130), Outcome(0), Outcome(0), Outcome(3, "broken"), None]
+    report = seeds_report(folders, outcomes)
+    assert [run["score"] for run in report["runs"]] == [10.0, None, 20.0, 30.0, None, None]
+    assert [run["status"] for run in report["runs"]] == [
+        "finished", "interrupted", "interrupted", "solved", "failed", "not started",
+    ]  # fmt: skip
+    assert (report["n"], report["mean"]) == (3, 20.0)
+    low, high = report["interval"]
+    assert 10 <= low < 20 < high <= 30
+    assert (report["runs"][4]["exit_code"], report["runs"][4]["error"]) == (3, "broken")
+
+
+# ------------------------------------------------------------------ processes
+
+
+def start(*words, cwd):
+    paths = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return subprocess.Popen(
+        [sys.executable, "-m", "ding_lite", *map(str, words)],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": paths},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def run(*words, cwd):
+    process = start(*words, cwd=cwd)
+    output, errors = process.communicate(timeout=600)
+    return process.returncode, output, errors
+
+
+def until(condition, process=None, seconds=300):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert process is None or process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def state_of(folder):
+    state = load_checkpoint(folder / "ckpt" / "last")[0]
+    return {part: digest(value) for part, value in state.items() if part != "clock"}
+
+
+def result_of(folder):
+    return json.loads((folder / "result.json").read_text())
+
+
+def write(folder, **changes):
+    config = small_config(**{"max_env_step": 512, "exp_name": "c", **changes})
+    (folder / "c.json").write_text(json.dumps(config))
+
+
+def slow(folder, pause):
+    """Writes a config whose run takes as long as the test needs."""
+    env = {"type": "slow_worlds:SlowEnv", "env_id": "", "kwargs": {"pause": pause}}
+    write(folder, env=env, max_env_step=5120, policy={"eval": {"eval_freq": 1024}})
+
+
+def iterations_of(folder):
+    metrics = folder / "metrics.csv"
+    return metrics.read_text().count("\n") - 1 if metrics.exists() else 0
+
+
+def processes_of(folder):
+    found = subprocess.run(["pgrep", "-f", f"train .*{folder}"], capture_output=True, text=True).stdout
+    return [each for each in found.split() if int(each) != os.getpid()]
+
+
+@pytest.mark.slow
+def test_seeds_are_the_runs_of_single_commands_and_can_be_continued(tmp_path):
+    write(tmp_path)
+    words = ("train", "-c", "c.json", "policy.learn.batch_size=32")
+    code, output, errors = run(*words, "-s", "0,1,2", cwd=tmp_path)
+    assert (code, errors) == (0, "")
+    lines = output.splitlines()
+    assert {line.partition(":")[0] for line in lines if " steps  evaluation " in line} == {
+        f"seed {seed}" for seed in range(3)
+    }
+    folders = [tmp_path / "runs" / f"c_s{seed}" for seed in range(3)]
+    assert f"mean {sum(result_of(folder)['eval_value'] for folder in folders) / 3:.1f} over 3 of 3" in output
+    assert run(*words, "-q", "-s", 1, "--exp-name", "single", cwd=tmp_path) == (0, "", "")
+    assert state_of(folders[1]) == state_of(tmp_path / "single")
+    assert state_of(folders[1]) != state_of(folders[0])
+    for checkpoint in (folders[0] / "ckpt").iterdir():  # a seed that fails does not end the others
+        damage = checkpoint / "state.json" if checkpoint.is_dir() else checkpoint
+        damage.write_bytes(b"{}")
+    again = ("--resume", "runs/c", "-s", "0,3", "--json", "--max-env-step", 1024)
+    code, output, errors = run(*words, *again, cwd=tmp_path)
+    assert code == 5
+    assert "seed 0 failed" in errors
+    runs = json.loads(output)["runs"]
+    assert [(r["seed"], r["status"]) for r in runs] == [(0, "failed"), (3, "finished")]
+    assert 1024 <= runs[1]["env_step"] < 1280
+
+
+@pytest.mark.slow
+def test_ctrl_c_saves_all_seeds_and_resuming_ends_where_they_would_have(tmp_path):
+    slow(tmp_path, 0.0005)
+    words = ("train", "-c", "c.json", "-s", "0,1", "--jobs", 2)
+    process = start(*words, "--exp-name", "run", cwd=tmp_path)
+    folders = [tmp_path / f"run_s{seed}" for seed in (0, 1)]
+    until(lambda: all(iterations_of(folder) > 1 for folder in folders), process)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=300)
+    assert process.returncode == 130
+    for folder in folders:
+        result = result_of(folder)
+        assert (result["status"], result["error"]) == ("interrupted", "SIGINT")
+        state = load_checkpoint(folder / "ckpt" / "last")[0]
+        assert state["progress"]["env_step"] == result["env_step"] < 5120
+    assert run(*words, "--resume", "run", cwd=tmp_path)[0] == 0
+    slow(tmp_path, 0.0)  # not the numbers, only the pace
+    assert run("train", "-q", "-c", "c.json", "-s", 1, "--exp-name", "straight", cwd=tmp_path)[0] == 0
+    resumed, straight = state_of(folders[1]), state_of(tmp_path / "straight")
+    assert resumed["policy"] == straight["policy"]
+    assert resumed["progress"] == straight["progress"]
+
+
+@pytest.mark.slow
+def test_second_ctrl_c_ends_all_at_once_and_a_killed_command_ends_its_runs(tmp_path):
+    slow(tmp_path, 0.02)  # an iteration takes over 1 s
+    words = ("train", "-c", "c.json", "-s", "0,1", "--jobs", 2, "--exp-name")
+    process = start(*words, tmp_path / "run", cwd=tmp_path)
+    until(lambda: all(iterations_of(tmp_path / f"run_s{n}") > 0 for n in (0, 1)), process)
+    for _ in range(2):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+    process.communicate(timeout=300)
+    assert process.returncode == 130
+    assert processes_of(tmp_path / "run_s") == []
+    process = start(*words, tmp_path / "other", cwd=tmp_path)
+    until(lambda: all(iterations_of(tmp_path / f"other_s{n}") > 0 for n in (0, 1)), process)
+    process.kill()
+    process.communicate(timeout=300)
+    until(lambda: processes_of(tmp_path / "other_s") == [], seconds=120)
+    assert result_of(tmp_path / "other_s0")["error"] == "SIGTERM"  # saved
+
+
+@pytest.mark.slow
+def test_seeds_on_ray_are_the_same_runs(tmp_path):
+    pytest.importorskip("ray")
+    write(tmp_path)
+    words = ("train", "-c", "c.json", "-s", "0,1")
+    code, _, errors = run(*words, "--ray", "127.0.0.1:1", cwd=tmp_path)  # not there, and told at once
+    assert code == 2
+    assert "127.0.0.1:1" in errors
+    assert run(*words, "-q", "--exp-name", "here", cwd=tmp_path)[0] == 0
+    code, output, errors = run(*words, "--exp-name", "ray", "--ray", "auto", cwd=tmp_path)
+    assert code == 0, output + errors
+    assert "over 2 of 2 seeds" in output
+    for seed in (0, 1):
+        assert state_of(tmp_path / f"ray_s{seed}") == state_of(tmp_path / f"here_s{seed}")
+    slow(tmp_path, 0.01)
+    process = start(*words, "--exp-name", "stopped", "--ray", "auto", cwd=tmp_path)
+    until(lambda: all(iterations_of(tmp_path / f"stopped_s{seed}") > 0 for seed in (0, 1)), process)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=300)
+    assert process.returncode == 130
+    for seed in (0, 1):
+        assert result_of(tmp_path / f"stopped_s{seed}")["error"] == "SIGINT"
