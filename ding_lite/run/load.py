@@ -5,10 +5,8 @@ Whatever the file, nothing in it is executed, and no module is imported that onl
 
 from __future__ import annotations
 
-import importlib
-import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ding_lite.config.registry import MODEL_REGISTRY, POLICY_REGISTRY
-from ding_lite.config.values import decode, encode
+from ding_lite.config.registry import MODEL_REGISTRY, POLICY_REGISTRY, SCRIPT, import_module, script_name
+from ding_lite.config.values import decode, encode, named_paths
 from ding_lite.envs.space_json import space_from_json
 from ding_lite.errors import FOREIGN, CheckpointError, ConfigError, error_text
 from ding_lite.models.actor_critic import PhasicActorCritic, default_activation
@@ -26,9 +24,6 @@ from ding_lite.policies.base import DECLARED, Policy
 from ding_lite.run.checkpoint import METADATA, SUFFIX, load_of_run
 
 MAX_NAMES = 6  # names of parameters in one line of a message
-NAMED = re.compile(
-    r"([A-Za-z_][\w.]*):[A-Za-z_][\w.-]*"
-)  # "package.module:Class", or gymnasium's "module:Id-v0"
 # Normalisers that weights were trained with, and the config key that turns each on.
 SCALES = {
     "obs_norm": "policy.normalize.obs",
@@ -134,7 +129,7 @@ def trusted_config(saved: Mapping[str, Any], trust: Sequence[str], section: str 
     config = config.get(section) if section and isinstance(config, dict) else config
     if not isinstance(config, dict):
         raise CheckpointError("the checkpoint has no config of a run: only --init-from can use its weights")
-    texts = [text for text in _texts(config) if NAMED.fullmatch(text) and not _is_class_of_script(text)]
+    texts = [text for text in named_paths(config) if not _is_class_of_script(text)]
     unknown = sorted({text.partition(":")[0] for text in texts} - {*trust})
     if unknown:
         options = " ".join(f"--import {module}" for module in unknown)
@@ -145,7 +140,7 @@ def trusted_config(saved: Mapping[str, Any], trust: Sequence[str], section: str 
     loaded = {}
     for module in trust:
         try:
-            loaded[module] = importlib.import_module(module)
+            loaded[module] = import_module(module)
         except FOREIGN as error:
             raise CheckpointError(
                 f"the trusted module {module!r} cannot be imported: {error_text(error)}"
@@ -161,23 +156,11 @@ def trusted_config(saved: Mapping[str, Any], trust: Sequence[str], section: str 
     return config
 
 
-def _texts(tree: Any) -> Iterator[str]:
-    if isinstance(tree, Mapping):
-        tree = [*tree.keys(), *tree.values()]
-    if isinstance(tree, list):
-        for item in tree:
-            yield from _texts(item)
-    elif isinstance(tree, str):
-        yield tree
-
-
 def _is_class_of_script(text: str) -> bool:
     """Returns whether "module:Name" is a class that the running script itself defines."""
     module, _, name = text.partition(":")
-    script = sys.modules["__main__"]
-    stem = Path(getattr(script, "__file__", None) or "").stem
-    found = getattr(script, name, None) if module in ("__main__", stem) else None
-    return isinstance(found, type) and found.__module__ == "__main__"
+    found = getattr(sys.modules[SCRIPT], name, None) if module in (SCRIPT, script_name()) else None
+    return isinstance(found, type) and found.__module__ == SCRIPT
 
 
 def was_given(saved: Mapping[str, Any], name: str) -> bool:

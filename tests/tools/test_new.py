@@ -2,9 +2,9 @@
 
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
-import processes
 import pytest
 
 from ding_lite.cli import main
@@ -13,6 +13,7 @@ from ding_lite.cli.main import HELP
 from ding_lite.errors import ConfigError
 from ding_lite.tools.new import KINDS, write_new
 
+PROGRAM = (sys.executable, "-m", "ding_lite")
 TEMPLATES = Path(__file__).parents[2] / "templates"
 
 
@@ -77,7 +78,7 @@ def test_examples_of_the_help_with_an_environment_of_ones_own_run(tmp_path):
     assert [arguments[1] for arguments in examples] == ["new", "check-env", "train"]
     for _, *arguments in examples:
         short = ["max_env_step=512"] if arguments[0] == "train" else []
-        done = subprocess.run([processes.ding_lite(), *arguments, *short], cwd=tmp_path, capture_output=True)
+        done = subprocess.run([*PROGRAM, *arguments, *short], cwd=tmp_path, capture_output=True)
         assert (done.returncode, done.stderr) == (0, b"")
 
 
@@ -86,7 +87,7 @@ def test_examples_of_the_help_with_an_environment_of_ones_own_run(tmp_path):
 def test_printed_commands_run_as_printed(tmp_path, kind):
     """The test passes, and the config trains, in a folder whose name has a space."""
     new = subprocess.run(
-        [processes.ding_lite(), "new", kind, "my-own", "-o", "new parts"],
+        [*PROGRAM, "new", kind, "my-own", "-o", "new parts"],
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -96,7 +97,7 @@ def test_printed_commands_run_as_printed(tmp_path, kind):
     assert test.startswith("python -m pytest ")
     assert [line.partition(" -c ")[0] for line in checks] == ["ding-lite check-env"] * (kind == "env")
     assert train.startswith("ding-lite train -c ")
-    binaries = {"PATH": f"{processes.warm().folder}:/usr/bin:/bin"}
+    binaries = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
     for line in (test, *checks, f"{train} max_env_step=512"):
         done = subprocess.run(
             ["sh", "-c", line], cwd=tmp_path, env=binaries, capture_output=True, text=True, timeout=600
