@@ -34,7 +34,7 @@ from ding_lite.models.checks import check_distribution, undisturbed
 from ding_lite.models.encoders import Encoder
 from ding_lite.models.heads import clamp_to_ranges, parameter_ranges
 from ding_lite.models.recurrent import Sequences
-from ding_lite.policies.base import Policy, check_constructor
+from ding_lite.policies.base import Policy
 from ding_lite.policies.intrinsic import Intrinsic, StepTable
 from ding_lite.policies.ppg import PPGPolicy
 from ding_lite.policies.ppo import PPOPolicy
@@ -176,7 +176,6 @@ def _check_on(name: str | type, config: dict[str, Any], space: gym.Space) -> Non
     cfg = _complete(name, config).policy
     envs = InProcessVectorEnv(lambda index: EpisodeRecorder(MatchEnv(space)), 4)
     cls = POLICY_REGISTRY.get(name) if isinstance(name, str) else name
-    check_constructor(cls)
     with contextlib.closing(envs):
         policy: Policy = cls(cfg, envs.obs_space, envs.action_space)
         rollout = Collector(envs, policy.collect_mode, n_sample=4 * STEPS_OF_CHECK).collect()
@@ -230,8 +229,7 @@ def _check_recurrence(policy: Policy, rollout: Rollout) -> None:
     # No cut but at episode starts: a cut ends the gradient, and that of single steps does not end there.
     whole = recurrence._replace(length=STEPS_OF_CHECK)
     samples = Samples.of(rollout, rollout.valid, {"obs": rollout.obs}, whole)
-    samples.inputs = policy.scaled
-    ((rows, inputs),) = samples.chunks(len(samples))
+    ((rows, inputs),) = samples.chunks(len(samples), policy.scaled)
     place = samples.place[rows]  # type: ignore[index]
     along = model.compute_critic(inputs)
     hidden, values = map_tree(lambda leaf: leaf[0], rollout.hidden), []

@@ -90,7 +90,7 @@ def run(
     Prints the distribution of their returns. The policy and its environment are those of the run; keys of
     env can be given other values. Nothing in the run's folder changes.
     """
-    from ding_lite.config.files import parse_overrides
+    from ding_lite.config.compile import parse_overrides
     from ding_lite.tools.evaluate import evaluate_checkpoint
 
     if human and video:

@@ -170,7 +170,9 @@ def print_table(
     for row in rows:
         table.add_row(*(Text(cell, (styles or {}).get(cell, "")) for cell in row))
     console = Console(width=None if sys.stdout.isatty() else 10_000, highlight=False)
-    console.print(table)
+    with console.capture() as captured:
+        console.print(table)
+    print("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
 # ------------------------------------------------------------------ options
@@ -205,7 +207,7 @@ class Seeds(click.ParamType[tuple[int, ...]]):
 
 
 def _names_of_configs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    from ding_lite.config.files import shipped_configs
+    from ding_lite.config.compile import shipped_configs
 
     names = [CompletionItem(name) for name in shipped_configs() if name.startswith(incomplete)]
     return names or [CompletionItem(incomplete, type="file")]
@@ -315,8 +317,7 @@ class Source:
         Raises:
             ConfigError: if there is no config, or it has a fault.
         """
-        from ding_lite.config.compile import COMMAND_LINE, compile_config, load_config
-        from ding_lite.config.files import parse_overrides
+        from ding_lite.config.compile import COMMAND_LINE, compile_config, load_config, parse_overrides
         from ding_lite.config.registry import env_section
 
         if not self:
@@ -406,7 +407,7 @@ def trust_options(function: Callable[..., Any]) -> Any:
         from ding_lite.config.compile import load_config
 
         modules = import_modules(imports)
-        return function(trust=[*modules, *(load_config(config).modules() if config else [])], **others)
+        return function(trust=[*modules, *(load_config(config).trusted if config else [])], **others)
 
     add = all_of(
         option("-c", "--config", type=PATH, metavar="FILE|NAME", group=title, help="trust this config file"),
@@ -427,23 +428,19 @@ def import_modules(names: Sequence[str]) -> list[str]:
     Raises:
         ConfigError: if there is no such module.
     """
+    from ding_lite.config.registry import import_module
+
     modules = []
     for name in names:
-        module = name
-        if name.endswith(".py") or os.sep in name:
-            folder, file = os.path.split(os.path.abspath(name))
-            sys.path.insert(0, folder)
-            module = file.removesuffix(".py")
         try:
-            importlib.import_module(module)
-        except ModuleNotFoundError as error:
-            if not f"{module}.".startswith(f"{error.name}."):
+            modules.append(import_module(name).__name__)
+        except (ModuleNotFoundError, FileNotFoundError) as error:
+            if not f"{name}.".startswith(f"{getattr(error, 'name', name)}."):
                 raise
             raise ConfigError(
                 f"--import {name}: there is no such module. A file elsewhere is named by its path: "
                 "--import FOLDER/FILE.py"
             ) from error
-        modules.append(module)
     return modules
 
 

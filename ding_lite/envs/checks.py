@@ -44,7 +44,7 @@ class Watch:
     def __init__(self, envs: VectorEnv, suffix: str) -> None:
         self.envs = envs
         self._suffix = suffix
-        self._indices = _index_leaves(envs.obs_space)
+        self._indices = index_leaves(envs.obs_space)
         self._boxes = _box_leaves(envs.obs_space)
         mask = (children(envs.obs_space) or {}).get(MASK_KEY)
         self._masked = mask is not None
@@ -146,7 +146,7 @@ class _BoundedLeaf(NamedTuple):
         return index, array[tuple(index)]
 
 
-def _index_leaves(space: gym.Space) -> list[_BoundedLeaf]:
+def index_leaves(space: gym.Space) -> list[_BoundedLeaf]:
     """Returns the leaves Discrete and MultiDiscrete."""
     found = []
     for path, leaf in space_leaves(space):

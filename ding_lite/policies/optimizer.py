@@ -24,7 +24,7 @@ from ding_lite.models.recurrent import Sequences
 from ding_lite.ranks import ALONE, Ranks
 from ding_lite.trees import tree_leaves
 
-BETAS = 0.9, 0.999  # Adam's, arXiv:1412.6980
+ADAM: Any = dict(beta1=0.9, beta2=0.999, weight_decay=0.0, amsgrad=False, maximize=False)  # arXiv:1412.6980
 
 
 class Optimizer:
@@ -84,7 +84,7 @@ class Optimizer:
         """
         history: list[Metrics] = []
         bad: list[Number] = []
-        gradient_of, self._reached = self.gradients.of(objective), {}
+        (_, gradient_of), self._reached = self.gradients.of(objective), {}
         self.model.train()
         try:
             for batch in minibatches:
@@ -151,12 +151,8 @@ class Optimizer:
             counts,
             found_inf=None if self.on_host else is_bad,  # as GradScaler does: if it is 1, nothing changes
             lr=self.learning_rate,
-            beta1=BETAS[0],
-            beta2=BETAS[1],
-            weight_decay=0.0,
             eps=self.eps,
-            amsgrad=False,
-            maximize=False,
+            **ADAM,
         )
         clamp_to_ranges(self.ranges)
         return norm, is_bad

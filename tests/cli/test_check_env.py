@@ -6,13 +6,11 @@ import json
 
 import pytest
 
-from ding_lite.config.registry import ENV_REGISTRY
-
 WORLD = """\
 import broken_worlds
 from ding_lite import ENV_REGISTRY
 
-ENV_REGISTRY.register("my_sound")(broken_worlds.Sound)
+ENV_REGISTRY.register("my_sound", force=True)(broken_worlds.Sound)
 
 
 class Cut(broken_worlds.Sound):
@@ -33,11 +31,10 @@ config = dict(
 
 
 @pytest.fixture
-def here(ding_lite, tmp_path, monkeypatch):
+def here(ding_lite, tmp_path):
     """Runs the command beside environments and a config; returns its exit code, stdout and stderr."""
     (tmp_path / "my_world.py").write_text(WORLD)
     (tmp_path / "my_config.py").write_text(CONFIG)
-    monkeypatch.setattr(ENV_REGISTRY, "_entries", dict(ENV_REGISTRY._entries))
     return lambda *words: ding_lite("check-env", *words)
 
 

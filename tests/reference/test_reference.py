@@ -11,15 +11,10 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-import gymnasium as gym
-import numpy as np
 import pytest
-import torch
 
 from reference import ranks, sweep
-from reference.distributions import distribution
 from reference.faults import FAULTS
-from reference.recording import ACTION_SPACES, Mismatch
 
 ALL = 600  # cases
 DAILY = range(0, 50, 5)  # of all kinds
@@ -98,64 +93,3 @@ def test_ranks_do_together_what_one_process_does(count, seeds, tmp_path):
 @pytest.mark.slow
 def test_ranks_that_learn_alone_are_found(tmp_path):
     assert all(outcome.disagrees for outcome in launched(2, tmp_path, range(4), "alone"))
-
-
-def random_parameters(name, box, rng):
-    """Returns the parameters (1, ...) of a distribution over a space with one leaf."""
-    if name != "box":
-        sizes = {"discrete": 3, "multi_discrete": 5, "multi_binary": 3}
-        return torch.tensor(rng.normal(size=(1, sizes[name])))
-    if box == "beta":
-        return {key: torch.tensor(1.5 + rng.random((1, 2))) for key in ("alpha", "beta")}
-    return {"mu": torch.tensor(rng.normal(size=(1, 2))), "sigma": torch.tensor(0.4 + rng.random((1, 2)))}
-
-
-def every_action(name, space, box):
-    """Returns a grid of actions (M, ...), and the volume of environment actions of each grid cell, (M,)."""
-    if name != "box":
-        sizes = {"discrete": (3,), "multi_discrete": (2, 3), "multi_binary": (2, 2, 2)}[name]
-        actions = torch.tensor(list(np.ndindex(*sizes)))
-        return actions[:, 0] if name == "discrete" else actions, torch.ones(len(actions))
-    low, high = (0.0, 1.0) if box == "beta" else (-8.0, 8.0)
-    edges = np.linspace(low, high, 301)
-    middle, width = (edges[1:] + edges[:-1]) / 2, np.diff(edges)
-    actions = torch.cartesian_prod(*[torch.tensor(middle)] * 2)
-    share = torch.cartesian_prod(*[torch.tensor(width)] * 2).prod(-1)
-    if box == "normal":
-        return actions, share
-    whole = float(np.prod(space.high.astype(float) - space.low))
-    slope = (1 - torch.tanh(actions) ** 2).prod(-1) / 4 if box == "tanh_normal" else 1.0
-    return actions, share * whole * slope
-
-
-@pytest.mark.parametrize(
-    ("name", "box"),
-    [
-        *(("discrete", ""), ("multi_discrete", ""), ("multi_binary", "")),
-        *(("box", "normal"), ("box", "tanh_normal"), ("box", "beta")),
-    ],
-)
-def test_entropy_and_kl_of_the_reference_are_sums_over_all_actions(name, box):
-    rng, space = np.random.default_rng(0), ACTION_SPACES[name]
-    p, q = (distribution(space, box, random_parameters(name, box, rng), None) for _ in range(2))
-    actions, share = every_action(name, space, box)
-
-    if box:
-        log_p, log_q = p.log_prob(actions), q.log_prob(actions)
-    else:  # one row per index
-        log_p, log_q = (torch.cat([dist.log_prob(a[None]) for a in actions]) for dist in (p, q))
-    of = log_p.exp() * share
-    assert float(of.sum()) == pytest.approx(1, abs=1e-4)
-    assert -float((of * log_p).sum()) == pytest.approx(float(p.entropy()[0]), abs=1e-3)
-    assert float((of * (log_p - log_q)).sum()) == pytest.approx(float(p.kl(q)[0]), abs=1e-3)
-
-
-def test_actions_that_are_not_legal_have_no_part_in_entropy_and_kl():
-    logit, mask = torch.tensor([[0.3, 9.0, -0.2]], dtype=torch.float64), torch.tensor([[True, False, True]])
-    space, two = ACTION_SPACES["discrete"], gym.spaces.Discrete(2)
-    p, q = (distribution(space, "", x, mask) for x in (logit, 2 * logit))
-    legal_p, legal_q = (distribution(two, "", x[:, [0, 2]], None) for x in (logit, 2 * logit))
-    assert torch.allclose(p.entropy(), legal_p.entropy())
-    assert torch.allclose(p.kl(q), legal_p.kl(legal_q))
-    with pytest.raises(Mismatch, match="illegal"):
-        p.log_prob(torch.tensor([1]))

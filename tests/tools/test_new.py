@@ -2,9 +2,9 @@
 
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
-import processes
 import pytest
 
 from ding_lite.cli import main
@@ -80,7 +80,7 @@ def test_printed_commands_run_as_printed(tmp_path, monkeypatch, capsys, kind):
     assert test.startswith("python -m pytest ")
     assert [line.partition(" -c ")[0] for line in checks] == ["ding-lite check-env"] * (kind == "env")
     assert train.startswith("ding-lite train -c ")
-    binaries = {"PATH": f"{processes.warm().folder}:/usr/bin:/bin"}
+    binaries = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
     for line in (test, *checks, *([f"{train} max_env_step=512"] if kind == "env" else [])):
         done = subprocess.run(
             ["sh", "-c", line], cwd=tmp_path, env=binaries, capture_output=True, text=True, timeout=600
