@@ -39,6 +39,7 @@ from ding_lite.config.registry import (
     name_of,
 )
 from ding_lite.config.schema import (
+    Choice,
     Key,
     Name,
     Schema,
@@ -259,7 +260,7 @@ def schema_of(user: Mapping[str, Any]) -> tuple[Schema, list[str]]:
             keys = {**declared, **merged_config(registry.get_class(kind))}
         except RegistryError as error:
             faults.append(f"{path}.type: {error}")
-            return Key({})
+            return Key({}, Choice)
         return {**keys, "type": dataclasses.replace(keys.get("type", Key(None, Name)), default=kind)}
 
     schema = {**as_schema(RUN_CONFIG), "env": as_schema(_envs().CONFIG)}

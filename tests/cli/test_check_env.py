@@ -37,7 +37,7 @@ def here(ding_lite, tmp_path, monkeypatch):
     """Runs the command beside environments and a config; returns its exit code, stdout and stderr."""
     (tmp_path / "my_world.py").write_text(WORLD)
     (tmp_path / "my_config.py").write_text(CONFIG)
-    monkeypatch.setattr(ENV_REGISTRY, "_entries", dict(ENV_REGISTRY._entries))
+    monkeypatch.setattr(ENV_REGISTRY, "entries", dict(ENV_REGISTRY.entries))
     return lambda *words: ding_lite("check-env", *words)
 
 
