@@ -111,8 +111,7 @@ def run(
 
 def _config(overrides: tuple[str, ...], file: str | None) -> Config:
     """Returns the config of -c or of the named environment, with the overrides applied."""
-    from ding_lite.config.compile import COMMAND_LINE, compile_config, load_config
-    from ding_lite.config.files import parse_overrides
+    from ding_lite.config.compile import COMMAND_LINE, compile_config, load_config, parse_overrides
     from ding_lite.config.registry import env_section
 
     names = [token for token in overrides if "=" not in token]

@@ -16,8 +16,7 @@ import pytest
 import torch
 
 from ding_lite import SerialPipeline, load_policy
-from ding_lite.config.compile import compile_config, load_config
-from ding_lite.config.files import shipped_configs
+from ding_lite.config.compile import compile_config, load_config, shipped_configs
 from ding_lite.data.rollout import as_rollout
 from ding_lite.data.samples import Batch
 from ding_lite.envs.packages import EXTRAS
@@ -62,7 +61,7 @@ def small(name):
         **learning(values.policy),
         "policy.eval.eval_freq": 0,
         "checkpoint.freq": 0,
-        "logger.tensorboard": False,
+        "logger.trackers": [],
     }
     return compile_config(values, overrides)
 

@@ -135,7 +135,7 @@ class ForwardError(IntrinsicReward):
 
 
 def test_a_reward_of_ones_own(monkeypatch):
-    monkeypatch.setattr(INTRINSIC_REGISTRY, "_entries", dict(INTRINSIC_REGISTRY._entries))
+    monkeypatch.setattr(INTRINSIC_REGISTRY, "entries", dict(INTRINSIC_REGISTRY.entries))
     INTRINSIC_REGISTRY.register("forward_error")(ForwardError)
     policy, collector = trainee("ppg", intrinsic=dict(type="forward_error", width=4))
     policy.warm_up(torch.randn(64, *policy.obs_space.shape))

@@ -48,7 +48,7 @@ def share_of_the_best(env, tmp_path, steps=8_000, kind="ppo", learn=PPO, **kwarg
             collect=dict(n_sample=512, discount_factor=0.5),
             eval=dict(eval_freq=0),
         ),
-        logger=dict(tensorboard=False),
+        logger=dict(trackers=[]),
     )
     pipeline = SerialPipeline(config, folder=tmp_path / "run")
     for _ in pipeline:

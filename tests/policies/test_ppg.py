@@ -123,7 +123,7 @@ def test_the_store_holds_raw_images_and_masks_at_their_own_dtype(tmp_path):
     )
     learn = dict(batch_size=16, aux_freq=2, aux_train_epoch=1)
     policy = dict(type="ppg", learn=learn, collect=dict(n_sample=20), normalize=dict(obs=True))
-    config = dict(num_threads=1, env=world, policy=policy, logger=dict(tensorboard=False))
+    config = dict(num_threads=1, env=world, policy=policy, logger=dict(trackers=[]))
     with SerialPipeline(config, folder=tmp_path / "run") as pipeline:
         for progress in pipeline:
             store = pipeline.policy.store

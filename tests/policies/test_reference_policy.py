@@ -6,7 +6,6 @@ from small_worlds import CountingEnv, SeededBox, SeededEnv, SeededTree
 from worlds import small_config, trainee
 
 from ding_lite import PPGPolicy, PPOPolicy, SerialPipeline
-from ding_lite.config.compile import load_config
 from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.fast.gradients import outputs_of
 from ding_lite.rl.losses import reference_kl
@@ -118,21 +117,3 @@ def test_faults_are_reported():
     for world in (SeededBox, CountingEnv, SeededTree):
         with pytest.raises(ConfigError, match="must be a policy for the same observations and actions"):
             policy.use_reference(trainee("ppo", world)[0])
-
-
-def test_a_relative_reference_may_lie_beside_the_config_file_and_is_saved_absolute(tmp_path, monkeypatch):
-    beside, here = tmp_path / "beside", tmp_path / "here"
-    for folder in (beside, here):
-        (folder / "teacher").mkdir(parents=True)
-    learn = dict(kl_beta=0.3, pretrained_model_path="teacher")
-    config = dict(env=dict(env_id="CartPole-v1"), policy=dict(learn=learn))
-    (beside / "c.py").write_text(f"config = {config!r}\n")
-
-    def path_from(folder):
-        monkeypatch.chdir(folder)
-        return load_config(beside / "c.py").values.policy.learn.pretrained_model_path
-
-    assert path_from(tmp_path) == str(beside / "teacher")
-    assert path_from(here) == str(here / "teacher")  # the working directory first, as before
-    (beside / "teacher").rmdir()
-    assert path_from(tmp_path) == "teacher"  # an error names it as it is written
