@@ -219,7 +219,8 @@ def make_env(
 
 def _message(error: BaseException) -> str:
     """Returns the message of an error as a sentence, with the install line of a missing package."""
-    return f"{error_text(error).rstrip('. ')}.{missing_extra(error)}"
+    message = error_text(error).rstrip()
+    return f"{message}{'' if message[-1] in '.?!' else '.'}{missing_extra(error)}"
 
 
 def make_vector_env(
