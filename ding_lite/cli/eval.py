@@ -16,12 +16,13 @@ from ding_lite.cli.options import (
     POSITIVE,
     WholeNumber,
     command,
+    import_modules,
     json_option,
     option,
     print_json,
     print_table,
     run_argument,
-    trust_options,
+    trust_option,
 )
 from ding_lite.errors import ConfigError
 
@@ -65,7 +66,7 @@ SHOW = "Look at them, such as: --video videos"
     group=SHOW,
     help="write one row per episode: seed, env, episode, return, length, cut, and env.info_keys",
 )
-@trust_options
+@trust_option
 @json_option
 @click.argument(
     "overrides",
@@ -81,7 +82,7 @@ def run(
     video: str | None,
     human: bool,
     episodes_csv: str | None,
-    trust: list[str],
+    imports: tuple[str, ...],
     json: bool,
     overrides: tuple[str, ...],
 ) -> None:
@@ -107,7 +108,7 @@ def run(
             human=human,
             episodes_csv=Path(episodes_csv) if episodes_csv else None,
             changes=parse_overrides(overrides),
-            trust=trust,
+            trust=import_modules(imports),
             on_episode=_say if human else show,
             on_video=videos.append,
         )

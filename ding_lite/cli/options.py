@@ -234,6 +234,14 @@ import_option = option(
     group=CONFIG,
     help="import a module or a .py file first, such as one that registers a policy; may be repeated",
 )
+trust_option = option(
+    "--import",
+    "imports",
+    metavar="MODULE",
+    multiple=True,
+    group="Classes of your own, such as: --import my_policies",
+    help="let the checkpoint import this module or .py file, and no other; may be repeated",
+)
 run_argument = click.argument("run", type=PATH, metavar="RUN|CKPT", help="a run, or one of its checkpoints")
 _limit = functools.partial(option, type=WholeNumber(min=1), metavar="N", group=LIMITS)
 
@@ -398,48 +406,25 @@ def config_options(function: Callable[..., Any]) -> Any:
     return add(with_source)
 
 
-def trust_options(function: Callable[..., Any]) -> Any:
-    """Adds ``-c`` and ``--import``, as ``trust``: the modules that a checkpoint may import."""
-    title = "Classes of your own, such as: --import my_policies"
-
-    @functools.wraps(function)
-    def with_trust(config: str | None, imports: tuple[str, ...], **others: Any) -> Any:
-        from ding_lite.config.compile import load_config
-
-        modules = import_modules(imports)
-        return function(trust=[*modules, *(load_config(config).trusted if config else [])], **others)
-
-    add = all_of(
-        option("-c", "--config", type=PATH, metavar="FILE|NAME", group=title, help="trust this config file"),
-        option(
-            *("--import", "imports"),
-            metavar="MODULE",
-            multiple=True,
-            group=title,
-            help="trust this module or .py file; may be repeated. A checkpoint may import no other",
-        ),
-    )
-    return add(with_trust)
-
-
 def import_modules(names: Sequence[str]) -> list[str]:
-    """Imports modules, and .py files as modules; returns the names of the modules.
+    """Imports modules, .py files and shipped configs; returns the names of the modules.
 
     Raises:
-        ConfigError: if there is no such module.
+        ConfigError: if there is no such module or file.
     """
+    from ding_lite.config.compile import shipped_configs
     from ding_lite.config.registry import import_module
 
+    shipped = shipped_configs() if names else {}
     modules = []
     for name in names:
         try:
-            modules.append(import_module(name).__name__)
-        except (ModuleNotFoundError, FileNotFoundError) as error:
-            if not f"{name}.".startswith(f"{getattr(error, 'name', name)}."):
-                raise
+            modules.append(import_module(str(shipped.get(name, name))).__name__)
+        except (ModuleNotFoundError, OSError) as error:
+            if isinstance(error, ModuleNotFoundError) and not f"{name}.".startswith(f"{error.name}."):
+                raise  # one that the module needs
             raise ConfigError(
-                f"--import {name}: there is no such module. A file elsewhere is named by its path: "
-                "--import FOLDER/FILE.py"
+                f"--import {name}: there is no such module; a file elsewhere is named as FOLDER/FILE.py"
             ) from error
     return modules
 

@@ -7,7 +7,7 @@ import signal
 import threading
 
 import pytest
-from worlds import digest, merged, small_config
+from worlds import digest, small_config
 
 from ding_lite import SerialPipeline
 from ding_lite.run.checkpoint import load_checkpoint
@@ -136,17 +136,3 @@ def test_outside_of_the_main_thread_no_handler_is_set():
     thread.start()
     thread.join()
     assert found == [signal.getsignal(signal.SIGINT)]
-
-
-@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 143)])
-def test_the_command_line_saves_and_exits_with_the_code_of_the_signal(name, code, warm, tmp_path):
-    (tmp_path / "c.json").write_text(json.dumps(merged(CONFIG, {"checkpoint": {"freq": 256}})))
-    job = warm.start("train", "-c", "c.json", "--exp-name", "run", cwd=tmp_path)
-    job.until((tmp_path / "run" / "ckpt" / "last.safetensors").exists)
-    job.send(getattr(signal, name))
-    assert (job.wait(), job.errors) == (code, "")
-    result = result_of(tmp_path / "run")
-    assert (result["status"], result["error"]) == ("interrupted", name)
-    state, _ = load_checkpoint(tmp_path / "run" / "ckpt" / "last.safetensors")
-    assert state["progress"]["iteration"] == result["iterations"]
-    assert "--resume run" in job.output
