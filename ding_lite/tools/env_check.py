@@ -312,8 +312,9 @@ def _compared(
     except DingLiteError as error:
         return Finding(kind, FAIL, str(error))
     if not difference:
-        before = "when the same seed is played again" if is_vector else "to those before, bit for bit"
-        return Finding(kind, OK, f"{len(played) * num_envs:,} transitions are equal {before}")
+        when = " when one seed is played again" if is_vector else ""
+        text = f"gives the same {len(played) * num_envs:,} transitions{when}, bit for bit"
+        return Finding(kind, OK, text)
     if is_vector:
         return Finding(kind, FAIL, f"two plays with one seed differ: {difference}. Use env.manager.type=base")
     return Finding(
@@ -420,7 +421,9 @@ def rollout_lines(rollout: Tree) -> list[str]:
     rows = [("", "shape", "dtype", "range")]
     for path, leaf in named_leaves(rollout):
         spread = (
-            f"{leaf.sum()} of {leaf.size}" if leaf.dtype == bool else f"{leaf.min():.4g} .. {leaf.max():.4g}"
+            f"{leaf.sum()} of {leaf.size} True"
+            if leaf.dtype == bool
+            else f"{leaf.min():.4g} .. {leaf.max():.4g}"
         )
         rows.append((".".join(path), str(leaf.shape), str(leaf.dtype), spread))
     return aligned(rows)
