@@ -19,8 +19,8 @@ import torch
 
 from ding_lite.data.episodes import means_of
 from ding_lite.data.hidden import HiddenStates
-from ding_lite.data.modes import CollectMode, check_output
-from ding_lite.data.rollout import Rollout, RolloutStorage, require_rollout
+from ding_lite.data.modes import CollectMode
+from ding_lite.data.rollout import Rollout, RolloutStorage
 from ding_lite.data.timer import Timer
 from ding_lite.envs.checks import Watch
 from ding_lite.envs.spaces import sample_actions
@@ -134,9 +134,7 @@ class Collector:
             others["final"] = _final_fields(self._finals)
         self.is_incomplete = False
         self.timer("advantages")
-        sample = mode.get_train_sample(storage.rollout(**others))
-        require_rollout(sample, "the result of the policy's _get_train_sample")
-        return sample
+        return mode.get_train_sample(storage.rollout(**others))
 
     def _begin_rollout(self) -> None:
         """Prepares environments, storage and records for a rollout."""
@@ -161,8 +159,6 @@ class Collector:
             output = mode.forward(obs)
         else:
             output = mode.forward(obs, self.hidden.before(t, group, self.envs.groups[group]))
-        if t == 0:
-            check_output(output, "_forward_collect")
         action = mode.to_env(output["action"])
         self.timer("env")
         self.envs.send(action, group)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ding_lite.data.hidden import begin_episodes, ends_of
-from ding_lite.data.modes import EvalMode, check_output
+from ding_lite.data.modes import EvalMode
 from ding_lite.data.samples import even_sizes
 from ding_lite.envs.checks import Watch
 from ding_lite.envs.vector import Episode, VectorEnv
@@ -153,7 +153,6 @@ class Evaluator:
         obs = self._watch.reset("evaluate", *stream, *([number] if number else []))
         while any(left):
             output = mode.forward(obs) if hidden is None else mode.forward(obs, hidden)
-            check_output(output, "_forward_eval")
             transition = envs.step(mode.to_env(output["action"]))
             if hidden is not None:
                 hidden = begin_episodes(output["hidden"], ends_of(transition), initial)

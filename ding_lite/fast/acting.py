@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ding_lite.data.rollout import Rollout, flat
-from ding_lite.fast.cuda_graphs import PinnedMemory
+from ding_lite.fast.cuda_graphs import CapturedFunction, PinnedMemory
 from ding_lite.fast.stacks import NumpyStack, numpy_stacks
 from ding_lite.models.heads import BoxHead, DiscreteHead, MultiDiscreteHead
 from ding_lite.rl.distributions import ILLEGAL
@@ -95,7 +95,7 @@ class GraphActing(Acting):
         self._pinned = PinnedMemory()
         acting, pool = Acting(policy), policy._graph_pool
         functions = (acting.sample, acting.sample_row, acting.greedy)
-        self._functions = [pool.captured(f, f.__name__, policy.generator) for f in functions]
+        self._functions = [CapturedFunction(pool, f, f.__name__, policy.generator) for f in functions]
 
     def sample(self, obs: Tree, hidden: Tree = None) -> dict[str, Any]:
         return self._on_host(self._functions[0], obs)

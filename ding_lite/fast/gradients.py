@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from ding_lite.data.rollout import as_field, view
 from ding_lite.data.samples import Batch
 from ding_lite.errors import ConfigError, ContractError, error_text
-from ding_lite.fast.cuda_graphs import GraphPool
+from ding_lite.fast.cuda_graphs import CapturedFunction, GraphPool
 from ding_lite.fast.stacks import NumpyStack, numpy_stacks
 from ding_lite.models.recurrent import Sequences
 from ding_lite.trees import map_tree, to_dict
@@ -281,7 +281,7 @@ class Gradients:
             tree = {name: as_field(field) for name, field in fields.items()}
             return _of_fields(objective, self.model, self.parameters, tree)
 
-        captured = self.pool.captured(of_fields, objective.name)
+        captured = CapturedFunction(self.pool, of_fields, objective.name)
 
         def of_batch(batch: Batch) -> Gradient:
             if len(batch) != self.size:

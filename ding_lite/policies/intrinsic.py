@@ -106,14 +106,8 @@ class Intrinsic:
                 module.scale = 1.0  # obs_norm has scaled the pixels
         self.scale = RewardScale(self.cfg.discount_factor, ranks=ranks)
         self.obs_norm = ObservationNorm(obs_space, self.cfg.obs_clip, device, images=True, ranks=ranks)
-        self.optimizer = Optimizer(
-            self.networks,
-            learning_rate=self.cfg.learning_rate,
-            eps=self.learn_cfg.adam_eps,
-            grad_clip_type=self.learn_cfg.grad_clip_type,
-            grad_clip_value=self.learn_cfg.grad_clip_value,
-            ranks=ranks,
-        )
+        rate = self.cfg.learning_rate
+        self.optimizer = Optimizer(self.networks, self.learn_cfg, learning_rate=rate, ranks=ranks)
 
     @torch.no_grad()
     def add_reward(self, rollout: Rollout) -> None:

@@ -99,10 +99,7 @@ class PPOPolicy(Policy):
         learn, is_plain = self.cfg.learn, self.recurrence is None
         return Optimizer(
             self.model,
-            learning_rate=learn.learning_rate,
-            eps=learn.adam_eps,
-            grad_clip_type=learn.grad_clip_type,
-            grad_clip_value=learn.grad_clip_value,
+            learn,
             size=size or learn.batch_size,
             compiled=learn.compile and is_plain and self.device.type == "cpu",
             captured=self.cfg.cuda_graph and is_plain and self.device.type == "cuda",

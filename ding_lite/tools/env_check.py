@@ -99,14 +99,15 @@ def findings(
     """Yields each finding; see :func:`check_env`.
 
     Args:
-        env_cfg: a complete section ``env``. Environments that its backend steps in this process are played on
-            "base" first, others on their own backend.
+        env_cfg: a complete section ``env``. Worker processes that it asks for are played first, since they
+            survive a simulator that hangs or dies; else "base" is.
         steps, seed, backends: see :func:`check_env`.
     """
     given, own, num_envs = env_cfg["type"], backend_of(env_cfg), NUM_ENVS
     is_made = isinstance(given, gym.Env)
     if is_made:
         env_cfg, backends, num_envs = {**env_cfg, "type": lambda: given}, ("base",), 1
+    # A vector environment of one's own, or EnvPool's, has no single environments to compare it with.
     has_single = own not in ("vector", "env_pool") or (own == "vector" and given == "gymnasium")
     first = "base" if has_single and own not in ("subprocess", "ray") else own
     others = [kind for kind in dict.fromkeys([*backends, own]) if kind != first] if has_single else []
@@ -312,8 +313,9 @@ def _compared(
     except DingLiteError as error:
         return Finding(kind, FAIL, str(error))
     if not difference:
-        before = "when the same seed is played again" if is_vector else "to those before, bit for bit"
-        return Finding(kind, OK, f"{len(played) * num_envs:,} transitions are equal {before}")
+        when = " when one seed is played again" if is_vector else ""
+        text = f"gives the same {len(played) * num_envs:,} transitions{when}, bit for bit"
+        return Finding(kind, OK, text)
     if is_vector:
         return Finding(kind, FAIL, f"two plays with one seed differ: {difference}. Use env.manager.type=base")
     return Finding(
@@ -420,7 +422,9 @@ def rollout_lines(rollout: Tree) -> list[str]:
     rows = [("", "shape", "dtype", "range")]
     for path, leaf in named_leaves(rollout):
         spread = (
-            f"{leaf.sum()} of {leaf.size}" if leaf.dtype == bool else f"{leaf.min():.4g} .. {leaf.max():.4g}"
+            f"{leaf.sum()} of {leaf.size} True"
+            if leaf.dtype == bool
+            else f"{leaf.min():.4g} .. {leaf.max():.4g}"
         )
         rows.append((".".join(path), str(leaf.shape), str(leaf.dtype), spread))
     return aligned(rows)

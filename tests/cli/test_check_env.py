@@ -49,8 +49,7 @@ def test_fault_is_exit_code_3_and_said_in_the_words_of_training(here):
     code, out, _ = here("broken_worlds:OldStep")
     assert code == 3
     text = " ".join(out.split())
-    assert "step returned 4 values" in text
-    assert "This is the old gym API" in text
+    assert "old gym API" in text
     assert text.endswith("broken_worlds:OldStep: 2 checks, 1 failed, 0 warned (1000 steps, seed 0)")
     assert here("no_module:Env")[0] == 3
 

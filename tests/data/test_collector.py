@@ -337,7 +337,7 @@ def test_index_outside_of_its_range_is_refused_where_it_is_valued(end, shown, me
 @pytest.mark.daily(1)
 @pytest.mark.parametrize("backend", ["base", "subprocess", "vector"])
 def test_index_outside_of_its_range_is_refused_at_its_step_by_every_backend(backend):
-    make = partial(Indexed, {"at": 7})
+    make = partial(Indexed, {"at": 7}, "truncated")
     if backend == "base":
         envs = vector_of(lambda index: make(), 2)
     elif backend == "subprocess":

@@ -24,26 +24,6 @@ def recurrent(kind="ppo", world=SeededEnv, rnn="lstm", autoreset="same_step", **
     return policy, collector
 
 
-@pytest.mark.slow
-def test_the_hidden_state_is_that_of_each_environment_with_two_halves(tmp_path):
-    """Every second environment is stepped while the others wait; hidden states stay with theirs."""
-    config = dict(
-        num_threads=1,
-        env=dict(type=SeededEnv, collector_env_num=4, manager=dict(type="subprocess", double_buffer=True)),
-        policy=dict(
-            model=dict(rnn="gru", rnn_hidden_size=6, encoder_hidden_size_list=[8]),
-            collect=dict(n_sample=64),
-            learn=dict(sequence_length=5),
-        ),
-    )
-    with SerialPipeline(config, folder=tmp_path / "run") as pipeline:
-        assert len(pipeline.collector.envs.groups) == 2
-        for _ in range(2):
-            rollout = pipeline.collector.collect()
-            values = pipeline.policy.rollout_values(rollout)
-            assert torch.allclose(values[rollout.valid], rollout.value[rollout.valid], atol=1e-5)
-
-
 def test_act_remembers_until_it_is_reset():
     policy, collector = recurrent()
     obs = collector.collect().obs.numpy().copy()

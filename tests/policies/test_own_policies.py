@@ -257,38 +257,6 @@ def test_all_parts_of_ppo_learn_around_an_improve_of_ones_own():
     assert digest(policy.intrinsic.networks.state_dict()) != networks
 
 
-class OnlyTheAction(PPOPolicy):
-    def _forward_collect(self, obs, hidden=None, first=None):
-        return super()._forward_collect(obs)["action"]
-
-
-class EmptyEvaluation(PPOPolicy):
-    def _forward_eval(self, obs, hidden=None, first=None):
-        return {"actions": 0}
-
-
-class NothingReturned(PPOPolicy):
-    def _get_train_sample(self, rollout):
-        super()._get_train_sample(rollout)
-
-
-@pytest.mark.parametrize(
-    ("policy", "told"),
-    [
-        (OnlyTheAction, "must return a dict with the key 'action', got a Tensor"),
-        (EmptyEvaluation, r"must return a dict with the key 'action', got .*\['actions'\]"),
-        (NothingReturned, "_get_train_sample: expected a rollout.*got a NoneType"),
-    ],
-)
-def test_a_method_that_returns_something_else_is_named(policy, told, tmp_path):
-    config = small_config(policy={"type": policy, "eval": {"eval_freq": 1}})
-    with (
-        pytest.raises(ContractError, match=told),
-        SerialPipeline(config, folder=tmp_path / "run") as pipeline,
-    ):
-        list(pipeline)
-
-
 # ------------------------------------------------------------------ models
 
 

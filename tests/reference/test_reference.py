@@ -1,7 +1,7 @@
 """The library against the algorithms written from their formulas, on random configurations.
 
-``sweep`` makes one case per seed. The daily tests compare a few cases. The slow ones compare 600 cases, and
-check that the comparison finds faults planted in the library.
+``sweep`` makes one case per seed. The daily tests compare 40 cases, the slow ones 150, ``make learn`` 600.
+Slow tests also check that the comparison finds faults planted in the library.
 """
 
 import itertools
@@ -16,14 +16,14 @@ import pytest
 from reference import ranks, sweep
 from reference.faults import FAULTS
 
-ALL = 600  # cases
-DAILY = range(0, 50, 5)  # of all kinds
+ALL = range(150)  # cases
+DAILY = range(13, 53)  # which use every mechanism
 DAILY_FAULTS = ("no gamma in delta", "the value clip is no maximum")
 TRIED = 10  # cases that may show a fault
-TIES = 4  # number of cases that may differ because they are too near to a corner of a loss: see sweep.TIE
+TIES = 1  # number of cases that may differ because they are too near to a corner of a loss: see sweep.TIE
 
 # Mechanisms, each of which must occur in at least OFTEN cases: else the agreement would not test it.
-OFTEN = 20
+OFTEN = 5
 MECHANISMS = (
     *("terminated", "truncated", "filler", "filler in row 0"),
     *("the clip", "the dual clip", "the value clip", "the straight part of smooth L1", "target_kl"),
@@ -39,21 +39,20 @@ MECHANISMS = (
 @pytest.mark.parametrize("seed", DAILY)
 def test_the_library_agrees_with_the_reference(seed):
     outcome = sweep.compare(sweep.random_case(seed))
-    if outcome.tie is not None:
-        pytest.skip(f"float32 may go another way here: {outcome.tie}")
-    assert outcome.difference is None
+    assert outcome.difference is None, outcome.tie
 
 
 @pytest.mark.slow
 def test_many_cases_agree_with_the_reference_and_use_every_mechanism_and_option():
-    found = [sweep.compare(sweep.random_case(seed)) for seed in range(ALL)]
+    found = [sweep.compare(sweep.random_case(seed)) for seed in ALL]
     assert [(o.seed, o.difference) for o in found if o.disagrees] == []
     assert [(o.seed, o.difference, o.tie) for o in found if o.tie is not None][TIES:] == []
     happened = Counter(what for outcome in found for what in outcome.seen)
     assert {what: happened[what] for what in MECHANISMS if happened[what] < OFTEN} == {}
+    assert set(MECHANISMS) <= set().union(*(found[seed].seen for seed in DAILY))
     drawn = Counter((name, str(value)) for outcome in found for name, value in outcome.chosen.items())
     offered = {(name, value) for name, own in sweep.Chooser.offered.items() for value in own}
-    assert {option: drawn[option] for option in offered if drawn[option] < 5} == {}
+    assert offered - drawn.keys() == set()
 
 
 @pytest.mark.parametrize(
@@ -61,7 +60,7 @@ def test_many_cases_agree_with_the_reference_and_use_every_mechanism_and_option(
     [pytest.param(f, id=f.name, marks=[] if f.name in DAILY_FAULTS else pytest.mark.slow) for f in FAULTS],
 )
 def test_the_comparison_finds_a_planted_fault(fault):
-    cases = (case for case in map(sweep.random_case, range(ALL)) if fault.shows(case))
+    cases = (case for case in map(sweep.random_case, ALL) if fault.shows(case))
     with fault.planted():
         assert any(sweep.compare(case).disagrees for case in itertools.islice(cases, TRIED))
 
@@ -84,7 +83,7 @@ def launched(count, folder, seeds, fault="none"):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("count", "seeds"), [(2, range(24)), (4, range(24, 32))])
+@pytest.mark.parametrize(("count", "seeds"), [(2, range(12)), (4, range(12, 16))])
 def test_ranks_do_together_what_one_process_does(count, seeds, tmp_path):
     found = launched(count, tmp_path, seeds)
     assert [(o.seed, o.difference) for o in found if o.disagrees] == []
@@ -92,4 +91,4 @@ def test_ranks_do_together_what_one_process_does(count, seeds, tmp_path):
 
 @pytest.mark.slow
 def test_ranks_that_learn_alone_are_found(tmp_path):
-    assert all(outcome.disagrees for outcome in launched(2, tmp_path, range(4), "alone"))
+    assert all(outcome.disagrees for outcome in launched(2, tmp_path, range(2), "alone"))
