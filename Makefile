@@ -57,7 +57,8 @@ type: $(VENV)/ready    ## check types
 
 check: lint type test  ## run lint, type and test: required before a commit
 
-learn: $(VENV)/ready   ## measure the learning results against their bars (hours; restartable)
+learn: $(VENV)/ready   ## compare with the reference, and measure learning against its bars (hours; restartable)
+	PYTHONPATH=tests $(BIN)/python -m reference.sweep 0 600
 	$(BIN)/python benchmarks/learning.py --check
 
 results: $(VENV)/ready ## measure one row of learning results: make results ROW=cartpole_ppo

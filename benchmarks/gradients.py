@@ -56,8 +56,8 @@ def ways_of(size: int, space: gym.Space, samples: int) -> dict[str, Callable[[],
     optimizer = policy.optimizer
     gradients = {
         "autograd": lambda b: by_autograd(own, policy.model, optimizer.parameters, b),
-        "NumPy layers, any loss": optimizer.gradients.of(any_loss),
-        "NumPy layers and slopes": optimizer.gradients.of(own),
+        "NumPy layers, any loss": optimizer.gradients.of(any_loss)[1],
+        "NumPy layers and slopes": optimizer.gradients.of(own)[1],
     }
     return {name: lambda g=gradient: optimizer._take(g(batch)) for name, gradient in gradients.items()}
 

@@ -16,16 +16,13 @@
 from __future__ import annotations
 
 import os
-import signal
 import sysconfig
-from opcode import opname
 from traceback import walk_tb
 
 # The errors to catch around calls of code outside of ding_lite: environments, config files, user modules.
 # SystemExit is one of them, because sys.exit in that code would end a run without a message.
-# KeyboardInterrupt is not: it comes from the user, except where :func:`is_of_signal` says that it does not.
+# KeyboardInterrupt is not: it comes from the user.
 FOREIGN = (Exception, SystemExit)
-ENDING = (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM))  # end a program
 OWN_PREFIX = os.path.dirname(__file__) + os.sep
 # An error raised in these files comes from the arguments of their caller.
 HELPERS = tuple(OWN_PREFIX + path for path in ("rl" + os.sep, os.path.join("data", "samples.py")))
@@ -109,40 +106,15 @@ class CheckpointError(DingLiteError, OSError):
     exit_code = 5
 
 
-def is_of_signal(error: BaseException) -> bool:
-    """Returns whether a signal has raised an exception, not the code in which it was raised.
-
-    A signal interrupts code between two instructions with KeyboardInterrupt, or calls a handler, which may
-    raise, such as by sys.exit. Any other ``raise KeyboardInterrupt`` is a fault of the code that has it.
-    """
-    handlers = [getattr(signal.getsignal(number), "__code__", None) for number in ENDING]
-    trace, codes = error.__traceback__, []
-    while trace is not None:
-        codes.append((trace.tb_frame.f_code, trace.tb_lasti))
-        trace = trace.tb_next
-    if any(code is handler for code, _ in codes for handler in handlers):
-        return True
-    if not isinstance(error, KeyboardInterrupt):
-        return False
-    if not codes:
-        return True
-    innermost, position = codes[-1]
-    return position < 0 or opname[innermost.co_code[position]] != "RAISE_VARARGS"
-
-
 def error_text(error: BaseException) -> str:
     """Returns the message of an exception, for the message of another one.
 
     An exception of another library gets its type in front, and behind it the file and line of the user's
     code where it was raised, if the traceback has such a line.
     """
-    try:
-        message = str(error)
-    except Exception as second:
-        message = f"(its __str__ raises {type(second).__name__})"
+    message, name = str(error), type(error).__name__
     if isinstance(error, DingLiteError):
         return message
-    name = type(error).__name__
     message = f"{name}: {message}" if message else name
     place = ""
     for frame, line in walk_tb(error.__traceback__):

@@ -34,7 +34,7 @@ from ding_lite.models.checks import check_distribution, undisturbed
 from ding_lite.models.encoders import Encoder
 from ding_lite.models.heads import clamp_to_ranges, parameter_ranges
 from ding_lite.models.recurrent import Sequences
-from ding_lite.policies.base import Policy, check_constructor
+from ding_lite.policies.base import Policy
 from ding_lite.policies.intrinsic import Intrinsic, StepTable
 from ding_lite.policies.ppg import PPGPolicy
 from ding_lite.policies.ppo import PPOPolicy
@@ -105,7 +105,6 @@ def check_policy(
     *,
     learns: bool = True,
     action_spaces: Sequence[str] | None = None,
-    verbose: bool | None = None,
 ) -> None:
     """Checks that a policy fulfils the contract on which collection, learning and evaluation rely.
 
@@ -127,45 +126,36 @@ def check_policy(
     * that a copy loaded from ``state_dict()`` acts the same, and gives the same intrinsic rewards.
 
     With ``learns`` it also trains on :class:`MatchEnv` and checks the return, which takes half a minute to a
-    minute; the other checks take 5 to 10 seconds. It returns nothing: a policy that passes raises no error.
+    minute; the other checks take 5 to 10 seconds. It returns nothing: a policy that passes raises no error. A
+    terminal shows the progress.
 
     Args:
         name: a registered name, "package.module:Class", or the class.
         config: the section ``policy`` of a config, without ``type``; missing keys have their defaults.
-        learns: whether to check that the policy learns.
+        learns: whether to check that the policy learns, on Discrete actions.
         action_spaces: names in ``ACTION_SPACES``, for a policy or a model that is not for all of them.
-        verbose: whether to print a line after each check; None: if the standard output is a terminal.
 
     Raises:
         ContractError: naming the action space, the expected and the actual result.
         ConfigError: for an unknown action space.
         Exception: of the policy's own code, with a note that names the action space.
     """
-    verbose = sys.stdout.isatty() if verbose is None else verbose
     titles = list(ACTION_SPACES) if action_spaces is None else list(action_spaces)
     if unknown := set(titles) - ACTION_SPACES.keys():
         raise ConfigError(f"action_spaces: {sorted(unknown)} are not among {', '.join(ACTION_SPACES)}")
-    if learns and "Discrete" not in titles:
-        raise ConfigError(
-            "learns: that is checked on Discrete actions, which action_spaces leaves out; pass learns=False"
-        )
     for title in titles:
         with _named(f"policy {name!r} on {title} actions"):
             _check_on(name, dict(config or {}), ACTION_SPACES[title])
-        if verbose:
-            print(f"ok: {name} on {title} actions", flush=True)
     if learns:
-        if verbose:
-            print(f"training {name} for {STEPS:,} env steps ...", flush=True)
-        with _named(f"policy {name!r}, training on Discrete actions"):
-            reward = _check_learns(name, dict(config or {}))
-        if verbose:
-            print(f"ok: {name} learns, the mean reward is {reward:.2f} of 1", flush=True)
+        with _named(f"policy {name!r}, training on Discrete actions for {STEPS:,} steps"):
+            _check_learns(name, dict(config or {}))
 
 
 @contextlib.contextmanager
 def _named(what: str) -> Iterator[None]:
     """Says in an error what was checked: before the text of a ContractError, else in a note."""
+    if sys.stdout.isatty():
+        print(f"checking {what} ...", flush=True)
     try:
         yield
     except ContractError as error:
@@ -186,23 +176,20 @@ def _check_on(name: str | type, config: dict[str, Any], space: gym.Space) -> Non
     cfg = _complete(name, config).policy
     envs = InProcessVectorEnv(lambda index: EpisodeRecorder(MatchEnv(space)), 4)
     cls = POLICY_REGISTRY.get(name) if isinstance(name, str) else name
-    check_constructor(cls)
-    try:
+    with contextlib.closing(envs):
         policy: Policy = cls(cfg, envs.obs_space, envs.action_space)
         rollout = Collector(envs, policy.collect_mode, n_sample=4 * STEPS_OF_CHECK).collect()
         _check_shapes(policy, rollout)
         _check_distribution(policy, rollout.obs[0, :1])
         if isinstance(policy, PPOPolicy):
             _check_model(policy, rollout)
+            _check_gradients(policy, rollout)
+            if isinstance(policy.intrinsic, Intrinsic):
+                _check_intrinsic(policy.intrinsic, rollout)
         if policy.recurrence is not None:
             _check_recurrence(policy, rollout)
-        _check_gradients(policy, rollout)
-        if isinstance(getattr(policy, "intrinsic", None), Intrinsic):
-            _check_intrinsic(policy.intrinsic, rollout)  # type: ignore[attr-defined]
         _check_learning_step(policy, rollout)
-        _check_state(cls, policy, envs, rollout)
-    finally:
-        envs.close()
+        _check_state(cls, policy, rollout)
 
 
 def _expect(holds: bool, message: str) -> None:
@@ -216,15 +203,13 @@ def _check_shapes(policy: Policy, rollout: Rollout) -> None:
         shape = tuple(rollout[field].shape)
         expected = (STEPS_OF_CHECK, 4)
         _expect(shape == expected, f"rollout.{field} is (T, B) = {expected}, got {shape}")
-    obs = rollout.obs[0].cpu().numpy()
-    action = policy.act(obs)
+    action = policy.act(rollout.obs[0, 0].cpu().numpy())
     policy.reset()
-    for single in (policy.act(obs[0]), _row(action, 0)):
-        _expect(
-            policy.action_space.contains(_as_scalars(single)),
-            f"act returns an action in {policy.action_space}, got {single!r}",
-        )
-    policy.reset()
+    scalars = map_tree(lambda leaf: leaf.item() if np.ndim(leaf) == 0 else leaf, action)
+    _expect(
+        policy.action_space.contains(scalars),  # a Discrete contains no 0-d arrays
+        f"act returns an action in {policy.action_space}, got {action!r}",
+    )
     recomputed = policy.over_rollout(policy.log_prob, rollout, rollout.action).flatten()
     difference = float((recomputed - rollout.log_prob.flatten()).abs().max())
     reduced_precision = any(
@@ -244,8 +229,7 @@ def _check_recurrence(policy: Policy, rollout: Rollout) -> None:
     # No cut but at episode starts: a cut ends the gradient, and that of single steps does not end there.
     whole = recurrence._replace(length=STEPS_OF_CHECK)
     samples = Samples.of(rollout, rollout.valid, {"obs": rollout.obs}, whole)
-    samples.inputs = policy.scaled
-    ((rows, inputs),) = samples.chunks(len(samples))
+    ((rows, inputs),) = samples.chunks(len(samples), policy.scaled)
     place = samples.place[rows]  # type: ignore[index]
     along = model.compute_critic(inputs)
     hidden, values = map_tree(lambda leaf: leaf[0], rollout.hidden), []
@@ -385,9 +369,7 @@ def _compare_with_samples(p: Distribution, q: Distribution, generator: torch.Gen
     return expected / tolerance
 
 
-def _check_gradients(policy: Policy, rollout: Rollout) -> None:
-    if not isinstance(policy, PPOPolicy):
-        return
+def _check_gradients(policy: PPOPolicy, rollout: Rollout) -> None:
     model, reads = policy.model, ["actor", "critic"]
     model.zero_grad(set_to_none=True)
     batch = next(policy.minibatches(rollout).batches)
@@ -406,10 +388,12 @@ def _check_gradients(policy: Policy, rollout: Rollout) -> None:
 
 def _loss_on(batch: Batch, function: Callable[[Batch], Any], name: str) -> torch.Tensor:
     """Returns the loss () of a minibatch, after checking what the function returns and leaves behind."""
-    given = {name: field for name, field in batch.fields().items() if not isinstance(field, Distribution)}
-    before = {name: _copied(field) for name, field in given.items()}
+    fields = {name: field for name, field in batch.fields().items() if not isinstance(field, Distribution)}
+    before = {name: [leaf.detach().clone() for leaf in _tensors(field)] for name, field in fields.items()}
     loss, metrics = function(batch)
-    changed = [name for name, field in given.items() if not _same(_copied(field), before[name])]
+    changed = [
+        name for name, field in fields.items() if not all(map(torch.equal, _tensors(field), before[name]))
+    ]
     _expect(
         not changed,
         f"{name} changes nothing in its minibatch, got other values in batch.{', batch.'.join(changed)}: "
@@ -422,14 +406,9 @@ def _loss_on(batch: Batch, function: Callable[[Batch], Any], name: str) -> torch
     return loss
 
 
-def _copied(field: Any) -> list[torch.Tensor]:
-    """Returns copies of the tensors of a field of a minibatch."""
+def _tensors(field: Any) -> list[torch.Tensor]:
     tree = field._asdict() if isinstance(field, Sequences) else field
-    return [leaf.detach().clone() for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
-
-
-def _same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
-    return all(map(torch.equal, one, other))
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
 def _check_no_value_gradient(policy: PPGPolicy, batch: Batch) -> None:
@@ -440,59 +419,50 @@ def _check_no_value_gradient(policy: PPGPolicy, batch: Batch) -> None:
     model: Any = policy.model
     if getattr(model, "arch", "shared") == "shared":
         return
-    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
     logit = sum(leaf.sum() for leaf in tree_leaves(model.compute_actor(batch.obs)))
     value = policy.critic_loss(batch.plus(new_value=model.compute_critic(batch.obs)))[0]
-    of_policy, of_value = (
-        torch.autograd.grad(total, list(named.values()), allow_unused=True) for total in (logit, value)
-    )
-    reached = [
-        name
-        for name, p, v in zip(named, of_policy, of_value, strict=True)
-        if p is not None and v is not None and bool(v.any())
-    ]
-    _expect(
-        not reached,
-        f"the policy phase's value loss has no gradient for the policy, got one for {', '.join(reached[:5])}",
-    )
+    of_policy, of_value = (_with_gradient(model, total) for total in (logit, value))
+    both = ", ".join(sorted(of_policy & of_value)[:5])
+    _expect(not both, f"the policy phase's value loss has no gradient for the policy, got one for {both}")
+
+
+def _with_gradient(module: Any, total: torch.Tensor) -> set[str]:
+    """Returns the names of the parameters for which ``total`` has a gradient."""
+    named = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    gradients = torch.autograd.grad(total, list(named.values()), allow_unused=True) if named else ()
+    return {name for name, gradient in zip(named, gradients, strict=True) if gradient is not None}
 
 
 def _check_intrinsic(intrinsic: Intrinsic, rollout: Rollout) -> None:
     """Checks that the loss of an intrinsic reward has a gradient for every parameter that it trains."""
-    title, reward = type(intrinsic.reward).__name__, intrinsic.reward
+    reward = intrinsic.reward
     table = StepTable(rollout, intrinsic.obs_norm, intrinsic.device)
-    loss = intrinsic.of_steps("loss", table.at(table.rows))
-    named = {name: p for name, p in reward.named_parameters() if p.requires_grad}
+    loss = intrinsic.of_steps("loss", table.at(table.rows)).sum()
+    trained = {name for name, p in reward.named_parameters() if p.requires_grad}
+    without = trained - _with_gradient(reward, loss) if loss.requires_grad else trained
     _expect(
-        loss.requires_grad or not named, f"{title}.loss has a gradient for its parameters, got a constant"
-    )
-    gradients = torch.autograd.grad(loss.sum(), list(named.values()), allow_unused=True) if named else ()
-    without = [name for name, gradient in zip(named, gradients, strict=True) if gradient is None]
-    _expect(
-        not without, f"{title}.loss has a gradient for every parameter, got none for {', '.join(without)}"
+        not without,
+        f"{type(reward).__name__}.loss has a gradient for every parameter, got none for "
+        f"{', '.join(sorted(without))}",
     )
 
 
-def _check_state(cls: type, policy: Policy, envs: InProcessVectorEnv, rollout: Rollout) -> None:
-    other: Policy = cls(policy.cfg, envs.obs_space, envs.action_space, seed=1)
+def _check_state(cls: type, policy: Policy, rollout: Rollout) -> None:
+    other: Policy = cls(policy.cfg, policy.obs_space, policy.action_space, seed=1)
     other.load_state_dict(copy.deepcopy(policy.state_dict()))
     obs = rollout.obs[0].cpu().numpy()
-    acts = [p.collect_mode.forward(obs)["action"] for p in (policy, other)]
-    same = all(torch.equal(a, b) for a, b in zip(*map(tree_leaves, acts), strict=True))
-    _expect(
-        same, "a policy loaded from state_dict() acts the same, got other actions: the state is incomplete"
-    )
-    if isinstance(getattr(policy, "intrinsic", None), Intrinsic):
-        rewards = []
-        for each in (policy, other):
+    given: list[list[torch.Tensor]] = []
+    for each in (policy, other):
+        given.append(tree_leaves(each.collect_mode.forward(obs)["action"]))
+        if isinstance(intrinsic := getattr(each, "intrinsic", None), Intrinsic):
             copied = as_rollout(to_dict(rollout))
-            each.intrinsic.add_reward(copied)  # type: ignore[attr-defined]
-            rewards.append(copied.intrinsic_reward)
-        _expect(
-            torch.equal(*rewards),
-            "a policy loaded from state_dict() gives the same intrinsic rewards, got others: keep what "
-            "the reward remembers in parameters or buffers",
-        )
+            intrinsic.add_reward(copied)
+            given[-1].append(copied.intrinsic_reward)
+    _expect(
+        all(map(torch.equal, *given)),
+        "a policy loaded from state_dict() acts the same and gives the same intrinsic rewards, got others: "
+        "the state is incomplete",
+    )
 
 
 def _check_learning_step(policy: Policy, rollout: Rollout) -> None:
@@ -515,8 +485,8 @@ def _check_learning_step(policy: Policy, rollout: Rollout) -> None:
         )
 
 
-def _check_learns(name: str | type, config: dict[str, Any]) -> float:
-    """Trains on MatchEnv, and returns the mean reward of the last evaluation."""
+def _check_learns(name: str | type, config: dict[str, Any]) -> None:
+    """Trains on MatchEnv, and checks the mean reward of the last evaluation."""
     config.setdefault("collect", {}).setdefault("n_sample", 256)
     config.setdefault("learn", {}).setdefault("learning_rate", 3e-3)
     user = _complete(name, config)
@@ -529,20 +499,7 @@ def _check_learns(name: str | type, config: dict[str, Any]) -> float:
     reward = pipeline.scores.last.mean / MatchEnv.length
     _expect(
         reward > 0.9,
-        f"after {STEPS:,} env steps the mean reward in ding_lite.testing.MatchEnv is above 0.9 of 1, "
-        f"got {reward:.2f}. If the loss is right, its settings may not be: pass others in config, such as "
-        "learn=dict(epoch_per_collect=1) for a loss without a bound on the ratio",
+        f"the mean reward in ding_lite.testing.MatchEnv is above 0.9 of 1, got {reward:.2f}. If the loss is "
+        "right, its settings may not be: pass others in config, such as learn=dict(epoch_per_collect=1) for "
+        "a loss without a bound on the ratio",
     )
-    return reward
-
-
-def _row(tree: Any, index: int) -> Any:
-    """Returns one row of a batch of actions; Tuple actions are tuples."""
-    if isinstance(tree, tuple):
-        return tuple(_row(branch, index) for branch in tree)
-    return map_tree(lambda leaf: leaf[index], tree)
-
-
-def _as_scalars(action: Any) -> Any:
-    """Returns an action with 0-d arrays replaced by numbers, which ``Discrete.contains`` requires."""
-    return map_tree(lambda leaf: leaf.item() if np.ndim(leaf) == 0 else leaf, action)

@@ -67,15 +67,6 @@ def in_one_order(tree: Tree) -> Any:
     return tree
 
 
-def leaf_at(tree: Tree, path: Sequence[str]) -> Any:
-    """Returns the leaf of a tree at ``path``, or None if there is none."""
-    for name in path:
-        if not is_branch(tree):
-            return None
-        tree = type(tree).get(tree, name)
-    return tree
-
-
 def named_leaves(tree: Tree, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
     """Returns the leaves of a tree with their paths, in the order of its keys."""
     if is_branch(tree):
@@ -144,39 +135,15 @@ def space_branches(
     return [(path, branches), *nested]
 
 
-def branch_of(value: Any, name: str) -> Any:
-    """Returns the branch ``name`` of a tree, or of a value of a Dict or a Tuple space.
-
-    Raises:
-        KeyError, IndexError, TypeError: if it has no such branch.
-    """
-    return value[name] if is_branch(value) or not name.isdecimal() else value[int(name)]
-
-
 def value_at(value: Any, path: Sequence[str]) -> Any:
-    """Returns what a tree, or a value of a space, has at ``path``.
+    """Returns what a tree, or a value of a Dict or a Tuple space, has at ``path``.
 
     Raises:
         KeyError, IndexError, TypeError: if it has no such branch.
     """
     for name in path:
-        value = branch_of(value, name)
+        value = value[name] if is_branch(value) or not name.isdecimal() else value[int(name)]
     return value
-
-
-def without_numbers(space: gym.Space) -> str:
-    """Returns what is wrong with an observation space in which a network finds nothing to read, or ""."""
-    sizes = {path: math.prod(leaf.shape or (1,)) for path, leaf in space_leaves(space)}
-    sizes = {path: size for path, size in sizes.items() if path[:1] != (MASK_KEY,)}
-    empty = [".".join(path) for path, size in sizes.items() if not size]
-    if sizes and not empty:
-        return ""
-    if len(empty) < len(sizes):
-        return f"the part {empty[0]!r} of the observation space {space} is without numbers: remove it"
-    return (
-        f"the observation space {space} is without numbers: add what the policy should know, such as a "
-        "constant in Box(0, 1, (1,))"
-    )
 
 
 def map_space(function: Callable[..., Any], space: gym.Space, *values: Any) -> Any:
@@ -191,7 +158,7 @@ def map_space(function: Callable[..., Any], space: gym.Space, *values: Any) -> A
     if branches is None:
         return function(space, *values)
     return {
-        name: map_space(function, child, *[branch_of(value, name) for value in values])
+        name: map_space(function, child, *[value_at(value, (name,)) for value in values])
         for name, child in branches.items()
     }
 
@@ -263,18 +230,6 @@ def columns_to_values(columns: Tree, space: gym.Space) -> list[Any]:
     if isinstance(space, gym.spaces.Tuple):
         return list(rows)
     return [dict(zip(branches, row, strict=True)) for row in rows]
-
-
-def values_to_columns(values: Sequence[Any], space: gym.Space) -> Tree:
-    """Returns values of a space as a tree of lists, the inverse of :func:`columns_to_values`."""
-    branches = children(space)
-    if branches is None:
-        return values
-    keys = range(len(branches)) if isinstance(space, gym.spaces.Tuple) else branches
-    return {
-        name: values_to_columns([value[key] for value in values], child)
-        for key, (name, child) in zip(keys, branches.items(), strict=True)
-    }
 
 
 def path_text(path: Sequence[str]) -> str:

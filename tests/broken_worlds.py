@@ -3,9 +3,10 @@
 Worker processes import this module: it imports nothing heavy.
 """
 
+import itertools
 import os
-import random
 import sys
+import time
 
 import gymnasium as gym
 import numpy as np
@@ -49,16 +50,21 @@ class TextLeaf(Sound):
     observation_space = spaces.Dict(pose=Sound.observation_space, name=spaces.Text(5))
 
 
-class SequenceAction(Sound):
-    action_space = spaces.Tuple([spaces.Discrete(2), spaces.Sequence(spaces.Discrete(2))])
-
-
 class WholeBoxAction(Sound):
     action_space = spaces.Box(0, 5, (2,), np.int64)
 
 
 class NoSpace(Sound):
     observation_space = None
+
+
+class OtherSpaces(Sound):
+    """Has another space of observations each time that it is made."""
+
+    made = itertools.count(1)
+
+    def __init__(self):
+        self.observation_space = spaces.Box(-10.0, 10.0, (next(self.made),), np.float32)
 
 
 # ---- the old API, and exceptions
@@ -103,6 +109,16 @@ class Exits(Raises):
         return super().step(action) if self.taken < 19 else sys.exit(0)
 
 
+class Hangs(Raises):
+    def step(self, action):
+        return super().step(action) if self.taken < 19 else time.sleep(3600)
+
+
+class Dies(Raises):
+    def step(self, action):
+        return super().step(action) if self.taken < 19 else os._exit(7)
+
+
 # ---- observations
 
 
@@ -126,15 +142,6 @@ class FloatImage(Sound):
 
     def obs(self):
         return np.full((4, 4), 0.5, np.float32)
-
-
-class Float64(Sound):
-    def obs(self):
-        return super().obs().astype(np.float64)
-
-
-class Float64Space(Float64):
-    observation_space = spaces.Box(-10.0, 10.0, (2,), np.float64)
 
 
 class MissingKey(Sound):
@@ -163,13 +170,6 @@ class NanObservation(Sound):
         return {"a": np.array([0, np.nan if self.count == 2 else 0], np.float32)}
 
 
-class InfiniteObservation(Sound):
-    observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
-
-    def obs(self):
-        return np.array([0, np.inf if self.count == 2 else 0])
-
-
 # ---- rewards and flags
 
 
@@ -183,25 +183,12 @@ class Reward(Sound):
         return self.pays if self.count > 2 else 0.0
 
 
-def true_or_none(flag):
-    return flag or None
-
-
-class Flags(Sound):
-    """Returns ``kind(flag)`` in place of each flag."""
-
-    def __init__(self, kind):
-        self.kind = kind
+class Flag(Sound):
+    """Returns None in place of False."""
 
     def step(self, action):
         obs, reward, terminated, truncated, info = super().step(action)
-        return obs, reward, self.kind(terminated), self.kind(truncated), info
-
-
-class BothFlags(Sound):
-    def step(self, action):
-        obs, reward, terminated, truncated, info = super().step(action)
-        return obs, reward, terminated or truncated, terminated or truncated, info
+        return obs, reward, terminated or None, truncated, info
 
 
 # ---- memory
@@ -216,27 +203,6 @@ class OneArray(Sound):
     def obs(self):
         self.shown[:] = super().obs()
         return self.shown
-
-
-class TwoArrays(OneArray):
-    """Alternates between two arrays, so that consecutive observations share no memory."""
-
-    def __init__(self):
-        self.pair = np.zeros((2, 2), np.float32)
-
-    def obs(self):
-        self.shown = self.pair[self.count % 2]
-        return super().obs()
-
-
-class SharedView(Sound):
-    """One of two leaves is a view of the same constant at every step."""
-
-    observation_space = spaces.Dict(a=Sound.observation_space, b=Sound.observation_space)
-    constant = np.zeros(4, np.float32)
-
-    def obs(self):
-        return {"a": super().obs(), "b": self.constant[:2]}
 
 
 # ---- seeds
@@ -263,38 +229,6 @@ class Remembers(Sound):
 class AlwaysTheSame(Sound):
     def reset(self, *, seed=None, options=None):
         return super().reset(seed=1)
-
-
-class SeedsGlobally(Sound):
-    """Seeds the global generators with a constant: their state is the same after each call."""
-
-    def __init__(self, where):
-        self.where = where
-
-    def reset(self, *, seed=None, options=None):
-        self.reseed("reset")
-        return super().reset(seed=seed)
-
-    def step(self, action):
-        self.reseed("step")
-        return super().step(action)
-
-    def reseed(self, where):
-        if where in self.where:
-            np.random.seed(0)
-            random.seed(0)
-            if self.where.endswith("draw"):
-                np.random.random()
-
-
-class DrawsGlobally(Sound):
-    def __init__(self, library):
-        self.library = library
-
-    def reset(self, *, seed=None, options=None):
-        if seed is not None:
-            np.random.seed(seed) if self.library == "np.random" else random.seed(seed)
-        return super().reset(seed=seed)
 
 
 # ---- ends
@@ -342,13 +276,6 @@ class RefusesTheEnds(Pushed):
         return super().step(action)
 
 
-class WritesIntoAction(Pushed):
-    def step(self, action):
-        result = super().step(action)
-        action *= 0.5
-        return result
-
-
 class Masked(Sound):
     """Refuses actions that its mask forbids; the mask of the steps in ``bare`` forbids all."""
 
@@ -384,19 +311,6 @@ class MaskTooLong(Masked):
 # ---- faults that only a vector environment shows
 
 
-class Lives(Sound):
-    """Sound, with nine lives; every second step loses one."""
-
-    def step(self, action):
-        return (*super().step(action)[:4], self.info())
-
-    def reset(self, *, seed=None, options=None):
-        return super().reset(seed=seed)[0], self.info()
-
-    def info(self):
-        return {"lives": 9 - self.count // 2}
-
-
 class OneGeneratorForAll(Sound):
     """All environments of a process draw from the generator of the one that was reset last."""
 
@@ -420,19 +334,6 @@ class KnowsItsProcess(Sound):
         return float(os.getpid() == self.home)
 
 
-class HeavyCarts(CartPoleVectorEnv):
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        self.gravity = 11.0
-
-
 class UnseededCarts(CartPoleVectorEnv):
     def reset(self, *, seed=None, options=None):
         return super().reset(seed=None, options=options)
-
-
-class ShortCarts(CartPoleVectorEnv):
-    """Truncates episodes at 7 steps, whatever limit is declared."""
-
-    def __init__(self, **kwargs):
-        super().__init__(**{**kwargs, "max_episode_steps": 7})

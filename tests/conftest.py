@@ -14,53 +14,16 @@ import torch
 
 sys.path += [str(Path(__file__).parents[1] / "configs"), str(Path(__file__).parent / "envs")]
 torch.set_num_threads(1)
-gc.disable()  # until all tests are collected
-# Their tests take long, so they begin first: else one process works at the end while another waits.
-LONG = (
-    *("cli/test_cli", "cli/test_seeds", "envs/workers/test_ray", "ranks/", "reference/", "tools/test_sweep"),
-    *("test_benchmarks", "test_combinations", "test_docs", "test_examples"),
-)
+gc.disable()  # until all tests are collected; see below
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests' own runs are told to end by it, under nohup too
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Skips tests that need a GPU where there is none, and lets long tests begin first.
+    """Skips tests that need a GPU where there is none.
 
     Keeps ``k`` cases of a test with ``@pytest.mark.daily(k)`` in the daily run; the others are slow.
     """
-    mark(items)
-    result = yield  # where the tests of this run are selected
-    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
-    if processes > 1:
-        items[:] = spread(items, processes)
-    return result
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_finish():
-    """Excludes torch, the tests and all else that lives as long as the process from garbage collection."""
-    gc.freeze()
-    gc.enable()
-
-
-def spread(items, processes):
-    """Returns the tests in an order in which each process begins with its share of the long files.
-
-    Each process takes an equally long part of the list, and gives of its end to one that has none left.
-    """
-    long, short, order = {}, [], []
-    for item in items:
-        file = item.nodeid.partition("::")[0].removeprefix("tests/")
-        (long.setdefault(file, []) if file.startswith(LONG) else short).append(item)
-    for k in range(processes):
-        order += [item for tests in list(long.values())[k::processes] for item in tests]
-        room = max(0, len(items) * (k + 1) // processes - len(order))
-        order, short = order + short[:room], short[room:]
-    return order
-
-
-def mark(items):
     without_gpu = pytest.mark.skip(reason="it needs a GPU, and there is none")
     cases = {}
     for item in items:
@@ -76,12 +39,11 @@ def mark(items):
                 item.add_marker("slow")
 
 
-@pytest.fixture(scope="session")
-def warm():
-    """A process that real commands are forked from."""
-    from processes import warm
-
-    return warm()
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish():
+    """Excludes torch and all tests from garbage collection, which saves a fifth of the time."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ding_lite.config.compile import compile_config
-from ding_lite.config.files import find_config, parse_overrides, read_config
+from ding_lite.config.compile import compile_config, find_config, parse_overrides, read_config
 
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "benchmarks"

@@ -103,7 +103,7 @@ def config_of(c, compiled=False):
             normalize=c["normalize"] | (dict(obs_samples=40)),
             eval=dict(eval_freq=0),
         ),
-        logger=dict(tensorboard=False),
+        logger=dict(trackers=[]),
     )
 
 

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import gymnasium as gym
-import processes
 import pytest
 import torch
 
@@ -97,9 +96,7 @@ def test_links_to_headings_lead_to_headings(document):
 def test_python_blocks_run(document, number, tmp_path):
     write_files(document, tmp_path)
     (tmp_path / "block.py").write_text(blocks("python", document)[number])
-    # What newcomers copy first runs in a fresh interpreter, which has imported nothing.
-    python = sys.executable if document == "README.md" else processes.python()
-    command = [python, "block.py"]
+    command = [sys.executable, "block.py"]
     process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert process.returncode == 0, process.stderr[-2000:]
 
@@ -148,7 +145,7 @@ def test_commands_of_a_guide_run_in_their_order(document, here, capsys):
 @pytest.mark.parametrize("document", [guide for guide in GUIDES if commands(guide, "torchrun")])
 def test_torchrun_commands_run(document, tmp_path):
     for command in commands(document, "torchrun"):
-        start = [processes.python(), "-m", "torch.distributed.run", *command]
+        start = [sys.executable, "-m", "torch.distributed.run", *command]
         done = subprocess.run(start, cwd=tmp_path, capture_output=True, text=True, timeout=200)
         assert done.returncode == 0, done.stderr[-2000:]
         assert (tmp_path / "runs" / "two_ranks" / "result.json").exists()

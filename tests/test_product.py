@@ -45,7 +45,7 @@ def config(observation, action, manager, model=None, kind="ppo", **env):
             collect=dict(n_sample=40),
             eval=dict(eval_freq=0),
         ),
-        logger=dict(tensorboard=False),
+        logger=dict(trackers=[]),
     )
 
 

@@ -12,7 +12,6 @@ from ding_lite.trees import (
     from_named_leaves,
     from_tree,
     leading_size,
-    leaf_at,
     map_space,
     map_tree,
     named_leaves,
@@ -97,12 +96,6 @@ def test_value_of_another_structure_is_an_error(value):
         value_at(value, ("joint", "1"))
 
 
-def test_leaf_at_a_missing_path_is_none():
-    assert leaf_at({"a": {"b": 1}}, ("a", "b")) == 1
-    assert leaf_at({"a": {"b": 1}}, ("a", "c")) is None
-    assert leaf_at({"a": 1}, ("a", "b")) is None
-
-
 def test_map_space_gives_each_leaf_space_with_its_leaves():
     sizes = map_space(lambda leaf, x, y: (type(leaf).__name__, np.size(x) + np.size(y)), NESTED, VALUE, VALUE)
     assert sizes == {"camera": ("Box", 8), "joint": {"0": ("Box", 6), "1": ("Discrete", 2)}}
@@ -141,6 +134,5 @@ def test_branches_may_have_the_names_of_methods():
     assert len(tree_leaves(tree)) == 4
     assert leading_size(tree) == 3
     assert to_dict(tree)["obs"].keys() == fields.keys()
-    assert leaf_at(tree, ("obs", "get")).tolist() == [0, 1, 2]
-    assert leaf_at(tree["obs"], ("values",)).tolist() == [0, 1, 2]
+    assert value_at(tree, ("obs", "get")).tolist() == [0, 1, 2]
     assert {path for path, _ in named_leaves(tree)} == {("obs", name) for name in fields}

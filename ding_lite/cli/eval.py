@@ -16,12 +16,13 @@ from ding_lite.cli.options import (
     POSITIVE,
     WholeNumber,
     command,
+    import_modules,
     json_option,
     option,
     print_json,
     print_table,
     run_argument,
-    trust_options,
+    trust_option,
 )
 from ding_lite.errors import ConfigError
 
@@ -59,20 +60,13 @@ SHOW = "Look at them, such as: --video videos"
     "--human", is_flag=True, group=SHOW, help="play in a window; the environment needs the render mode human"
 )
 @option(
-    "--fps",
-    type=click.FloatRange(0, 1000, min_open=True),
-    metavar="N",
-    group=SHOW,
-    help="with --human: steps a second (default: the environment's own)",
-)
-@option(
     "--episodes-csv",
     type=PATH,
     metavar="FILE",
     group=SHOW,
     help="write one row per episode: seed, env, episode, return, length, cut, and env.info_keys",
 )
-@trust_options
+@trust_option
 @json_option
 @click.argument(
     "overrides",
@@ -87,9 +81,8 @@ def run(
     stochastic: bool,
     video: str | None,
     human: bool,
-    fps: float | None,
     episodes_csv: str | None,
-    trust: list[str],
+    imports: tuple[str, ...],
     json: bool,
     overrides: tuple[str, ...],
 ) -> None:
@@ -98,32 +91,27 @@ def run(
     Prints the distribution of their returns. The policy and its environment are those of the run; keys of
     env can be given other values. Nothing in the run's folder changes.
     """
-    from ding_lite.config.files import parse_overrides
-    from ding_lite.tools.evaluate import evaluate_checkpoint, play_checkpoint
+    from ding_lite.config.compile import parse_overrides
+    from ding_lite.tools.evaluate import evaluate_checkpoint
 
-    if human and (video or episodes_csv):
-        raise ConfigError("--human shows episodes in a window: it excludes --video and --episodes-csv")
+    if human and video:
+        raise ConfigError("--human shows episodes in a window: it excludes --video")
     episodes = episodes or (SHOWN if video or human else EPISODES)
-    options: dict[str, Any] = dict(
-        episodes=episodes,
-        seed=seed,
-        stochastic=stochastic,
-        changes=parse_overrides(overrides),
-        trust=trust,
-    )
     videos: list[Path] = []
     with _progress(episodes, sys.stdout.isatty() and not (json or human)) as show:
-        if human:
-            checkpoint, evaluation = play_checkpoint(Path(run), fps=fps, on_episode=_say, **options)
-        else:
-            checkpoint, evaluation = evaluate_checkpoint(
-                Path(run),
-                video=Path(video) if video else None,
-                episodes_csv=Path(episodes_csv) if episodes_csv else None,
-                on_episode=show,
-                on_video=videos.append,
-                **options,
-            )
+        checkpoint, evaluation = evaluate_checkpoint(
+            Path(run),
+            episodes=episodes,
+            seed=seed,
+            stochastic=stochastic,
+            video=Path(video) if video else None,
+            human=human,
+            episodes_csv=Path(episodes_csv) if episodes_csv else None,
+            changes=parse_overrides(overrides),
+            trust=import_modules(imports),
+            on_episode=_say if human else show,
+            on_video=videos.append,
+        )
     if checkpoint.stem == "last" and Path(run).is_dir():
         print(f"{run} has no checkpoint best; this is last", file=sys.stderr)
     report = _report(evaluation, checkpoint, seed)

@@ -9,13 +9,14 @@ from ding_lite.cli.options import (
     POSITIVE,
     WholeNumber,
     command,
+    import_modules,
     json_option,
     option,
     print_json,
     print_table,
     run_argument,
     stdout_to_stderr,
-    trust_options,
+    trust_option,
 )
 
 
@@ -42,9 +43,9 @@ from ding_lite.cli.options import (
     metavar="SEED",
     help="of these episodes (default: 0)",
 )
-@trust_options
+@trust_option
 @json_option
-def run(run: str, output: str, observations: int, seed: int, trust: list[str], json: bool) -> None:
+def run(run: str, output: str, observations: int, seed: int, imports: tuple[str, ...], json: bool) -> None:
     """Writes a trained policy to an ONNX file, or to one of torch.export.
 
     The file acts without ding_lite: policy.onnx for onnxruntime and others, or policy.pt2 for
@@ -61,7 +62,9 @@ def run(run: str, output: str, observations: int, seed: int, trust: list[str], j
 
     file = Path(output)
     with stdout_to_stderr():
-        manifest = export_policy(run, file, observations=observations, seed=seed, trust=trust)
+        manifest = export_policy(
+            run, file, observations=observations, seed=seed, trust=import_modules(imports)
+        )
     if json:
         print_json(manifest)
         return

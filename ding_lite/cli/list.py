@@ -37,7 +37,7 @@ def run(kind: str | None, imports: tuple[str, ...]) -> None:
 def entries(kind: str) -> list[tuple[str, str]]:
     """Returns ``(name, summary)`` of each entry of a kind."""
     from ding_lite.config import registry as registries
-    from ding_lite.config.files import read_config, shipped_configs
+    from ding_lite.config.compile import read_config, shipped_configs
 
     if kind == "configs":
         return [(name, _config_summary(read_config(file))) for name, file in shipped_configs().items()]

@@ -170,7 +170,9 @@ def print_table(
     for row in rows:
         table.add_row(*(Text(cell, (styles or {}).get(cell, "")) for cell in row))
     console = Console(width=None if sys.stdout.isatty() else 10_000, highlight=False)
-    console.print(table)
+    with console.capture() as captured:
+        console.print(table)
+    print("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
 # ------------------------------------------------------------------ options
@@ -205,7 +207,7 @@ class Seeds(click.ParamType[tuple[int, ...]]):
 
 
 def _names_of_configs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    from ding_lite.config.files import shipped_configs
+    from ding_lite.config.compile import shipped_configs
 
     names = [CompletionItem(name) for name in shipped_configs() if name.startswith(incomplete)]
     return names or [CompletionItem(incomplete, type="file")]
@@ -231,6 +233,14 @@ import_option = option(
     multiple=True,
     group=CONFIG,
     help="import a module or a .py file first, such as one that registers a policy; may be repeated",
+)
+trust_option = option(
+    "--import",
+    "imports",
+    metavar="MODULE",
+    multiple=True,
+    group="Classes of your own, such as: --import my_policies",
+    help="let the checkpoint import this module or .py file, and no other; may be repeated",
 )
 run_argument = click.argument("run", type=PATH, metavar="RUN|CKPT", help="a run, or one of its checkpoints")
 _limit = functools.partial(option, type=WholeNumber(min=1), metavar="N", group=LIMITS)
@@ -315,8 +325,7 @@ class Source:
         Raises:
             ConfigError: if there is no config, or it has a fault.
         """
-        from ding_lite.config.compile import COMMAND_LINE, compile_config, load_config
-        from ding_lite.config.files import parse_overrides
+        from ding_lite.config.compile import COMMAND_LINE, compile_config, load_config, parse_overrides
         from ding_lite.config.registry import env_section
 
         if not self:
@@ -397,53 +406,26 @@ def config_options(function: Callable[..., Any]) -> Any:
     return add(with_source)
 
 
-def trust_options(function: Callable[..., Any]) -> Any:
-    """Adds ``-c`` and ``--import``, as ``trust``: the modules that a checkpoint may import."""
-    title = "Classes of your own, such as: --import my_policies"
-
-    @functools.wraps(function)
-    def with_trust(config: str | None, imports: tuple[str, ...], **others: Any) -> Any:
-        from ding_lite.config.compile import load_config
-
-        modules = import_modules(imports)
-        return function(trust=[*modules, *(load_config(config).modules() if config else [])], **others)
-
-    add = all_of(
-        option("-c", "--config", type=PATH, metavar="FILE|NAME", group=title, help="trust this config file"),
-        option(
-            *("--import", "imports"),
-            metavar="MODULE",
-            multiple=True,
-            group=title,
-            help="trust this module or .py file; may be repeated. A checkpoint may import no other",
-        ),
-    )
-    return add(with_trust)
-
-
 def import_modules(names: Sequence[str]) -> list[str]:
-    """Imports modules, and .py files as modules; returns the names of the modules.
+    """Imports modules, .py files and shipped configs; returns the names of the modules.
 
     Raises:
-        ConfigError: if there is no such module.
+        ConfigError: if there is no such module or file.
     """
+    from ding_lite.config.compile import shipped_configs
+    from ding_lite.config.registry import import_module
+
+    shipped = shipped_configs() if names else {}
     modules = []
     for name in names:
-        module = name
-        if name.endswith(".py") or os.sep in name:
-            folder, file = os.path.split(os.path.abspath(name))
-            sys.path.insert(0, folder)
-            module = file.removesuffix(".py")
         try:
-            importlib.import_module(module)
-        except ModuleNotFoundError as error:
-            if not f"{module}.".startswith(f"{error.name}."):
-                raise
+            modules.append(import_module(str(shipped.get(name, name))).__name__)
+        except (ModuleNotFoundError, OSError) as error:
+            if isinstance(error, ModuleNotFoundError) and not f"{name}.".startswith(f"{error.name}."):
+                raise  # one that the module needs
             raise ConfigError(
-                f"--import {name}: there is no such module. A file elsewhere is named by its path: "
-                "--import FOLDER/FILE.py"
+                f"--import {name}: there is no such module; a file elsewhere is named as FOLDER/FILE.py"
             ) from error
-        modules.append(module)
     return modules
 
 

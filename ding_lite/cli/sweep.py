@@ -107,7 +107,7 @@ def run(
     after the current iterations. The same command with --resume continues it, also after it was killed.
     Needs Optuna: pip install "ding_lite[sweep]".
     """
-    from ding_lite.config.files import parse_overrides
+    from ding_lite.config.compile import parse_overrides
     from ding_lite.run.folder import locked
     from ding_lite.run.signals import EXIT_CODES, StopSignals
     from ding_lite.tools.parallel import Job, exit_code_of
@@ -162,7 +162,7 @@ def run(
 
 def _sweep_of_file(source: Source) -> dict[str, Any]:
     """Returns search, trials and seeds of the dict ``sweep`` in the config file, or the defaults."""
-    from ding_lite.config.files import find_config, read_sweep
+    from ding_lite.config.compile import find_config, read_sweep
     from ding_lite.config.schema import Key, check
 
     schema = {

@@ -167,7 +167,7 @@ def _new_run(source: Source, request: Request, display: Hook | None) -> SerialPi
 
 
 def _resumed_run(source: Source, request: Request, display: Hook | None) -> SerialPipeline:
-    from ding_lite.config.files import parse_overrides
+    from ding_lite.config.compile import parse_overrides
     from ding_lite.run.pipeline import SerialPipeline
 
     assert request.resume is not None
@@ -186,7 +186,7 @@ def _resumed_run(source: Source, request: Request, display: Hook | None) -> Seri
         display=display,
         own_process=True,
         # Beside --resume a config only says which modules the user trusts.
-        trust=[*source.modules, *(source.read().modules() if source else ())],
+        trust=[*source.modules, *(source.read().trusted if source else ())],
     )
 
 

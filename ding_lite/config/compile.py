@@ -1,6 +1,6 @@
-"""Completes a user's config: checks it, fills in the defaults, and records the source of each value.
+"""The one way of a config: from a file or a dict to every key with its value and the value's source.
 
-    file or dict  ->  overrides applied  ->  checked against the schema  ->  defaults filled in
+    file, dict, DI-engine's pair  ->  overrides applied  ->  checked against the schema  ->  with all defaults
 
 Each default is declared in the class that reads it. A section is checked against the class that its key
 ``type`` names, so a custom policy or model declares its own keys. The input is never changed.
@@ -8,48 +8,113 @@ Each default is declared in the class that reads it. A section is checked agains
 
 from __future__ import annotations
 
+import ast
 import copy
+import dataclasses
+import difflib
+import importlib
 import itertools
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import keyword
+import math
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from easydict import EasyDict
 
-from ding_lite.config.di_engine import (
-    CREATE,
-    MAIN,
-    from_di_engine,
-    is_main_alone,
-    is_pair,
-    overrides_of_pair,
+from ding_lite.config.di_engine import PAIR, as_pair, from_di_engine, stand_ins
+from ding_lite.config.registry import (
+    HOOK_REGISTRY,
+    INTRINSIC_REGISTRY,
+    MODEL_REGISTRY,
+    POLICY_REGISTRY,
+    TRACKER_REGISTRY,
+    Registry,
+    env_name,
+    env_section,
+    import_file,
+    name_of,
 )
-from ding_lite.config.files import (
-    file_name,
-    find_config,
-    parse_overrides,
-    python_source,
-    read_config,
+from ding_lite.config.schema import (
+    Key,
+    Name,
+    Schema,
+    as_schema,
+    check,
+    default_values,
+    leaves,
+    merged_config,
+    without_effect,
 )
-from ding_lite.config.named_classes import names_of
-from ding_lite.config.registry import POLICY_REGISTRY, env_name, modules_of, name_of
-from ding_lite.config.schema import as_schema, check, default_values, leaves, without_effect
-from ding_lite.config.sections import (
-    RUN_CONFIG,
-    below_runs,
-    cross_checks,
-    device_contradicts,
-    schema_of,
-)
-from ding_lite.config.values import decode, encode, plain
-from ding_lite.errors import ConfigError
+from ding_lite.config.values import decode, encode, named_paths, plain
+from ding_lite.errors import FOREIGN, ConfigError, DingLiteError, RegistryError, error_text
 
 # Sources of values, besides "default" and the name of a config file.
 COMMAND_LINE = "command line"
-PAIR = f"({MAIN}, {CREATE})"
-DERIVED = ("default", "max_env_step", "env and policy")  # sources of values that no user wrote
+DERIVED = ("default", "max_env_step", "name")  # sources of values that no user wrote
+POLICIES = ("ppo", "ppo_offpolicy", "ppg", "ppg_offpolicy")  # of the library
+CONFIG_FOLDERS = (
+    Path(__file__).parents[1] / "_configs",  # an installed package
+    Path(__file__).parents[2] / "configs",  # a checkout
+)
+LITERALS = {"true": True, "false": False, "none": None, "null": None}
+
+
+def _run_name_faults(name: str, path: str) -> list[str]:
+    if not Path(name).is_absolute() and ".." not in Path(name).parts:
+        return []
+    return [f"{path}: expected a folder under runs/, got {name!r}; --exp-name DIR names one elsewhere"]
+
+
+RUN_CONFIG: dict[str, Any] = dict(
+    exp_name=Key(
+        "",
+        faults=_run_name_faults,
+        doc="name of the run's folder under runs/; empty: that of the config file, or of environment and "
+        "policy. If the folder exists, a new run is in the next one, such as my_run_2",
+    ),
+    seed=Key(0, low=0, doc="the source of all random numbers of the run"),
+    max_env_step=Key(1_000_000, low=1, doc="steps to train for, counted over all environments"),
+    max_train_iter=Key(None, int | None, low=1, doc="optimiser steps to train for"),
+    num_threads=Key(
+        "auto",
+        int | Literal["auto"],
+        low=1,
+        high=1024,
+        doc='torch\'s CPU threads. "auto": 1 for vector observations, whose matrices are small; every core '
+        "for images. The command line applies it; a pipeline in a script only with SerialPipeline(..., "
+        "own_process=True)",
+    ),
+    checkpoint=dict(
+        freq=Key(50_000, low=0, doc="env steps between saves of ckpt/last; 0: save at the end only"),
+        keep_freq=Key(0, low=0, doc="env steps between snapshots ckpt/iteration_*; 0: none"),
+        keep=Key(3, low=1, doc="number of the newest snapshots to keep"),
+    ),
+    logger=dict(
+        trackers=Key(
+            ["tensorboard"],
+            list,
+            faults=TRACKER_REGISTRY.item_faults,
+            doc='where the metrics are sent: names (ding-lite list trackers), "package.module:Class", or '
+            'dicts {"type": ..., **arguments}. Every run writes metrics.csv and episodes.csv beside them',
+        ),
+        freq=Key(
+            5_000,
+            low=1,
+            doc="env steps between rows sent to trackers: at each multiple (metrics.csv has every iteration)",
+        ),
+    ),
+    hooks=Key(
+        [],
+        list,
+        faults=HOOK_REGISTRY.item_faults,
+        doc="called before and after the run and each iteration: names (ding-lite list hooks), "
+        '"package.module:Class", or dicts {"type": ..., **arguments}',
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -61,8 +126,8 @@ class Config:
         source: the origin of each value, by its path: ``{"policy.learn.batch_size": "default", ...}``.
         imports: modules that the user has named beside the config (``--import``, ``trust``). They are not
             saved.
-        notes: what was converted or left out, if the config is one of DI-engine.
-        file: that the config was read from, which may register names itself; None if there is none.
+        notes: keys without effect, and what was converted or left out of a config of DI-engine.
+        file: that the config was read from; None if there is none.
     """
 
     values: EasyDict
@@ -88,26 +153,438 @@ class Config:
         _refuse("the call", faults)
         source = {**self.source, **dict.fromkeys(checked, COMMAND_LINE)}
         complete = EasyDict({**copy.deepcopy(dict(self.values)), **checked})
-        return replace(self, values=complete, source=source)
+        return dataclasses.replace(self, values=complete, source=source)
 
     def written(self) -> dict[str, Any]:
         """Returns the part of the config that the user wrote, without defaults, as plain data."""
         return without_sources(plain(self.values), self.source, DERIVED)
 
-    def modules(self) -> list[str]:
-        """Returns the modules of the classes that this config names as "package.module:Name"."""
-        return modules_of(names_of(plain(self.values)))
-
     @property
     def trusted(self) -> list[str]:
         """The modules that the user has named, in the config or beside it."""
-        return list(dict.fromkeys([*self.imports, *self.modules()]))
+        paths = named_paths(encode({**self.values, "env": {**self.values.env, "kwargs": {}}}))
+        return list(dict.fromkeys([*self.imports, *(path.partition(":")[0] for path in paths)]))
+
+
+# What stands for a config in Python: a dict, a file or a name, a compiled one, DI-engine's pair.
+AnyConfig = Mapping[str, Any] | str | Path | Config | Sequence[Mapping[str, Any]]
+
+
+# ---------------------------------------------------------------------- compile
+
+
+def compile_config(
+    user: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    origin: str = "config",
+    name: str = "",
+) -> Config:
+    """Checks a config and fills in its defaults. Compiling the result again changes nothing.
+
+    Args:
+        user: a config as the user wrote it, the content of a run's ``config.json``, or a config of DI-engine
+            as ``(main_config, create_config)``.
+        overrides: values that replace those of ``user``, such as ``{"policy.learn.batch_size": 128}``.
+        origin: the name of ``user`` in error messages and in ``source``, such as a file name.
+        name: the default of ``exp_name``; "": it is derived from the environment and the policy.
+
+    Raises:
+        ConfigError: listing every fault, each with the whole path of its key and the remedy.
+    """
+    notes: list[str] = []
+    source: dict[str, str] = {}
+    if pair := as_pair(user):
+        user, notes, refused = from_di_engine(*pair)
+        _refuse(PAIR if origin == "config" else origin, refused)
+    if not isinstance(user, Mapping):
+        raise ConfigError(f"expected a config as a dict, or DI-engine's {PAIR}; got {user!r:.60}")
+    given: dict[str, Any] = copy.deepcopy(decode(dict(user)))
+    if {"config", "source"} <= set(given) and isinstance(given["config"], dict):  # a run's config.json
+        given, source = given["config"], dict(given["source"])
+    for section in ("env", "policy"):
+        if isinstance(given.get(section), str):
+            given[section] = env_section(given[section]) if section == "env" else {"type": given[section]}
+    written = {path: source.get(path, origin) for path, _ in leaves(given)}
+    for path, value in _with_other_env(overrides or {}, given.get("env")).items():
+        _set(given, path, copy.deepcopy(value))
+        written = {p: s for p, s in written.items() if not f"{p}.".startswith(f"{path}.")}
+        written |= {p: COMMAND_LINE for p, _ in leaves(given) if f"{p}.".startswith(f"{path}.")}
+    schema, faults = schema_of(given)
+    values, value_faults = check(given, schema)
+    faults += value_faults
+    if not faults:
+        defaults = default_values(schema)
+        values = _merged(defaults, values)
+        policy_class = POLICY_REGISTRY.get(values["policy"]["type"])
+        faults = _contradictions(values) + policy_class.config_faults(values)
+        for declared in _sections(values, schema):
+            idle, idle_notes = without_effect(*declared)
+            faults, notes = faults + idle, notes + idle_notes
+    _refuse(f"{origin} with the command line" if overrides and origin != COMMAND_LINE else origin, faults)
+    encode(values)  # a value that cannot be saved is refused
+    by_default = dict(leaves(defaults))
+    for path, value in leaves(values):
+        # The longest one: a value that was {} or None in the user's config may have been given keys since.
+        above = max((p for p in written if f"{path}.".startswith(f"{p}.")), key=len, default=None)
+        source[path] = "default" if above is None else written[above]
+        if source[path] == "default" and encode(value, path) != encode(by_default.get(path), path):
+            source[path] = origin  # a config.json that was edited
+    learn = values["policy"]["learn"]
+    if "schedule_env_step" in learn and learn["schedule_env_step"] is None:
+        learn["schedule_env_step"] = values["max_env_step"]
+        source["policy.learn.schedule_env_step"] = "max_env_step"
+    reference = learn.get("pretrained_model_path")
+    if reference is not None and Path(reference).exists():  # a resumed run may begin in another folder
+        learn["pretrained_model_path"] = str(Path(reference).absolute())
+    if not values["exp_name"]:
+        values["exp_name"] = name or f"{env_name(values['env'])}_{name_of(values['policy']['type'])}"
+        values["exp_name"] = re.sub(r"[^\w.-]", "_", values["exp_name"])
+        source["exp_name"] = "name"
+    return Config(EasyDict(values), source, notes=tuple(notes))
+
+
+def schema_of(user: Mapping[str, Any]) -> tuple[Schema, list[str]]:
+    """Returns the schema of a whole config, and the faults of its keys ``type``.
+
+    A section whose ``type`` is wrong accepts any keys: they are checked once it is right.
+    """
+    faults: list[str] = []
+
+    def keys_of(
+        registry: Registry, section: Mapping[str, Any], default: Any, declared: Schema, path: str
+    ) -> Any:
+        kind = section.get("type", default)
+        try:
+            keys = {**declared, **merged_config(registry.get_class(kind))}
+        except RegistryError as error:
+            faults.append(f"{path}.type: {error}")
+            return Key({})
+        return {**keys, "type": dataclasses.replace(keys.get("type", Key(None, Name)), default=kind)}
+
+    schema = {**as_schema(RUN_CONFIG), "env": as_schema(_envs().CONFIG)}
+    policy = _section(user, "policy")
+    schema["policy"] = keys = keys_of(POLICY_REGISTRY, policy, "ppo", {}, "policy")
+    if isinstance(keys, dict):
+        default, modules = POLICY_REGISTRY.get(policy.get("type", "ppo")).default_model()
+        for module in modules:
+            importlib.import_module(module)
+        keys["model"] = keys_of(
+            MODEL_REGISTRY, _section(policy, "model"), default, keys.get("model", {}), "policy.model"
+        )
+        intrinsic = _section(policy, "intrinsic")
+        if "intrinsic" in keys and intrinsic.get("type") is not None:
+            keys["intrinsic"] = keys_of(
+                INTRINSIC_REGISTRY, intrinsic, None, keys["intrinsic"], "policy.intrinsic"
+            )
+    return schema, faults
+
+
+def _envs() -> Any:
+    """Returns the module that declares the section ``env``; by name, because it is in a higher layer."""
+    return importlib.import_module("ding_lite.envs.make")
+
+
+def _section(tree: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Returns a section; a text is its ``type``. Any other value, which ``check`` reports, is empty."""
+    value = tree.get(name)
+    return value if isinstance(value, Mapping) else {"type": value} if isinstance(value, str) else {}
+
+
+def _sections(values: Mapping[str, Any], schema: Schema) -> list[tuple[Mapping[str, Any], Schema, str]]:
+    """Returns values, keys and path of the sections that classes of their own declare."""
+    policy, keys = values["policy"], schema["policy"]
+    own = {name: rule for name, rule in keys.items() if name not in ("model", "intrinsic")}
+    return [(policy, own, "policy"), (policy["model"], keys["model"], "policy.model")]
+
+
+def _contradictions(values: Mapping[str, Any]) -> list[str]:
+    """Returns the faults between keys of a complete config, one message each."""
+    env, policy = values["env"], values["policy"]
+    faults: list[str] = _envs().section_faults(env)
+    rows = -(-policy["collect"]["n_sample"] // env["collector_env_num"]) * env["collector_env_num"]
+    if policy["learn"].get("batch_size", 0) > rows:
+        faults.append(
+            f"policy.learn.batch_size: a minibatch of {policy['learn']['batch_size']} samples is larger than "
+            f"a rollout, which has {rows}; decrease it, or increase policy.collect.n_sample"
+        )
+    device, cuda = policy.get("device", "auto"), policy.get("cuda")
+    if device_contradicts(device, cuda):
+        faults.append(
+            f"policy.cuda: {cuda} and policy.device={device!r} contradict each other: remove one of them"
+        )
+    return faults
+
+
+def device_contradicts(device: Any, cuda: Any) -> bool:
+    """Returns whether ``policy.device`` is another kind of device than ``policy.cuda`` asks for."""
+    return cuda is not None and str(device).partition(":")[0] not in ("auto", "cuda" if cuda else "cpu")
+
+
+def _with_other_env(overrides: Mapping[str, Any], env: Any) -> Mapping[str, Any]:
+    """Returns overrides in which an id replaces the type of the section ``env``, and a type its id.
+
+    Both name an environment, and a type other than "gymnasium" does not read the id.
+    """
+    given = _section({"env": env}, "env")
+    if "env.env_id" in overrides and given.get("type", "gymnasium") != "gymnasium":
+        return {"env.type": "gymnasium", **overrides}
+    if overrides.get("env.type", "gymnasium") != "gymnasium" and given.get("env_id"):
+        return {"env.env_id": "", **overrides}
+    return overrides
+
+
+def _set(tree: Any, path: str, value: Any) -> None:
+    """Sets one value of a nested dict, in place, and creates the sections above it."""
+    *parents, last = path.split(".")
+    for name in parents:
+        if tree.get(name) is None or isinstance(tree[name], str):  # missing, or the type of a section
+            tree[name] = {} if tree.get(name) is None else {"type": tree[name]}
+        tree = tree[name]
+        if not isinstance(tree, dict):
+            raise ConfigError(f"override {path}={value!r}: {name} is a value, not a section")
+    tree[last] = value
+
+
+def _merged(defaults: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns ``defaults`` with ``values`` in place of some of them."""
+    merged = dict(defaults)
+    for name, value in values.items():
+        both_dicts = isinstance(merged.get(name), dict) and isinstance(value, dict)
+        merged[name] = _merged(merged[name], value) if both_dicts else value
+    return copy.deepcopy(merged)
+
+
+def _refuse(origin: str, faults: Sequence[str]) -> None:
+    """Raises a ConfigError that lists the faults, if there are any."""
+    if faults:
+        count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
+        raise ConfigError("\n  ".join([f"{origin} has {count}:", *faults]))
+
+
+# ---------------------------------------------------------------------- files
+
+
+def as_config(config: AnyConfig) -> Config:
+    """Returns a complete config.
+
+    Args:
+        config: a dict, the path of a file, the name of a shipped config, DI-engine's pair
+            ``(main_config, create_config)``, or a complete config.
+
+    Raises:
+        ConfigError: if it is none of these, or has a fault.
+    """
+    if isinstance(config, Config):
+        return config
+    return load_config(config) if isinstance(config, (str, Path)) else compile_config(config)
+
+
+def load_config(name: str | Path, overrides: Sequence[str] | Mapping[str, Any] = ()) -> Config:
+    """Reads a config file, or a shipped config by its name, and compiles it.
+
+    Args:
+        name: ``path/to/file.py``, ``run/config.json``, or a shipped name such as ``cartpole_ppo``.
+        overrides: ``{"key.path": value, ...}``, or ``["key.path=value", ...]`` as on the command line.
+
+    Raises:
+        ConfigError: if the file does not exist or cannot be read, or if the config has a fault.
+    """
+    values = overrides if isinstance(overrides, Mapping) else parse_overrides(overrides)
+    file = find_config(name)
+    origin = str(name) if file != Path(name) else str(file)  # a shipped config has a name
+    return dataclasses.replace(
+        compile_config(read_config(file), values, origin=origin, name=file.stem), file=file
+    )
+
+
+def shipped_configs() -> dict[str, Path]:
+    """Returns the files of the configs that ding_lite ships, by name.
+
+    Python files in that folder without a ``config``, such as environments, are left out.
+    """
+    folder = next((f for f in CONFIG_FOLDERS if f.is_dir()), None)
+    files = [] if folder is None else sorted(folder.glob("*.py"))
+    return {f.stem: f for f in files if "\nconfig = " in f.read_text()}
+
+
+def find_config(name: str | Path) -> Path:
+    """Returns the file of a config.
+
+    Args:
+        name: the path of a .py or .json file, or the name of a shipped config.
+
+    Raises:
+        ConfigError: if the file does not exist; the message has the closest name of a shipped config.
+    """
+    path = Path(name)
+    if path.suffix in (".py", ".json"):
+        if path.is_file():
+            return path
+        raise ConfigError(f"config file {path} does not exist (looked in {path.absolute().parent})")
+    shipped = shipped_configs()
+    if str(name) in shipped:
+        return shipped[str(name)]
+    close = difflib.get_close_matches(str(name), shipped, n=1)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    if re.search(r"-v\d+$", str(name)):
+        hint = f' For an environment, write --env {name}, or in Python {{"env": {{"env_id": {name!r}}}}}.'
+    raise ConfigError(
+        f"{str(name)!r} is neither a .py or .json file nor a shipped config.{hint} "
+        f"Shipped: {', '.join(shipped)}"
+    )
+
+
+def read_config(file: Path) -> Any:
+    """Imports a Python file and returns its dict named ``config``, or returns the object in a JSON file.
+
+    A file of DI-engine has ``main_config`` and ``create_config`` instead, and is returned as a pair of these
+    two; the packages of DI-engine that it imports need not be installed. The file's folder is added to
+    ``sys.path``, so that ``type="my_module:MyPolicy"`` can name a module in it.
+
+    Raises:
+        ConfigError: if the file cannot be read or has no such dict.
+    """
+    try:
+        if file.suffix == ".json":
+            config: Any = json.loads(file.read_text())
+        else:
+            with stand_ins():
+                names = vars(import_file(file))
+            config = names.get("config", as_pair(names))
+    except DingLiteError:
+        raise
+    except SyntaxError as error:
+        raise ConfigError(
+            f"config file {error.filename or file}, line {error.lineno}: {error.msg}"
+        ) from error
+    except FOREIGN as error:
+        raise ConfigError(f"config file {file} cannot be read: {error_text(error)}") from error
+    if not isinstance(config, (dict, tuple)):
+        raise ConfigError(f"config file {file} has no dict named `config`, nor DI-engine's two dicts {PAIR}")
+    return config
+
+
+def read_sweep(file: Path) -> dict[str, Any]:
+    """Imports a Python file and returns its dict named ``sweep``; empty if it has none, or is a JSON file.
+
+    Raises:
+        ConfigError: if its ``sweep`` is not a dict.
+    """
+    sweep = {} if file.suffix == ".json" else getattr(import_file(file), "sweep", {})
+    if not isinstance(sweep, dict):
+        raise ConfigError(f"config file {file}: `sweep` is a {type(sweep).__name__}, not a dict")
+    return sweep
+
+
+def save_config(config: Config, file: str | Path) -> None:
+    """Writes a config to a new file that :func:`load_config` reads.
+
+    Args:
+        config: to be written.
+        file: ``.json`` for all keys and their sources, ``.py`` for those that no default gives.
+
+    Raises:
+        ConfigError: if the file has another ending, exists, or cannot be written.
+    """
+    file = Path(file)
+    if file.suffix not in (".json", ".py"):
+        raise ConfigError(f"{file}: expected a name that ends in .py or .json")
+    is_json = file.suffix == ".json"
+    text = (
+        json.dumps(config.as_json(), indent=2) if is_json else python_source(config.written(), config.notes)
+    )
+    try:
+        with file.open("x", encoding="utf-8") as output:
+            output.write(text.rstrip() + "\n")
+    except FileExistsError as error:
+        raise ConfigError(f"{file} exists: remove it, or choose another name") from error
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be written: {error.strerror}") from error
+
+
+def python_source(config: Mapping[str, Any], comments: Sequence[str] = ()) -> str:
+    """Returns the text of a config file.
+
+    Args:
+        config: plain data.
+        comments: lines at the top of the file.
+    """
+    lines = [f"# {line}" for comment in comments for line in comment.splitlines()]
+    return "\n".join([*lines, *([""] if lines else []), f"config = {_source(config, '')}", ""])
+
+
+def _source(value: Any, indent: str) -> str:
+    """Returns Python code for a value; each key of a dict with other keys has a line."""
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, (list, tuple)):
+        inside = ", ".join(_source(item, indent) for item in value)
+        return f"[{inside}]" if isinstance(value, list) else f"({inside}{',' * (len(value) == 1)})"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'float("{value}")'
+    if not isinstance(value, Mapping):
+        value = encode(value)
+    if not isinstance(value, Mapping):
+        return repr(value)
+    inner = indent + "    "
+    as_keywords = all(name.isidentifier() and not keyword.iskeyword(name) for name in value)
+    items = [
+        f"{inner}{name}={_source(item, inner)},"
+        if as_keywords
+        else f"{inner}{_source(name, inner)}: {_source(item, inner)},"
+        for name, item in value.items()
+    ]
+    opening, closing = ("dict(", ")") if as_keywords and items else ("{", "}")
+    return "\n".join([opening, *items, indent + closing]) if items else "{}"
+
+
+# ---------------------------------------------------------------------- overrides, differences
+
+
+def parse_overrides(tokens: Sequence[str]) -> dict[str, Any]:
+    """Returns ``["a.b=3"]`` as ``{"a.b": 3}``.
+
+    A value is a Python literal, or true, false, none or null in any case, or a list of words without quotes
+    (the shell takes them away); any other text is a string.
+
+    Raises:
+        ConfigError: for a token without "=", key or value, for a list or a dict that cannot be read, and for
+            two values of one key.
+    """
+    overrides: dict[str, Any] = {}
+    for token in [tokens] if isinstance(tokens, str) else tokens:
+        path, _, text = token.partition("=")
+        if not path or not text:
+            raise ConfigError(
+                f"override {token!r}: expected key.path=value, such as policy.learn.batch_size=128 (-c names "
+                "a config, --env an environment)"
+            )
+        value = _value(text, token)
+        if repr(overrides.setdefault(path, value)) != repr(value):
+            raise ConfigError(f"{path} is given twice, as {overrides[path]!r} and as {value!r}: remove one")
+    return overrides
+
+
+def _value(text: str, token: str) -> Any:
+    """Returns the value that a text of the command line stands for."""
+    try:
+        return ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
+        if words := re.fullmatch(r"\[([\w.:-]+(?:,\s*[\w.:-]+)*)\]", text):
+            return [_value(word.strip(), token) for word in words[1].split(",")]
+        if text.startswith(("[", "{")):
+            raise ConfigError(
+                f"override {token!r}: its value begins as a list or a dict of Python, and is none; quote its "
+                """texts, and the whole for the shell, as in hooks='[{"type": "early_stopping"}]'"""
+            ) from error
+        return LITERALS.get(text.lower(), text)
 
 
 def without_sources(
     section: Mapping[str, Any], source: Mapping[str, str], left_out: Collection[str], path: str = ""
 ) -> dict[str, Any]:
-    """Returns the values of a section that do not come from one of some sources; its keys may contain dots.
+    """Returns the values of a section, as plain data, but for those that come from one of some sources.
 
     Args:
         section: of a config, as plain data.
@@ -126,221 +603,6 @@ def without_sources(
     return kept
 
 
-# What stands for a config in Python: a dict, a file or a name, a compiled one, DI-engine's pair.
-AnyConfig = Mapping[str, Any] | str | Path | Config | Sequence[Mapping[str, Any]]
-
-
-def compile_config(
-    user: Mapping[str, Any] | Sequence[Mapping[str, Any]],
-    overrides: Mapping[str, Any] | None = None,
-    *,
-    origin: str = "config",
-    folder: Path | None = None,
-) -> Config:
-    """Checks a config and fills in its defaults. Compiling the result again changes nothing.
-
-    Args:
-        user: a config as the user wrote it, the content of a run's ``config.json``, or a config of DI-engine
-            as ``(main_config, create_config)`` or ``{"main_config": ..., "create_config": ...}``.
-        overrides: values that replace those of ``user``, such as ``{"policy.learn.batch_size": 128}``.
-        origin: the name of ``user`` in error messages and in ``source``, such as a file name.
-        folder: of the config file, for messages about modules beside it.
-
-    Raises:
-        ConfigError: listing every fault, each with the whole path of its key and the remedy.
-    """
-    notes: tuple[str, ...] = ()
-    faults_of_pair: list[str] = []
-    origin = PAIR if is_pair(user) and origin == "config" else origin
-    user = _as_dict(user)
-    if set(user) == {MAIN, CREATE}:
-        user, notes, faults_of_pair = from_di_engine(user[MAIN], user[CREATE])
-        overrides = overrides_of_pair(overrides or {})
-    user, source = _config_and_source(user, origin)
-    _refuse(origin, list(_key_faults(user)))
-    _expand_short_forms(user)
-    user_sources = {path: source.get(path, origin) for path, _ in leaves(user)}
-    user_sources = _override(user, overrides or {}, user_sources)
-    origins = f"{origin} with the command line" if overrides and origin != COMMAND_LINE else origin
-    _refuse(origins, list(_key_faults(user)))
-    schema, faults = schema_of(user, folder)
-    values, value_faults = check(user, schema)
-    faults = faults_of_pair + faults + value_faults
-    if not faults:
-        values = _merge(default_values(schema), values)
-        by_default = check(values, schema)[1]  # the user's values have no fault
-        faults = [f"{fault}; it is the default in the `config` of a class" for fault in by_default]
-    if not faults:
-        faults = cross_checks(values) + POLICY_REGISTRY.get(values["policy"]["type"]).config_faults(values)
-        idle, idle_notes = _without_effect(values, schema)
-        faults, notes = faults + idle, (*notes, *idle_notes)
-    beside = [note for note in notes if note.startswith("warning: ")]
-    if is_main_alone(user):
-        beside.append(f"it looks like DI-engine's {MAIN} without its {CREATE}: pass both, {PAIR}")
-    _refuse(origins, faults, beside)
-    encode(values)  # a value that cannot be saved is refused
-    defaults = dict(leaves(default_values(schema)))
-    for path, value in leaves(values):
-        # The longest one: a value that was {} or None in the user's config may have been given keys since.
-        above = max((p for p in user_sources if path == p or path.startswith(f"{p}.")), key=len, default=None)
-        source[path] = source.get(path, "default") if above is None else user_sources[above]
-        if source[path] == "default" and encode(value, path) != encode(defaults.get(path), path):
-            source[path] = origin  # a config.json that was edited, or is of other defaults
-    _fill_derived(values, source)
-    return Config(EasyDict(values), source, notes=notes)
-
-
-def _as_dict(user: Any) -> Mapping[str, Any]:
-    """Returns the first argument of :func:`compile_config` as a dict."""
-    if is_pair(user):
-        return dict(zip((MAIN, CREATE), user, strict=True))
-    if not isinstance(user, Mapping):
-        raise ConfigError(
-            f"compile_config: expected a dict, or DI-engine's {PAIR}, got {user!r:.60}; "
-            "load_config reads a file"
-        )
-    return user
-
-
-def _override(
-    user: dict[str, Any], overrides: Mapping[str, Any], user_sources: dict[str, str]
-) -> dict[str, str]:
-    """Writes overrides into a config, in place, and returns the sources of its values."""
-    before: list[str] = []
-    complete = _with_other_device(_with_other_source(overrides, user.get("env")), user.get("policy"))
-    for path, value in complete.items():
-        lost = [earlier for earlier in before if earlier.startswith(f"{path}.")]
-        if lost:
-            raise ConfigError(f"{path}={value!r} replaces {lost[0]}, which is set before it: set it after")
-        before.append(path)
-        _set(user, path, copy.deepcopy(value))
-        _expand_short_forms(user)  # an override env.manager.autoreset=... can follow env.manager=base
-        user_sources = {p: s for p, s in user_sources.items() if not p.startswith(f"{path}.")}
-        given = (p for p, _ in leaves(user) if f"{p}.".startswith(f"{path}."))
-        user_sources |= dict.fromkeys(given, COMMAND_LINE)
-    return user_sources
-
-
-def _config_and_source(user: Mapping[str, Any], origin: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """Returns copies of a config and of its sources, which a ``config.json`` of a run or checkpoint has."""
-    content: dict[str, Any] = copy.deepcopy(decode(dict(user)))
-    if not {"config", "source"} <= set(content) <= {"config", "source", "imports", "spaces", "versions"}:
-        return content, {}
-    if not (isinstance(content["config"], dict) and isinstance(content["source"], dict)):
-        raise ConfigError(f"{origin}: 'config' and 'source' of a run's config.json must be objects")
-    return content["config"], dict(content["source"])
-
-
-# Sections that are often given as the name of their type alone.
-TYPED_SECTIONS = ("env.manager", "policy.model.encoder", "policy.intrinsic")
-
-
-def _with_other_source(overrides: Mapping[str, Any], env: Any) -> dict[str, Any]:
-    """Returns overrides in which an id replaces the type of the section ``env``, and a type its id.
-
-    Both name an environment, and a type other than "gymnasium" does not read the id.
-    """
-    given = env if isinstance(env, Mapping) else {}
-    is_new_id = "env.env_id" in overrides and "env.type" not in overrides
-    is_new_type = "env.type" in overrides and "env.env_id" not in overrides
-    if is_new_id and given.get("type", "gymnasium") != "gymnasium":
-        return {"env.type": "gymnasium", **overrides}
-    if is_new_type and overrides["env.type"] != "gymnasium" and given.get("env_id"):
-        return {"env.env_id": "", **overrides}
-    return dict(overrides)
-
-
-def _with_other_device(overrides: dict[str, Any], policy: Any) -> dict[str, Any]:
-    """Returns overrides in which a device replaces a contradicting ``cuda`` of the config, or ``cuda`` it."""
-    given = policy if isinstance(policy, Mapping) else {}
-    device, cuda = "policy.device", "policy.cuda"
-    values = (overrides.get(device, given.get("device", "auto")), overrides.get(cuda, given.get("cuda")))
-    if (device in overrides) == (cuda in overrides) or not device_contradicts(*values):
-        return overrides
-    return {**({cuda: None} if device in overrides else {device: "auto"}), **overrides}
-
-
-def _expand_short_forms(user: dict[str, Any]) -> None:
-    """Replaces short forms, in place.
-
-    * ``env.manager="base"`` becomes ``{"type": "base"}``, and so do ``policy.model.encoder`` and
-      ``policy.intrinsic``.
-    * ``logger.trackers="wandb"``, ``hooks="my_hook"`` and ``env.wrappers="atari"`` become lists.
-    * ``logger.tensorboard=False``, a key of earlier versions, takes "tensorboard" out of ``logger.trackers``.
-    """
-    logger, env = user.get("logger"), user.get("env")
-    for path in TYPED_SECTIONS:
-        *above, name = path.split(".")
-        section: Any = user
-        for part in above:
-            section = section.get(part) if isinstance(section, dict) else None
-        if isinstance(section, dict) and isinstance(section.get(name), str):
-            section[name] = {"type": section[name]}
-    if isinstance(user.get("hooks"), str):
-        user["hooks"] = [user["hooks"]]
-    if isinstance(env, dict) and isinstance(env.get("wrappers"), str):
-        env["wrappers"] = [env["wrappers"]]
-    if not isinstance(logger, dict):
-        return
-    if isinstance(logger.get("trackers"), str):
-        logger["trackers"] = [logger["trackers"]]
-    if isinstance(logger.get("tensorboard"), bool):
-        wanted = logger.pop("tensorboard")
-        trackers = logger.get("trackers", RUN_CONFIG["logger"]["trackers"].default)
-        if isinstance(trackers, list) and wanted != ("tensorboard" in trackers):
-            others = [tracker for tracker in trackers if tracker != "tensorboard"]
-            logger["trackers"] = [*others, "tensorboard"] if wanted else others
-
-
-def _refuse(origin: str, faults: Sequence[str], warnings: Sequence[str] = ()) -> None:
-    """Raises a ConfigError that lists the faults, and behind them the warnings, if there are faults."""
-    if faults:
-        count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
-        raise ConfigError("\n  ".join([f"{origin} has {count}:", *faults, *warnings]))
-
-
-def _key_faults(tree: Mapping[Any, Any], path: str = "config") -> Iterator[str]:
-    """Yields a message for each key that EasyDict cannot offer as an attribute, also in dicts in lists."""
-    for name, value in tree.items():
-        if not isinstance(name, str):
-            yield f"{path}: the key {name!r} is not a string"
-        elif hasattr(dict, name):
-            yield f"{path}: {name!r} is the name of a dict's method"
-        if isinstance(value, Mapping):
-            yield from _key_faults(value, f"{path}.{name}")
-        elif isinstance(value, (list, tuple)):
-            for number, item in enumerate(value):
-                if isinstance(item, Mapping):
-                    yield from _key_faults_in_list(item, f"{path}.{name}[{number}]")
-
-
-def _key_faults_in_list(item: Mapping[Any, Any], path: str) -> Iterator[str]:
-    """Yields a message for each key that is no string, or hides the method that reads the item."""
-    for name, value in item.items():
-        if not isinstance(name, str):
-            yield f"{path}: the key {name!r} is not a string"
-        elif name == "items":
-            yield f"{path}: {name!r} is the name of a dict's method"
-        for below in value if isinstance(value, (list, tuple)) else [value]:
-            if isinstance(below, Mapping):
-                yield from _key_faults_in_list(below, f"{path}.{name}")
-
-
-def _fill_derived(values: dict[str, Any], source: dict[str, str]) -> None:
-    """Sets the values that are derived from other keys, and their sources, in place."""
-    learn = values["policy"]["learn"]
-    if "schedule_env_step" in learn and learn["schedule_env_step"] is None:
-        learn["schedule_env_step"] = values["max_env_step"]
-        source["policy.learn.schedule_env_step"] = "max_env_step"
-    reference = learn.get("pretrained_model_path")
-    if reference is not None and Path(reference).exists():  # a resumed run may begin in another folder
-        learn["pretrained_model_path"] = str(Path(reference).absolute())
-    values["exp_name"] = below_runs(values["exp_name"])
-    if not values["exp_name"]:
-        values["exp_name"] = file_name(f"{env_name(values['env'])}_{name_of(values['policy']['type'])}")
-        source["exp_name"] = "env and policy"
-
-
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
     """Returns the differences between two complete configs, sorted by path.
 
@@ -356,110 +618,5 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[tuple[
     return [
         (path, left.get(path), right.get(path))
         for path in paths
-        if path not in sections and not _equal(left.get(path), right.get(path))
+        if path not in sections and repr(encode(left.get(path))) != repr(encode(right.get(path)))
     ]
-
-
-def _equal(one: Any, other: Any) -> bool:
-    """Returns whether two values are equal; NaN is equal to itself."""
-    one, other = encode(one), encode(other)
-    return bool(one == other) or repr(one) == repr(other)
-
-
-def _without_effect(values: Mapping[str, Any], schema: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Returns ``(faults, notes)`` about the keys of a complete config that have no effect."""
-    policy, of_policy = values["policy"], schema["policy"]
-    own = {name: rule for name, rule in of_policy.items() if name not in ("model", "intrinsic")}
-    of_model = of_policy["model"] if isinstance(of_policy["model"], dict) else {}
-    sections = ((policy, own, "policy"), (policy["model"], of_model, "policy.model"))
-    found = [without_effect(*section) for section in sections]
-    return [line for faults, _ in found for line in faults], [line for _, notes in found for line in notes]
-
-
-def _merge(defaults: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Writes ``values`` over ``defaults``, in place, and returns it."""
-    for name, value in values.items():
-        both_dicts = isinstance(defaults.get(name), dict) and isinstance(value, dict)
-        defaults[name] = _merge(defaults[name], value) if both_dicts else value
-    return defaults
-
-
-def _set(tree: Any, path: str, value: Any) -> None:
-    """Sets one value of a nested dict, in place, and creates the sections above it."""
-    *parents, last = path.split(".")
-    for i, name in enumerate(parents):
-        if tree.get(name) is None:  # missing, or an optional section
-            tree[name] = {}
-        tree = tree[name]
-        if not isinstance(tree, dict):
-            above = ".".join(parents[: i + 1])
-            raise ConfigError(f"override {path}={value!r}: {above} is a value, not a section")
-    tree[last] = value
-
-
-def load_config(name: str | Path, overrides: Sequence[str] | Mapping[str, Any] = ()) -> Config:
-    """Reads a config file, or a shipped config by its name, and compiles it.
-
-    Args:
-        name: ``path/to/file.py``, ``run/config.json``, or a shipped name such as ``cartpole_ppo``.
-        overrides: ``{"key.path": value, ...}``, or ``["key.path=value", ...]`` as on the command line.
-
-    Raises:
-        ConfigError: if the file does not exist or cannot be read, or if the config has a fault.
-    """
-    if isinstance(overrides, str):
-        raise ConfigError(f"overrides: expected a list or a dict, got a string; write [{overrides!r}]")
-    values = overrides if isinstance(overrides, Mapping) else parse_overrides(overrides)
-    file = find_config(name)
-    folder = file.absolute().parent
-    origin = str(name) if file != Path(name) else str(file)  # a shipped config has a name
-    config = compile_config(read_config(file), values, origin=origin, folder=folder)
-    return replace(config, file=file)
-
-
-def save_config(config: Config, file: str | Path) -> None:
-    """Writes a config to a new file that :func:`load_config` reads.
-
-    Args:
-        config: to be written.
-        file: ``.json`` for all keys and their sources, ``.py`` for those that no default gives.
-
-    Raises:
-        ConfigError: if the file has another ending, exists, or cannot be written.
-    """
-    file = Path(file)
-    if file.suffix == ".json":
-        text = json.dumps(config.as_json(), indent=2) + "\n"
-    elif file.suffix == ".py":
-        text = python_source(config.written(), config.notes)
-    else:
-        raise ConfigError(f"{file}: expected a name that ends in .py or .json")
-    try:
-        with file.open("x", encoding="utf-8") as output:
-            output.write(text)
-    except FileExistsError as error:
-        raise ConfigError(f"{file} exists: remove it, or choose another name") from error
-    except OSError as error:
-        raise ConfigError(f"{file} cannot be written: {error.strerror}") from error
-
-
-def as_config(config: AnyConfig) -> Config:
-    """Returns a complete config.
-
-    Args:
-        config: a dict, the path of a file, the name of a shipped config, DI-engine's pair
-            ``(main_config, create_config)``, or a complete config.
-
-    Raises:
-        ConfigError: if it is none of these, or has a fault.
-    """
-    if isinstance(config, Config):
-        return config
-    if isinstance(config, (str, Path)):
-        return load_config(config)
-    if not (is_pair(config) or isinstance(config, Mapping)):
-        raise ConfigError(
-            "expected a config: a dict, a file, the name of a shipped config, a compiled one, or DI-engine's "
-            f"{PAIR}; got {config!r:.60}"
-        )
-    return compile_config(config)

@@ -1,14 +1,13 @@
-"""Reads configs of DI-engine: ``main_config`` and ``create_config`` become one config of ding_lite.
+"""Configs of DI-engine: ``(main_config, create_config)`` becomes one config of ding_lite.
 
 What the pair says is kept, in the units of ding_lite; what it leaves out has ding_lite's defaults, but for
-``ON``. Each key
-of the pair ends in one of five ways:
+``ON``. Each key of the pair ends in one of five ways:
 
 * it means the same here (``SAME``, ``SAME_BY_POLICY``);
 * it is converted, with a note where a number or a name changes;
 * it is left out with a note, because it belongs to DI-engine's own machinery (``MACHINERY``);
-* it is left out with a warning, because DI-engine 0.5.3 never reads it;
-* it is refused, with the reason; so is a key that is nearly the name of one that is read.
+* it is left out with a warning, because DI-engine 0.5.3 never reads it for this policy;
+* it is refused, with the reason (``FIXED``, ``NOT_BUILT``).
 
 ``docs/di_engine.md`` has the tables for users.
 """
@@ -16,23 +15,20 @@ of the pair ends in one of five ways:
 from __future__ import annotations
 
 import contextlib
-import difflib
-import importlib.metadata
+import importlib.util
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple, NoReturn, TypeGuard
+from typing import Any
 
 from ding_lite.config.registry import ENV_REGISTRY, POLICY_REGISTRY
 from ding_lite.config.schema import leaves
-from ding_lite.errors import ConfigError
 
 MAIN, CREATE = "main_config", "create_config"
-SLIP = 0.85  # similarity of two names from which on one is the other, misspelt
+PAIR = f"({MAIN}, {CREATE})"
 NEVER = 1e10  # the stop_value of DI-engine's configs that have none
 
 
@@ -45,14 +41,13 @@ BUFFER = "policy.other.replay_buffer"
 SAME = (
     "exp_name",
     *_paths("env", "collector_env_num evaluator_env_num n_evaluator_episode"),
-    *_paths("policy", "on_policy action_space multi_gpu"),
+    *_paths("policy", "on_policy"),
     *_paths("policy.learn", "batch_size learning_rate value_weight entropy_weight clip_ratio adv_norm"),
     *_paths("policy.collect", "n_sample unroll_len discount_factor gae_lambda"),
-    *_paths("policy.model", "type action_space"),
-    *_paths("policy.model", "sigma_type fixed_sigma_value bound_type"),
+    *_paths("policy.model", "type sigma_type fixed_sigma_value bound_type"),
 )
 PPO_LEARN = _paths("policy.learn", "value_norm grad_clip_type grad_clip_value")
-AUXILIARY = _paths("policy.learn", "aux_train_epoch aux_bc_weight")
+AUXILIARY = _paths("policy.learn", "aux_train_epoch aux_bc_weight value_norm")
 # Paths with the same meaning that only the code of some policies reads, in DI-engine 0.5.3 or later.
 SAME_BY_POLICY = {
     "ppo": (
@@ -68,11 +63,11 @@ SAME_BY_POLICY = {
     ),
     "ppg": (
         *AUXILIARY,
-        *_paths("policy.learn", "value_norm aux_freq actor_epoch_per_collect critic_epoch_per_collect"),
+        *_paths("policy.learn", "aux_freq actor_epoch_per_collect critic_epoch_per_collect"),
     ),
     "ppg_offpolicy": (
         *AUXILIARY,
-        *_paths("policy.learn", "value_norm update_per_collect"),  # DI-engine never normalises its values
+        "policy.learn.update_per_collect",
         *_paths(f"{BUFFER}.policy", "replay_buffer_size max_use"),
         *_paths(f"{BUFFER}.value", "replay_buffer_size max_use"),
     ),
@@ -91,6 +86,19 @@ FIXED = {
     "policy.model.norm_type": (None, "networks have no normalisation layers"),
     f"{BUFFER}.multi_buffer": (True, "PPG has two buffers, or one for both if their limits are equal"),
 }
+# Sections and keys that are refused unless they are empty or false.
+NOT_BUILT = {
+    "reward_model": "a reward that is learned is not built; for RND write policy.intrinsic.type='rnd'",
+    "world_model": "model-based training is not built",
+    "level_replay": "prioritised level replay is not built",
+    "policy.random_collect_size": "PPO learns only from actions of a policy: random ones have no log-prob",
+    "policy.model.encoder": "a module of torch cannot be a value here; register an encoder or a model",
+    "policy.learn.learner.hook.load_ckpt_before_run": "--init-from gives weights, --resume continues a run",
+    "env.obs_plus_prev_action_reward": "write env.wrappers=['previous_action', 'previous_reward'] in a file "
+    "of ding_lite (ding-lite config -c FILE -o NEW.py, without this key)",
+    "env.move_bonus": "the bonus for moving towards the goal is not built",
+    "env.delay_reward_step": "delayed rewards are not built",
+}
 # Switches that are on in DI-engine, and off by default here.
 ON = {
     "ppo": ("policy.recompute_adv", "policy.learn.value_norm"),
@@ -98,20 +106,11 @@ ON = {
 }
 # Sections and keys of DI-engine's machinery. What of them has a counterpart here is converted before.
 MACHINERY = (
-    "env.manager",
-    "env.replay_path",
-    "env.replay_path_gif",
-    "env.save_replay_gif",
-    "policy.type",
-    "policy.import_names",
-    "policy.model.import_names",
-    "policy.learn.learner",
-    "policy.collect.collector",
-    "policy.eval.evaluator",
-    "policy.other.commander",
-    CREATE,
+    *_paths("env", "manager replay_path replay_path_gif save_replay_gif"),
+    *_paths("policy", "import_names multi_gpu action_space learn.learner collect.collector eval.evaluator"),
+    *_paths("policy", "other.commander model.import_names model.obs_shape model.action_shape"),
+    "policy.model.action_space",
 )
-OF_MAIN = ("policy.learn.learner.", "policy.collect.collector.", "policy.eval.evaluator.")
 IN_EVERY_FILE = (CREATE, "policy.type")  # left out without a note
 BUFFERS = {"ppo_offpolicy": (BUFFER,), "ppg_offpolicy": (f"{BUFFER}.policy", f"{BUFFER}.value")}
 BUFFER_MACHINERY = (
@@ -132,69 +131,32 @@ MANAGERS = {  # in-process managers are "auto", which uses gymnasium's own vecto
 # Versions that gymnasium has today, of environments whose older versions are gone.
 VERSIONS = {
     "Pendulum": 1,
-    "BipedalWalker": 3,
-    "BipedalWalkerHardcore": 3,
-    "LunarLander": 3,
-    "LunarLanderContinuous": 3,
-    "Ant": 5,
-    "HalfCheetah": 5,
-    "Hopper": 5,
-    "Humanoid": 5,
-    "HumanoidStandup": 5,
-    "InvertedDoublePendulum": 5,
-    "InvertedPendulum": 5,
-    "Pusher": 5,
-    "Reacher": 5,
-    "Swimmer": 5,
-    "Walker2d": 5,
+    **dict.fromkeys(("BipedalWalker", "BipedalWalkerHardcore", "LunarLander", "LunarLanderContinuous"), 3),
+    **dict.fromkeys(("Ant", "HalfCheetah", "Hopper", "Humanoid", "HumanoidStandup", "Walker2d"), 5),
+    **dict.fromkeys(("InvertedDoublePendulum", "InvertedPendulum", "Pusher", "Reacher", "Swimmer"), 5),
 }
-# Those of them whose observations are of another size in that version.
-OTHER_SIZE = ("Ant", "Humanoid", "HumanoidStandup", "InvertedDoublePendulum", "Reacher")
 
 
-class Converted(NamedTuple):
-    """A pair of DI-engine as a config of ding_lite.
+def as_pair(config: Any) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
+    """Returns the pair in ``(main_config, create_config)`` or in a dict with these names, or None."""
+    parts = [config.get(MAIN), config.get(CREATE)] if isinstance(config, Mapping) else config
+    if isinstance(parts, (tuple, list)) and len(parts) == 2 and all(isinstance(p, Mapping) for p in parts):
+        return parts[0], parts[1]
+    return None
 
-    Attributes:
-        config: as a user writes it, without defaults.
-        notes: what was converted or left out, one line each.
-        faults: what is refused, one line each.
+
+def from_di_engine(
+    main: Mapping[str, Any], create: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[str], list[str]]:
+    """Converts a config of DI-engine; neither argument is changed.
+
+    Returns:
+        the config as a user of ding_lite writes it; what was converted or left out, and what is refused, one
+        line each.
     """
-
-    config: dict[str, Any]
-    notes: tuple[str, ...]
-    faults: list[str]
-
-
-def is_pair(config: Any) -> TypeGuard[Sequence[Mapping[str, Any]]]:
-    """Returns whether ``config`` is ``(main_config, create_config)``, as DI-engine's entries take it."""
-    return (
-        isinstance(config, (tuple, list))
-        and len(config) == 2
-        and all(isinstance(part, Mapping) for part in config)
-    )
-
-
-def is_main_alone(config: Mapping[str, Any]) -> bool:
-    """Returns whether a config has sections that only DI-engine's ``main_config`` has."""
-    return any(f"{path}.".startswith(OF_MAIN) for path, _ in leaves(config))
-
-
-def overrides_of_pair(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns overrides of a pair in which ``policy.cuda`` means what it means in the pair: a device."""
-    given = dict(overrides)
-    if isinstance(given.get("policy.cuda"), bool) and "policy.device" not in given:
-        given["policy.device"] = _device_of(given.pop("policy.cuda"))
-    return given
-
-
-def _device_of(cuda: Any) -> str:
-    return "auto" if cuda else "cpu"  # DI-engine's True is "if there is a GPU"
-
-
-def from_di_engine(main: Mapping[str, Any], create: Mapping[str, Any]) -> Converted:
-    """Converts a config of DI-engine; neither argument is changed."""
-    return _Conversion(main, create).run()
+    c = _Conversion(main, create)
+    c.convert()
+    return c.config, c.notes, c.faults
 
 
 class _Conversion:
@@ -203,56 +165,34 @@ class _Conversion:
     def __init__(self, main: Mapping[str, Any], create: Mapping[str, Any]) -> None:
         keys = [*leaves(main), *leaves(create, CREATE)]
         self.left = {path: v for path, v in keys if not (isinstance(v, Mapping) and not v)}
-        self.read: set[str] = set()  # paths that were looked for
         self.config: dict[str, Any] = {}
         self.notes: list[str] = []
         self.faults: list[str] = []
-        self.of_old_version: set[str] = set()  # keys that an environment's newer version does not fit
         kind = self.take(f"{CREATE}.policy.type", "ppo")
         self.policy = str(self.left.get("policy.type", kind)).removesuffix("_command")
         self.env_type = self.take(f"{CREATE}.env.type")
+        self.rows: int | None = None  # env steps of a rollout, if they are known
+        self.per_collect: int | None = None  # DI-engine's train iterations after a collect
 
-    def run(self) -> Converted:
-        self.set("policy.type", self.policy)
-        self._refuse_sections()
-        self._environment()
-        for path in (*SAME, *SAME_BY_POLICY.get(self.policy, SAME_BY_POLICY["ppo"])):
-            self.read.add(path)
-            if path in self.left:
-                self.set(path, self.take(path))
-        for path, (accepted, reason) in FIXED.items():
-            value = self.take(path, accepted)
-            if value != accepted:
-                self.refuse(path, f"only {accepted!r} is accepted, got {value!r}: {reason}")
-        for path in ON.get(self.policy, ()):
-            if self.get(path) is None:
-                self.set(path, True)
-        self._device()
-        self._model()
-        self._learning()
-        self._buffers()
-        self._refuse_misspelt()
-        self._leave_out()
-        return Converted(self.config, tuple(self.notes), self.faults)
-
-    # ------------------------------------------------------------------ tools
+    # -- Tools
 
     def take(self, path: str, default: Any = None) -> Any:
         """Returns the value of a key of the pair, and marks it as converted."""
-        self.read.add(path)
         return self.left.pop(path, default)
 
     def section(self, path: str) -> dict[str, Any]:
-        """Returns the keys below ``path`` by the rest of their paths, and marks them as converted."""
-        below = [name for name in self.left if name.startswith(f"{path}.")]
-        return {name.removeprefix(f"{path}."): self.take(name) for name in below}
+        """Returns the keys at and below ``path`` by the rest of their paths, and marks them as converted."""
+        below = [name for name in self.left if f"{name}.".startswith(f"{path}.")]
+        return {name.removeprefix(path).lstrip("."): self.take(name) for name in below}
 
     def get(self, path: str, default: Any = None) -> Any:
         """Returns a value of the new config."""
-        tree: Any = self.config
-        for name in path.split("."):
-            tree = tree.get(name) if isinstance(tree, Mapping) else None
-        return default if tree is None else tree
+        return dict(leaves(self.config)).get(path, default)
+
+    def count(self, path: str, default: Any = None) -> int | None:
+        """Returns a value of the new config if it is a positive whole number; the schema reports others."""
+        value = self.get(path, default)
+        return value if type(value) is int and value > 0 else None
 
     def set(self, path: str, value: Any) -> None:
         """Sets a value of the new config."""
@@ -262,208 +202,164 @@ class _Conversion:
             tree = tree.setdefault(section, {})
         tree[name] = value
 
+    def wrap(self, wrapper: str, **arguments: Any) -> None:
+        """Adds a wrapper, outside of those before."""
+        item = {"type": wrapper, **arguments} if arguments else wrapper
+        self.set("env.wrappers", [*self.get("env.wrappers", []), item])
+
     def note(self, path: str, text: str) -> None:
         self.notes.append(f"{path}: {text}")
 
     def refuse(self, path: str, reason: str) -> None:
         self.faults.append(f"{path}: {reason}")
 
-    def count(self, path: str, default: Any = None) -> int | None:
-        """Returns a value of the new config if it is a positive whole number; the schema reports others."""
-        value = self.get(path, default)
-        is_count = isinstance(value, int) and not isinstance(value, bool) and value > 0
-        return value if is_count else None
+    # -- Sections
 
-    # ------------------------------------------------------------------ sections
+    def convert(self) -> None:
+        """Fills ``config``, ``notes`` and ``faults``."""
+        self.set("policy.type", self.policy)
+        for path, reason in NOT_BUILT.items():
+            if any((self.section(path) | self.section(f"{CREATE}.{path}")).values()):
+                self.refuse(path, reason)
+        for path, (accepted, reason) in FIXED.items():
+            if (value := self.take(path, accepted)) != accepted:
+                self.refuse(path, f"only {accepted!r} is accepted, got {value!r}: {reason}")
+        for path in (*SAME, *SAME_BY_POLICY.get(self.policy, SAME_BY_POLICY["ppo"])):
+            if path in self.left:
+                self.set(path, self.take(path))
+        for path in ON.get(self.policy, ()):
+            if self.get(path) is None:
+                self.set(path, True)
+        if (cuda := self.take("policy.cuda")) is not None:  # True is "if there is a GPU"
+            self.set("policy.device", "auto" if cuda else "cpu")
+        samples, envs = self.count("policy.collect.n_sample"), self.count("env.collector_env_num", 8)
+        self.rows = math.ceil(samples / envs) * envs if samples and envs else None
+        self.environment()
+        self.model()
+        self.learning()
+        self.buffers()
+        buffers = [f"{buffer}.{name}" for buffer in BUFFERS.get(self.policy, ()) for name in BUFFER_MACHINERY]
+        known = tuple(f"{path}." for path in (*MACHINERY, *IN_EVERY_FILE, *buffers))
+        unread = [path for path in self.left if not f"{path}.".startswith(known)]
+        not_needed = [path for path in self.left if path not in unread and not path.startswith(IN_EVERY_FILE)]
+        if not_needed:
+            self.notes.append(f"not needed here, and left out: {', '.join(not_needed)}")
+        if unread and (self.policy in POLICY_REGISTRY or ":" in self.policy):  # others are refused
+            self.notes.append(f"warning: DI-engine itself never reads {', '.join(unread)}; left out")
 
-    def _refuse_sections(self) -> None:
-        reward = self.left.get(f"{CREATE}.reward_model.type", self.left.get("reward_model.type"))
-        reasons = {
-            "reward_model": "RND has other keys here; write policy.intrinsic.type='rnd' (docs/exploration.md)"
-            if reward == "rnd"
-            else f"a reward that is learned ({reward or 'no type'}) is not built",
-            "world_model": "model-based training is not built",
-            "level_replay": "prioritised level replay is not built",
-        }
-        for name, reason in reasons.items():
-            if self.section(name) | self.section(f"{CREATE}.{name}"):
-                self.refuse(name, reason)
-        if self.take("policy.random_collect_size", 0):
-            self.refuse(
-                "policy.random_collect_size",
-                "PPO learns from actions of a policy only, since random ones have no log-prob",
+    def model(self) -> None:
+        """Converts ``policy.model``: numbers of layers to lists, encoders of images to their names."""
+        activation = self.take("policy.model.activation")
+        if activation is not None:
+            kind = activation if isinstance(activation, (type, str)) else type(activation)
+            name = kind if isinstance(kind, str) else kind.__name__
+            self.set("policy.model.activation", {"LeakyReLU": "leaky_relu"}.get(name, name.lower()))
+        actor_width = self.head("actor", 2 if self.policy.startswith("ppg") else 1)
+        self.head("critic", 1)
+        path = "policy.model.encoder_hidden_size_list"
+        sizes, impala = self.take(path), self.take("policy.model.impala_cnn_encoder", False)
+        if impala:
+            self.set(
+                "policy.model.encoder", {"type": "impala_cnn", **({"widths": [*sizes]} if sizes else {})}
             )
-        checkpoint = "policy.learn.learner.hook.load_ckpt_before_run"
-        if self.take(checkpoint):
-            self.refuse(
-                checkpoint,
-                "DI-engine's checkpoints have other networks; a run here begins with weights by --init-from, "
-                "and continues by --resume",
-            )
-
-    def _device(self) -> None:
-        cuda = self.take("policy.cuda")
-        if cuda is not None:
-            self.set("policy.device", _device_of(cuda))
-
-    def _model(self) -> None:
-        for path in ("policy.model.obs_shape", "policy.model.action_shape"):
-            shape = self.take(path)
-            self.section(path)  # a dict of shapes, of hybrid actions: read from the environment
-            if path in self.of_old_version:
-                self.note(path, f"{shape} is of the earlier version of the environment; left out")
-            elif shape is not None:
-                self.set(path, shape)
-        self._activation()
-        self._encoder(actor_width=self._head("actor", 2 if self.policy.startswith("ppg") else 1))
-        self._head("critic", 1)
+            out = sizes[-1] if sizes and actor_width is None else actor_width
+            if out is not None:
+                self.set(path, [out])
+        elif self.env_type in ("atari", "procgen") and sizes is not None:
+            if 3 <= len(sizes) <= 4:
+                self.set("policy.model.encoder", {"type": "nature_cnn", "widths": [*sizes[:3]]})
+                self.set(path, [sizes[-1]])
+            else:
+                self.refuse(
+                    path,
+                    f"{list(sizes)} is for an image encoder of {len(sizes) - 1} blocks; write the widths of "
+                    "three convolutions and of the layer after them, such as [32, 64, 64, 512]",
+                )
+        elif sizes is not None:
+            self.set(path, sizes)
         shares = self.take("policy.model.share_encoder")
         if shares is not None and self.policy.startswith("ppg"):
             self.set("policy.model.arch", "shared" if shares else "dual")
         elif shares is not None:
             self.set("policy.model.share_encoder", shares)
         for path in [path for path in self.left if path.startswith("policy.model.")]:
-            if path != "policy.model.import_names":
+            if not path.startswith(MACHINERY):
                 self.set(path, self.take(path))  # DI-engine, too, reports keys that its models do not have
 
-    def _activation(self) -> None:
-        activation = self.take("policy.model.activation")
-        if activation is None or isinstance(activation, str):
-            name = activation
-        else:
-            kind = activation if isinstance(activation, type) else type(activation)
-            name = {"LeakyReLU": "leaky_relu"}.get(kind.__name__, kind.__name__.lower())
-        if name is not None:
-            self.set("policy.model.activation", name)
-
-    def _head(self, who: str, default_layers: int) -> Any:
+    def head(self, who: str, default_layers: int) -> Any:
         """Converts the keys of one head; returns the width of its layers, or None if the pair has none."""
         path = f"policy.model.{who}_head"
         width, layers = self.take(f"{path}_hidden_size"), self.take(f"{path}_layer_num")
         if (width, layers) != (None, None):
             count = default_layers if layers is None else layers
-            if isinstance(count, int) and count >= 0:
-                self.set(f"{path}_hidden_size_list", [64 if width is None else width] * count)
-            else:
-                self.refuse(f"{path}_layer_num", f"expected a number of layers, got {layers!r}")
+            self.set(f"{path}_hidden_size_list", [64 if width is None else width] * count)
         return width
 
-    def _encoder(self, actor_width: Any) -> None:
-        if self.take("policy.model.encoder") is not None:
-            self.refuse(
-                "policy.model.encoder",
-                "a module of torch cannot be a value here; register a leaf encoder (ENCODER_REGISTRY) or a "
-                "model (MODEL_REGISTRY)",
-            )
-        path = "policy.model.encoder_hidden_size_list"
-        sizes = self.take(path)
-        impala = self.take("policy.model.impala_cnn_encoder", False)
-        of_images = impala or self.env_type in ("atari", "procgen")
-        if not of_images or (sizes is not None and not isinstance(sizes, (list, tuple))):
-            if sizes is not None:
-                self.set(path, sizes)
-            return
-        if impala:
-            widths = {} if sizes is None else {"widths": list(sizes)}
-            self.set("policy.model.encoder", {"type": "impala_cnn", **widths})
-            out = actor_width if sizes is None or actor_width is not None else sizes[-1]
-            if out is not None:
-                self.set(path, [out])
-        elif sizes is not None and 3 <= len(sizes) <= 4:
-            self.set("policy.model.encoder", {"type": "nature_cnn", "widths": list(sizes[:3])})
-            self.set(path, [sizes[-1]])
-        elif sizes is not None:
-            self.refuse(
-                path,
-                f"{list(sizes)} is for an image encoder of {len(sizes) - 1} blocks; write three widths of "
-                "convolutions and the width of the layer after them, such as [32, 64, 64, 512]",
-            )
-
-    def _learning(self) -> None:
+    def learning(self) -> None:
+        """Converts what DI-engine counts in train iterations or collects."""
         if self.take("policy.learn.ignore_done"):
             self.wrap("ignore_done")
-        per_collect, rows = self._train_iterations(), self._rows()
-        self._frequency("policy.eval.evaluator.eval_freq", "policy.eval.eval_freq", per_collect, rows)
-        snapshots = "policy.learn.learner.hook.save_ckpt_after_iter"
-        self._frequency(snapshots, "checkpoint.keep_freq", per_collect, rows)
-        if self.policy == "ppo":
-            self.take("policy.learn.lr_scheduler")  # None
-            self._learning_rate(self.section("policy.learn.lr_scheduler"), rows)
-        freq = "policy.learn.aux_freq"
-        if self.policy == "ppg_offpolicy" and freq in self.left:
-            steps = self.take(freq)
-            if isinstance(steps, (int, float)):
-                iterations = max(1, round(steps / per_collect)) if per_collect else steps
-                self.set(freq, iterations)
-                self.note(freq, f"{steps} minibatches of DI-engine are about {iterations} iterations")
-        if self.policy.startswith("ppg") and self.get("policy.learn.value_norm") is False:
-            self.set("policy.learn.allow_raw_values", True)
+        learn = "policy.learn"
+        size = self.count(f"{learn}.batch_size", DEFAULTS["batch_size"])
+        passes = self.count(f"{learn}.epoch_per_collect", DEFAULTS["epoch_per_collect"])
+        samples = self.count("policy.collect.n_sample")
+        if self.policy == "ppg":
+            self.per_collect = 1
+        elif self.policy.endswith("_offpolicy"):
+            self.per_collect = self.count(f"{learn}.update_per_collect", DEFAULTS["update_per_collect"])
+        elif passes and size and samples:
+            self.per_collect = passes * math.ceil(samples / size)
+        self.frequency("policy.eval.evaluator.eval_freq", "policy.eval.eval_freq")
+        self.frequency(f"{learn}.learner.hook.save_ckpt_after_iter", "checkpoint.keep_freq")
+        path = f"{learn}.lr_scheduler"
+        scheduler = self.section(path) if self.policy == "ppo" else {}
+        collects, final = scheduler.get("epoch_num"), scheduler.get("min_lr_lambda")
+        if collects and final is not None and self.rows:  # linear in the number of collects
+            self.set(f"{learn}.lr_schedule", "linear")
+            self.set(f"{learn}.lr_final", float(final))
+            self.set(f"{learn}.schedule_env_step", collects * self.rows)
             self.note(
-                "policy.learn.value_norm",
+                path,
+                f"linear to {final:g} over {collects * self.rows:,} env steps, {collects:,} collects",
+            )
+        elif any(scheduler.values()):
+            self.refuse(
+                path, f"expected epoch_num and min_lr_lambda, with policy.collect.n_sample; got {scheduler}"
+            )
+        path = f"{learn}.aux_freq"
+        if self.policy == "ppg_offpolicy" and path in self.left:
+            steps = self.take(path)
+            iterations = max(1, round(steps / self.per_collect)) if self.per_collect else steps
+            self.set(path, iterations)
+            self.note(path, f"{steps} minibatches of DI-engine are about {iterations} iterations")
+        if self.policy.startswith("ppg") and self.get(f"{learn}.value_norm") is False:
+            self.set(f"{learn}.allow_raw_values", True)
+            self.note(
+                f"{learn}.value_norm",
                 "False, so the error of raw values may outweigh the KL that holds the policy in the "
                 "auxiliary phase (allow_raw_values)",
             )
 
-    def _train_iterations(self) -> int | None:
-        """Returns the number of DI-engine's train iterations after a collect, None if it is not known."""
-        learn = "policy.learn"
-        if self.policy == "ppg":
-            return 1
-        if self.policy.endswith("_offpolicy"):
-            return self.count(f"{learn}.update_per_collect", DEFAULTS["update_per_collect"])
-        passes = self.count(f"{learn}.epoch_per_collect", DEFAULTS["epoch_per_collect"])
-        size = self.count(f"{learn}.batch_size", DEFAULTS["batch_size"])
-        samples = self.count("policy.collect.n_sample")
-        return passes * math.ceil(samples / size) if passes and size and samples else None
-
-    def _rows(self) -> int | None:
-        """Returns the number of env steps in a rollout, None if it is not known."""
-        samples, envs = self.count("policy.collect.n_sample"), self.count("env.collector_env_num", 8)
-        return math.ceil(samples / envs) * envs if samples and envs else None
-
-    def _frequency(self, path: str, here: str, per_collect: int | None, rows: int | None) -> None:
+    def frequency(self, path: str, here: str) -> None:
         """Converts a number of train iterations to a number of env steps."""
-        train_iterations = self.take(path)
-        if not isinstance(train_iterations, (int, float)):
+        count = self.take(path)
+        if not isinstance(count, (int, float)):
             return
-        if not per_collect or not rows:
+        if not self.per_collect or not self.rows:
             self.note(
-                path,
-                f"{train_iterations} train iterations are an unknown number of env steps; "
-                f"{here} keeps its default",
+                path, f"{count} train iterations are an unknown number of env steps; {here} keeps its default"
             )
             return
-        iterations = max(1, math.ceil(train_iterations / per_collect))
-        self.set(here, iterations * rows)
-        what = "iteration" if iterations == 1 else "iterations"
+        iterations = max(1, math.ceil(count / self.per_collect))
+        self.set(here, iterations * self.rows)
         self.note(
             path,
-            f"{train_iterations} train iterations are {iterations} {what} here, {iterations * rows:,} env "
-            f"steps ({here})",
+            f"{count} train iterations are {iterations} iteration{'s' * (iterations > 1)} here, "
+            f"{iterations * self.rows:,} env steps ({here})",
         )
 
-    def _learning_rate(self, scheduler: Mapping[str, Any], rows: int | None) -> None:
-        """Converts ``lr_scheduler``, which is linear in the number of collects."""
-        path = "policy.learn.lr_scheduler"
-        if not scheduler:
-            return
-        collects, final = scheduler.get("epoch_num"), scheduler.get("min_lr_lambda")
-        if not (isinstance(collects, int) and collects > 0 and isinstance(final, (int, float)) and rows):
-            self.refuse(
-                path,
-                "expected epoch_num (collects until the end) and min_lr_lambda (the final share), with "
-                f"policy.collect.n_sample; got {dict(scheduler)}",
-            )
-            return
-        self.set("policy.learn.lr_schedule", "linear")
-        self.set("policy.learn.lr_final", float(final))
-        self.set("policy.learn.schedule_env_step", collects * rows)
-        self.note(
-            path, f"linear to {final:g} over {collects * rows:,} env steps, which are {collects:,} collects"
-        )
-
-    def _buffers(self) -> None:
-        rows = self._rows()
+    def buffers(self) -> None:
+        """Converts ages of transitions; a buffer holds a rollout, and gives as many uses as are asked for."""
         updates = self.count("policy.learn.update_per_collect")
         size = self.count("policy.learn.batch_size", DEFAULTS["batch_size"])
         for buffer in BUFFERS.get(self.policy, ()):
@@ -473,44 +369,22 @@ class _Conversion:
                 self.set(f"{buffer}.max_staleness", iterations)
                 self.note(f"{buffer}.max_staleness", f"{stale} train iterations are {iterations} iterations")
             capacity = self.count(f"{buffer}.replay_buffer_size")
-            if capacity and rows and capacity < rows:
-                self.set(f"{buffer}.replay_buffer_size", rows)
-                self.note(
-                    f"{buffer}.replay_buffer_size",
-                    f"{capacity} -> {rows}, since a buffer here holds at least one whole rollout",
-                )
-            uses = math.ceil(updates * size / rows) if updates and size and rows else 0
+            if capacity and self.rows and capacity < self.rows:
+                self.set(f"{buffer}.replay_buffer_size", self.rows)
+                self.note(f"{buffer}.replay_buffer_size", f"{capacity} -> {self.rows}, one whole rollout")
+            uses = math.ceil(updates * size / self.rows) if updates and size and self.rows else 0
             if uses > 3 and self.get(f"{buffer}.max_use") is None:
                 self.set(f"{buffer}.max_use", uses)
                 self.note(
-                    f"{buffer}.max_use",
-                    f"{uses}, since update_per_collect={updates} uses each transition so often",
+                    f"{buffer}.max_use", f"{uses}, as often as update_per_collect={updates} uses a transition"
                 )
 
-    def _refuse_misspelt(self) -> None:
-        """Refuses keys that are nearly the name of one that is read."""
-        for path in [*self.left]:
-            near = next((known for known in sorted(self.read) if _differ_by_a_slip(path, known)), None)
-            if near is not None:
-                self.take(path)
-                self.refuse(path, f"no key of DI-engine's PPO or PPG; did you mean {near}?")
+    # -- Environments
 
-    def _leave_out(self) -> None:
-        """Reports the keys that are left: those of DI-engine's machinery, and those it never reads."""
-        buffers = [f"{buffer}.{name}" for buffer in BUFFERS.get(self.policy, ()) for name in BUFFER_MACHINERY]
-        known = tuple(f"{path}." for path in (*MACHINERY, *buffers))
-        unread = [path for path in self.left if not f"{path}.".startswith(known)]
-        not_needed = [path for path in self.left if path not in unread and not path.startswith(IN_EVERY_FILE)]
-        if not_needed:
-            self.notes.append(f"not needed here, and left out: {', '.join(not_needed)}")
-        if unread and (self.policy in POLICY_REGISTRY or ":" in self.policy):  # others are refused
-            self.notes.append(f"warning: DI-engine itself never reads {', '.join(unread)}; left out")
-
-    # ------------------------------------------------------------------ environments
-
-    def _environment(self) -> None:
+    def environment(self) -> None:
+        """Converts the section ``env`` and the manager of environments."""
         stop_value = self.take("env.stop_value")
-        if stop_value is not None and not (isinstance(stop_value, (int, float)) and stop_value >= NEVER):
+        if stop_value is not None and stop_value < NEVER:
             self.set("env.stop_value", stop_value)
         manager = self.section("env.manager") | self.section(f"{CREATE}.env_manager")
         kind = manager.pop("type", "base")
@@ -524,11 +398,9 @@ class _Conversion:
         self.left |= {f"env.manager.{name}": value for name, value in manager.items()}
         if self.env_type in ENVIRONMENTS:
             ENVIRONMENTS[self.env_type](self)
-            self._previous_actions()
         elif isinstance(self.env_type, str) and (self.env_type in ENV_REGISTRY or ":" in self.env_type):
             self.set("env.type", self.env_type)
-            known = (*SAME, *MACHINERY)
-            own = [path for path in self.left if path.startswith("env.") and not path.startswith(known)]
+            own = [path for path in self.left if path.startswith("env.") and not path.startswith(MACHINERY)]
             self.set("env.kwargs", {path.removeprefix("env."): self.take(path) for path in own})
         else:
             self.refuse(
@@ -545,49 +417,19 @@ class _Conversion:
             self.refuse("env.env_id", "missing")
             return ""
         name, _, version = str(old).rpartition("-v")
-        newest = VERSIONS.get(name)
-        new = str(old)
+        newest, new = VERSIONS.get(name), str(old)
         if newest is not None and version.isdigit() and int(version) < newest:
             new = f"{name}-v{newest}"
             self.note("env.env_id", f"{old} -> {new}, the version that gymnasium has")
-            if name in OTHER_SIZE and "policy.model.obs_shape" in self.left:
-                self.of_old_version.add("policy.model.obs_shape")
         self.set("env.env_id", new)
         return new
-
-    def wrap(self, wrapper: str, **arguments: Any) -> None:
-        """Adds a wrapper, outside of those before."""
-        item = {"type": wrapper, **arguments} if arguments else wrapper
-        self.set("env.wrappers", [*self.get("env.wrappers", []), item])
-
-    def _previous_actions(self) -> None:
-        if self.take("env.obs_plus_prev_action_reward"):
-            self.refuse(
-                "env.obs_plus_prev_action_reward",
-                "write env.wrappers=['previous_action', 'previous_reward'] in a config of ding_lite "
-                "(ding-lite config -c FILE -o NEW.py, without this key)",
-            )
-
-
-def _differ_by_a_slip(path: str, other: str) -> bool:
-    """Returns whether two paths are equal but for one name, and these names are nearly equal."""
-    names, other_names = path.split("."), other.split(".")
-    if len(names) != len(other_names):
-        return False
-    pairs = [pair for pair in zip(names, other_names, strict=True) if pair[0] != pair[1]]
-    return len(pairs) == 1 and difflib.SequenceMatcher(None, *pairs[0]).ratio() > SLIP
-
-
-def _bins(c: _Conversion, bins: Any) -> None:
-    if isinstance(bins, int):
-        c.wrap("action_bins", bins=bins)
 
 
 def _pendulum(c: _Conversion) -> None:
     c.environment_id("Pendulum-v1")
     scaled = c.take("env.act_scale", False)
     if c.take("env.continuous", True) is False:
-        _bins(c, 11)
+        c.wrap("action_bins", bins=11)
     elif scaled:
         c.wrap("action_rescale")
 
@@ -608,10 +450,8 @@ def _bipedalwalker(c: _Conversion) -> None:
 def _mujoco(c: _Conversion) -> None:
     c.environment_id()
     c.take("env.action_clip")  # actions are clipped to the bounds
-    _bins(c, c.take("env.action_bins_per_branch"))
-    delay = c.take("env.delay_reward_step", 0)
-    if isinstance(delay, (int, float)) and delay > 1:
-        c.refuse("env.delay_reward_step", f"rewards that come every {delay} steps are not built")
+    if bins := c.take("env.action_bins_per_branch"):
+        c.wrap("action_bins", bins=bins)
     obs, reward = c.section("env.norm_obs"), c.section("env.norm_reward")
     if obs.get("use_norm"):
         c.set("policy.normalize.obs", True)
@@ -651,8 +491,6 @@ def _minigrid(c: _Conversion) -> None:
     if limit is not None:
         c.set("env.kwargs", {"max_steps": limit})
         c.note("env.max_step", f"the argument max_steps={limit}, which MiniGrid's reward also depends on")
-    if c.take("env.move_bonus"):
-        c.refuse("env.move_bonus", "the bonus for moving towards the goal is not built")
     if c.take("env.full_obs"):
         c.wrap("minigrid.wrappers:FullyObsWrapper")
     if c.take("env.onehot_obs"):
@@ -675,94 +513,43 @@ ENVIRONMENTS: dict[str, Callable[[_Conversion], object]] = {
 }
 
 
-# ---------------------------------------------------------------------- imports in config files
-
-STAND_IN_PACKAGES = ("ding", "dizoo", "ditk")
+# -- Imports in config files
 
 
 @contextlib.contextmanager
-def stand_ins(file: Path) -> Iterator[None]:
+def stand_ins() -> Iterator[None]:
     """Lets a config file import names of DI-engine where it is not installed.
 
-    Inside the ``with`` block, an import of ``ding``, ``dizoo`` or ``ditk`` gives a module whose names can be
-    imported and written in annotations. Calling or subclassing one of them is an error. A source tree of
-    DI-engine in the working directory is not imported, since without its dependencies it fails. No stand-in
-    remains after the block.
-
-    Args:
-        file: the config file, for messages.
+    Inside the ``with`` block, an import of ``ding``, ``dizoo`` or ``ditk`` gives a module in which every name
+    is an empty class. No stand-in remains after the block.
     """
-    try:
-        importlib.metadata.distribution("DI-engine")
-    except importlib.metadata.PackageNotFoundError:
-        pass
-    else:  # its own modules are imported
+    if importlib.util.find_spec("ding") is not None:
         yield
         return
-    finder = _StandInFinder(file)
+    finder = _StandIns()
     sys.meta_path.insert(0, finder)
     try:
         yield
     finally:
         sys.meta_path.remove(finder)
-        for name, module in list(sys.modules.items()):
-            if isinstance(module, _StandInModule):
-                del sys.modules[name]
+        for name in [name for name, module in sys.modules.items() if isinstance(module, _StandIn)]:
+            del sys.modules[name]
 
 
-class _StandInFinder(MetaPathFinder, Loader):
-    def __init__(self, file: Path) -> None:
-        self.file = file
-
+class _StandIns(MetaPathFinder, Loader):
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        package = fullname.partition(".")[0]
-        is_real = not isinstance(sys.modules.get(package), (_StandInModule, type(None)))
-        if package not in STAND_IN_PACKAGES or is_real:  # a script may have imported a source tree before
-            return None
-        return ModuleSpec(fullname, self, is_package=True)
+        is_theirs = fullname.partition(".")[0] in ("ding", "dizoo", "ditk")
+        return ModuleSpec(fullname, self, is_package=True) if is_theirs else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        module = _StandInModule(spec.name)
-        module.__dict__["_file"] = self.file
-        return module
+        return _StandIn(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
         """Does nothing: the module has no code."""
 
 
-class _StandInModule(ModuleType):
+class _StandIn(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return _StandIn(f"{self.__name__}.{name}", self.__dict__["_file"])
-
-
-class _StandIn:
-    """A name of a package that is not installed."""
-
-    def __init__(self, path: str, file: Path) -> None:
-        self._path, self._file = path, file
-
-    def __getattr__(self, name: str) -> _StandIn:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return _StandIn(f"{self._path}.{name}", self._file)
-
-    def __repr__(self) -> str:
-        return f"{self._path} (not installed)"
-
-    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        self._refuse("calls")
-
-    def __mro_entries__(self, bases: tuple[Any, ...]) -> NoReturn:
-        self._refuse("subclasses")
-
-    def __instancecheck__(self, instance: Any) -> NoReturn:
-        self._refuse("tests for")
-
-    def _refuse(self, verb: str) -> NoReturn:
-        raise ConfigError(
-            f"config file {self._file} {verb} {self._path}, but DI-engine is not installed. "
-            "Its names can only be imported here; put code that uses them under "
-            '`if __name__ == "__main__":`, or install it (pip install DI-engine)'
-        )
+        return type(name, (), {})

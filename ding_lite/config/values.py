@@ -14,12 +14,18 @@ import re
 from pathlib import Path
 from typing import Any
 
-from ding_lite.config.named_classes import PLACES
-from ding_lite.config.registry import library_name, name_of
+from ding_lite.config.registry import name_of
 from ding_lite.errors import ConfigError
 
 KIND = "__kind__"
 COLLECTIONS = {kind.__name__: kind for kind in (tuple, set, frozenset)}
+# The keys whose names a registry resolves. A class as the value of another key is not saved.
+PLACES = re.compile(
+    r"(env|policy|policy\.model|policy\.intrinsic|policy\.model\.encoder(\..+)?)\.type"
+    r"|policy\.model\.box_distribution|(env\.wrappers|hooks|logger\.trackers)\[\d+\](\.type)?"
+)
+# "package.module:Class", or gymnasium's "module:Id-v0".
+NAMED = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.-]*")
 NUMBERS = re.compile(r"[<>|][biuf][1248]")  # NumPy's dtypes of numbers
 
 
@@ -51,7 +57,7 @@ def encode(value: Any, path: str = "") -> Any:
         name, items = "array" if kind is np.ndarray else "scalar", value.ravel().tolist()
         return {KIND: name, "value": items, "dtype": value.dtype.str, "shape": list(value.shape)}
     if callable(value) and PLACES.fullmatch(path):
-        return library_name(value) or name_of(value)
+        return name_of(value)
     what = f"the class {value.__qualname__}" if isinstance(value, type) else f"a {kind.__qualname__}"
     raise ConfigError(
         f"{path}: {what} cannot be saved with the run; give a text, a number or a NumPy array of numbers, "
@@ -99,3 +105,12 @@ def plain(value: Any, path: str = "") -> Any:
         value, path: as for :func:`encode`.
     """
     return decode(encode(value, path))
+
+
+def named_paths(data: Any) -> list[str]:
+    """Returns every text of the form "module:Name" in plain data: what may import a module."""
+    if isinstance(data, dict):
+        data = [*data.keys(), *data.values()]
+    if isinstance(data, list):
+        return [path for item in data for path in named_paths(item)]
+    return [data] if isinstance(data, str) and NAMED.fullmatch(data) else []

@@ -19,14 +19,14 @@ import torch
 
 from ding_lite.data.episodes import means_of
 from ding_lite.data.hidden import HiddenStates
-from ding_lite.data.modes import CollectMode, check_output
-from ding_lite.data.rollout import Rollout, RolloutStorage, require_rollout
+from ding_lite.data.modes import CollectMode
+from ding_lite.data.rollout import Rollout, RolloutStorage
 from ding_lite.data.timer import Timer
 from ding_lite.envs.checks import Watch
 from ding_lite.envs.spaces import sample_actions
 from ding_lite.envs.vector import RECENT_EPISODES, Episode, VectorEnv
 from ding_lite.envs.workers.cores import leaving_cores
-from ding_lite.errors import EnvError, NotFiniteError
+from ding_lite.errors import EnvError
 from ding_lite.rl.seeding import integer_seed
 from ding_lite.trees import MASK_KEY, Tree, map_tree
 
@@ -94,8 +94,7 @@ class Collector:
         Raises:
             EnvContractError: if an observation or a reward is not finite, an index is outside of its range,
                 or a mask leaves no legal action. Nothing is learned from this rollout.
-            NotFiniteError: if env.on_bad_value allows values that are not finite, and no valid row is left.
-            EnvError: if no row is valid for another reason.
+            EnvError: if no row is valid.
         """
         self.timer("store")
         envs, storage = self.envs, self.storage
@@ -118,7 +117,11 @@ class Collector:
         self.bad_values = envs.bad_values - bad_before
         self._truncate_lost_episodes()
         if not self.storage.array("valid").any():
-            raise self._no_valid_row()
+            raise EnvError(
+                f"none of the {self.n_sample} rows of a rollout is a step: all are resets, or lost with a "
+                "worker or to values that are not finite; raise policy.collect.n_sample, or correct the "
+                "environment"
+            )
         self._watch.look_at_bounds(self.storage.array("obs"))
         recent = self.episodes[-RECENT_EPISODES:]
         self.finished.extend((episode.episode_return, episode.length) for episode in recent)
@@ -131,21 +134,7 @@ class Collector:
             others["final"] = _final_fields(self._finals)
         self.is_incomplete = False
         self.timer("advantages")
-        sample = mode.get_train_sample(storage.rollout(**others))
-        require_rollout(sample, "the result of the policy's _get_train_sample")
-        return sample
-
-    def _no_valid_row(self) -> EnvError:
-        rows = self.n_sample
-        if self.bad_values:
-            return NotFiniteError(
-                f"all {rows} steps of a rollout are lost to values that are not finite; env.on_bad_value="
-                f"{self.envs.on_bad_value!r} is meant for rare values, so correct the environment"
-            )
-        return EnvError(
-            f"none of the {rows} rows of a rollout is a step: all are resets or steps that were lost with a "
-            "worker; raise policy.collect.n_sample to two rows or more for each environment"
-        )
+        return mode.get_train_sample(storage.rollout(**others))
 
     def _begin_rollout(self) -> None:
         """Prepares environments, storage and records for a rollout."""
@@ -170,8 +159,6 @@ class Collector:
             output = mode.forward(obs)
         else:
             output = mode.forward(obs, self.hidden.before(t, group, self.envs.groups[group]))
-        if t == 0:
-            check_output(output, "_forward_collect")
         action = mode.to_env(output["action"])
         self.timer("env")
         self.envs.send(action, group)

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 
 from ding_lite.data.hidden import begin_episodes, ends_of
-from ding_lite.data.modes import EvalMode, check_output
+from ding_lite.data.modes import EvalMode
 from ding_lite.data.samples import even_sizes
 from ding_lite.envs.checks import Watch
 from ding_lite.envs.vector import Episode, VectorEnv
 from ding_lite.errors import NotFiniteError
 from ding_lite.ranks import ALONE, Ranks
 
-BAD_PER_EPISODE = 10  # episodes that may be lost to values that are not finite for each episode to play
+BAD_PER_EPISODE = 10  # episodes that may be lost to values that are not finite, for each one to play
 SUCCESS = "is_success"  # the key of info that says whether an episode reached its goal
 
 
@@ -98,7 +98,6 @@ class Evaluator:
         self.ranks = ranks
         self._watch = Watch(envs, ", in an evaluation")
         self._env_indices = np.arange(envs.num_envs)
-        self._bad_values_before = 0  # envs.bad_values when the evaluation began
 
     def evaluate(
         self,
@@ -114,11 +113,10 @@ class Evaluator:
         Raises:
             EnvContractError: if an observation or a reward is not finite, an index is outside of its range,
                 or a mask leaves no legal action.
-            NotFiniteError: if env.on_bad_value allows values that are not finite, and they occur more than
-                ``BAD_PER_EPISODE * n_episode`` times.
+            NotFiniteError: if more than ``BAD_PER_EPISODE * n_episode`` episodes are lost to such values.
         """
         left = shares(self.n_episode, self.envs.num_envs)
-        self._bad_values_before = self.envs.bad_values
+        self._most_bad_values = self.envs.bad_values + BAD_PER_EPISODE * self.n_episode
         mode = self.mode.for_evaluation()
         results: list[list[Episode]] = [[] for _ in range(self.envs.num_envs)]
         round_number = 0
@@ -153,15 +151,17 @@ class Evaluator:
         initial = None if mode.recurrence is None else mode.recurrence.initial_hidden(envs.num_envs)
         hidden = initial
         obs = self._watch.reset("evaluate", *stream, *([number] if number else []))
-        self._check_bad_values()
         while any(left):
             output = mode.forward(obs) if hidden is None else mode.forward(obs, hidden)
-            check_output(output, "_forward_eval")
             transition = envs.step(mode.to_env(output["action"]))
             if hidden is not None:
                 hidden = begin_episodes(output["hidden"], ends_of(transition), initial)
             self._watch.look(transition, self._env_indices)
-            self._check_bad_values()
+            if envs.bad_values > self._most_bad_values:
+                raise NotFiniteError(
+                    f"an evaluation of {self.n_episode} episodes lost more than {BAD_PER_EPISODE} times as "
+                    "many to values that are not finite: correct the environment"
+                )
             obs = transition.obs
             steps += 1
             for episode in transition.episodes:
@@ -188,13 +188,3 @@ class Evaluator:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.envs.repeat_calls(state.get("calls", {}))
-
-    def _check_bad_values(self) -> None:
-        """Raises NotFiniteError if too many episodes of this evaluation were lost."""
-        spoiled = self.envs.bad_values - self._bad_values_before
-        if spoiled > BAD_PER_EPISODE * self.n_episode:
-            raise NotFiniteError(
-                f"an evaluation of {self.n_episode} episodes lost {spoiled} episodes to values that are not "
-                f"finite, more than {BAD_PER_EPISODE} per episode; env.on_bad_value="
-                f"{self.envs.on_bad_value!r} is meant for rare values, so correct the environment"
-            )

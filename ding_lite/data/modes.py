@@ -6,15 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from ding_lite.data.samples import Recurrence
-from ding_lite.errors import ContractError
 from ding_lite.trees import Tree
-
-
-def check_output(output: Any, method: str) -> None:
-    """Raises ContractError unless a policy's ``method`` has returned a dict with the key "action"."""
-    if not (isinstance(output, Mapping) and "action" in output):
-        got = f"the keys {sorted(output)}" if isinstance(output, Mapping) else f"a {type(output).__name__}"
-        raise ContractError(f"the policy's {method} must return a dict with the key 'action', got {got}")
 
 
 class LearnMode(NamedTuple):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ding_lite.data.rollout import Rollout, as_rollout, to_device
-from ding_lite.trees import in_one_order, map_tree
+from ding_lite.trees import in_one_order
 
 MOST_USES = 2**31 - 1  # uses are counted in int32
 ROLLOUTS_KEPT = 4  # without a given capacity
@@ -28,14 +28,14 @@ class Stored:
         rollout: (T, B), as it was collected, with its credit.
         iteration: in which it was collected.
         uses: (T, B), how often each transition was drawn.
-        prox_over_mu: (T, B), pi_prox / mu of each action (``policies.ppo``); None: it is fresh, so 1.
+        ratio: (T, B), pi_prox / mu of each action (``policies.ppo``); 1 while it is fresh.
         newer: fields (T, B, ...) of this iteration that replace those of collection, or are added to them.
     """
 
     rollout: Rollout
     iteration: int
     uses: Tensor
-    prox_over_mu: Tensor | None = None
+    ratio: Tensor
     newer: dict[str, Any] = field(default_factory=dict)
 
 
@@ -74,9 +74,9 @@ class Replay:
         return self.capacity, self.max_use, self.max_staleness
 
     def push(self, rollout: Rollout) -> None:
-        """Adds the rollout (T, B) of this iteration."""
-        uses = torch.zeros(rollout.valid.shape, dtype=torch.int32, device=rollout.valid.device)
-        self.rollouts.append(Stored(rollout, self.iteration, uses))
+        """Adds the rollout (T, B) of this iteration, whose memory nobody else writes from now on."""
+        uses = torch.zeros_like(rollout.valid, dtype=torch.int32)
+        self.rollouts.append(Stored(rollout, self.iteration, uses, torch.ones_like(rollout.reward)))
         while len(self.rollouts) > 1 and self._is_over():
             self.rollouts.popleft()
 
@@ -84,6 +84,11 @@ class Replay:
         if self.capacity is None:
             return len(self.rollouts) > ROLLOUTS_KEPT
         return sum(stored.uses.numel() for stored in self.rollouts) > self.capacity
+
+    @property
+    def has_stale(self) -> bool:
+        """Whether a rollout is of an earlier iteration."""
+        return any(self.age(stored) for stored in self.rollouts)
 
     def age(self, stored: Stored) -> int:
         """Returns the iterations since a rollout was collected."""
@@ -115,10 +120,6 @@ class Replay:
             for stored in self.rollouts
             if self.age(stored) <= self.max_staleness and bool(self.live(stored).any())
         )
-        for stored in self.rollouts:
-            stored.prox_over_mu, stored.newer = None, {}
-            if self.age(stored) == 1:  # the collector writes its next rollout into the same memory
-                stored.rollout = as_rollout(map_tree(torch.clone, stored.rollout))
 
     def metrics(self, clip_ratio: Tensor) -> dict[str, float]:
         """Returns age and uses of the live samples, and how far the policy has moved since collection.
@@ -127,21 +128,15 @@ class Replay:
             clip_ratio: (), of the policy.
         """
         live = [(stored, self.live(stored)) for stored in self.rollouts]
-        ages = torch.tensor([self.age(stored) for stored, _ in live])
-        age = ages.repeat_interleave(torch.tensor([int(which.sum()) for _, which in live]))
+        age = torch.cat([torch.full_like(s.uses[which], self.age(s)) for s, which in live])
         uses = torch.cat([stored.uses[which] for stored, which in live])
-        ratios = [
-            torch.ones_like(s.rollout.reward) if s.prox_over_mu is None else s.prox_over_mu for s, _ in live
-        ]
-        ratio = torch.cat([x[which] for x, (_, which) in zip(ratios, live, strict=True)]).cpu()
-        outside = ((ratio - 1).abs() > clip_ratio.cpu()).float()
+        ratio = torch.cat([stored.ratio[which] for stored, which in live])
+        outside = (ratio - 1).abs() > clip_ratio
+        means = {"age": age, "uses": uses, "ratio_mean": ratio, "outside_clip": outside}
         return {
             "samples": float(len(ratio)),
-            "age": float(age.float().mean()),
-            "uses": float(uses.float().mean()),
-            "ratio_mean": float(ratio.mean()),
             "ratio_max": float(ratio.max()),
-            "outside_clip": float(outside.mean()),
+            **{name: float(x.float().mean()) for name, x in means.items()},
         }
 
     def clear(self) -> None:
@@ -167,4 +162,5 @@ class Replay:
         for _, stored in sorted(state["rollouts"].items(), key=lambda item: int(item[0])):
             rollout = as_rollout(to_device(stored["rollout"], self.device))
             uses = torch.as_tensor(stored["uses"], device=self.device)
-            self.rollouts.append(Stored(rollout, int(stored["iteration"]), uses))
+            ratio = torch.ones_like(rollout.reward)
+            self.rollouts.append(Stored(rollout, int(stored["iteration"]), uses, ratio))

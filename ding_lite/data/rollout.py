@@ -138,18 +138,7 @@ class RolloutStorage:
                 self._arrays[name] = self._allocate(name, value, len(range(self.num_envs)[envs]))
             array = self._arrays[name]
             self._rows[name] = [map_tree(lambda leaf, t=t: leaf[t], array) for t in range(self.steps)]
-        row = self._rows[name][t]
-        if type(row) is dict:
-            return _write(name, row, envs, value)
-        # The usual case, several times a step: without a call.
-        array = value if type(value) is np.ndarray else _as_array(value)
-        place = row[envs]
-        if array.shape != place.shape:
-            raise _misshapen(name, place.shape, array.shape)
-        if array.dtype != place.dtype and not np.can_cast(array.dtype, place.dtype, "same_kind"):
-            raise _of_other_kind(name, place.dtype, array.dtype)
-        place[...] = array
-        return place
+        return _write(name, self._rows[name][t], envs, value)
 
     def _allocate(self, name: str, value: Any, envs: int) -> Any:
         """Returns an array for a field whose first row of ``envs`` environments is ``value``."""
@@ -185,8 +174,11 @@ def _write(name: str, row: Any, envs: slice, value: Any) -> Any:
     array, place = _as_array(value), row[envs]
     if array.shape != place.shape:
         raise _misshapen(name, place.shape, array.shape)
-    if not np.can_cast(array.dtype, place.dtype, "same_kind"):
-        raise _of_other_kind(name, place.dtype, array.dtype)
+    if array.dtype != place.dtype and not np.can_cast(array.dtype, place.dtype, "same_kind"):
+        raise ContractError(
+            f"the field {name!r} of a rollout: {array.dtype} in this row would be cut to {place.dtype}, the "
+            "kind of the first row; give every row the same kind"
+        )
     place[...] = array
     return place
 
@@ -195,13 +187,6 @@ def _misshapen(name: str, expected: Any, got: Any) -> ContractError:
     return ContractError(
         f"the field {name!r} of a rollout: expected {expected} for each row, got {got}. The first dimension "
         "is that of the environments"
-    )
-
-
-def _of_other_kind(name: str, expected: np.dtype, got: np.dtype) -> ContractError:
-    return ContractError(
-        f"the field {name!r} of a rollout: {got} in this row would be cut to {expected}, the kind of the "
-        "first row; give every row the same kind"
     )
 
 

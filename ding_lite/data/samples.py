@@ -60,12 +60,14 @@ class Batch:
     Attributes:
         dist, new_value, auxiliary: the model's fresh outputs, as far as the loss reads them.
         policy_weight: (N,), weights of stale samples in the policy loss; None is 1.
+        prox_log_prob: (N,), log-probs of pi_prox; None: ``log_prob`` has them.
 
     Shapes:
         every field: (N, ...)
     """
 
     policy_weight: Tensor | None = None
+    prox_log_prob: Tensor | None = None
 
     def __init__(self, **fields: Any) -> None:
         for name, field in fields.items():
@@ -94,8 +96,6 @@ class Samples:
         runs: of a recurrent network.
         place: (N,), of each sample in the flattened rollouts (T, B) that it is from.
         inputs: makes what the model is given of raw observations (N, ...), on its device.
-
-    Attributes:
         device: of minibatches; None: that of the fields.
     """
 
@@ -105,9 +105,10 @@ class Samples:
         runs: Runs | None = None,
         place: Tensor | None = None,
         inputs: Callable[[Tree], Any] | None = None,
+        device: torch.device | None = None,
     ) -> None:
-        self.fields, self.runs, self.place, self.inputs = dict(fields), runs, place, inputs
-        self.device: torch.device | None = None
+        self.fields, self.runs, self.place = dict(fields), runs, place
+        self.inputs, self.device = inputs, device
 
     @classmethod
     def of(
@@ -207,11 +208,11 @@ class Samples:
             batch = {name: field if name == "obs" else as_field(field) for name, field in some.items()}
             if advantages is not None:
                 batch["advantage"] = advantages[k]
-            batch["obs"] = self._inputs(batch["obs"], group)
+            batch["obs"] = self._inputs(batch["obs"], group, self.inputs)
             yield Batch(**batch)
 
-    def _inputs(self, obs: Any, group: Group) -> Any:
-        obs = obs if self.inputs is None else self.inputs(obs)
+    def _inputs(self, obs: Any, group: Group, inputs: Callable[[Tree], Any] | None) -> Any:
+        obs = obs if inputs is None else inputs(obs)
         if group.sizes is None:
             return as_field(obs)
         hidden = group.hidden if self.device is None else to_device(group.hidden, self.device)
@@ -226,20 +227,20 @@ class Samples:
         number = ranks.smallest(max(1, min(round(total / size), total // int(counts.max()))))
         return [self._packed(runs) for runs in _split_evenly(order, counts[order], number)]
 
-    def chunks(self, size: int) -> Iterator[tuple[Any, Any]]:
+    def chunks(self, size: int, inputs: Callable[[Tree], Any]) -> Iterator[tuple[Any, Any]]:
         """Yields (rows, inputs) of all samples in parts of about ``size``, for calls without a gradient."""
         obs = self.fields["obs"]
         if self.runs is None:
             for start in range(0, len(self), size):
                 rows = slice(start, start + size)
-                yield rows, self._inputs(map_tree(lambda leaf, r=rows: leaf[r], obs), Group(rows))
+                yield rows, self._inputs(map_tree(lambda leaf, r=rows: leaf[r], obs), Group(rows), inputs)
             return
         parts = max(1, min(len(self.runs.length), math.ceil(len(self) / size)))
         index = torch.arange(len(self.runs.length), device=self.runs.length.device)
         for runs in _split_evenly(index, self.runs.length, parts):
             group = self._packed(runs)
             some = map_tree(lambda leaf, g=group: leaf.index_select(0, g.rows), obs)
-            yield group.rows, self._inputs(some, group)
+            yield group.rows, self._inputs(some, group, inputs)
 
     def some(self, count: int) -> Batch:
         """Returns about ``count`` samples, evenly spaced, as one minibatch."""
@@ -326,14 +327,16 @@ class Store:
     def _all(self) -> Any:
         return map_tree(lambda leaf: leaf[: self.size], self._fields)
 
-    def samples(self) -> Samples:
-        """Returns all samples; they share the memory of the store."""
+    def samples(
+        self, inputs: Callable[[Tree], Any] | None = None, device: torch.device | None = None
+    ) -> Samples:
+        """Returns all samples; they share the memory of the store. For the arguments see Samples."""
         runs = None
         if self._runs:
             parts = {name: [getattr(each, name) for each in self._runs] for name in Runs._fields}
             hidden = map_tree(lambda *leaves: torch.cat(leaves), *parts["hidden"])
             runs = Runs(torch.cat(parts["start"]), torch.cat(parts["length"]), hidden)
-        return Samples(self._all(), runs)
+        return Samples(self._all(), runs, None, inputs, device)
 
     def state_dict(self) -> dict[str, Any]:
         runs = self.samples().runs
@@ -370,7 +373,7 @@ def _runs_of(rollout: Rollout, chosen: Tensor, recurrence: Recurrence) -> tuple[
     column_of, row_of = column[first], row[first]
     stored = map_tree(
         lambda leaf: leaf[(row_of // recurrence.length).to(leaf.device), column_of.to(leaf.device)],
-        rollout.hidden,
+        rollout["hidden"],
     )
     initial = recurrence.initial_hidden(len(first))
     stored = map_tree(lambda leaf, like: leaf.to(like), stored, initial)

@@ -44,7 +44,7 @@ class Watch:
     def __init__(self, envs: VectorEnv, suffix: str) -> None:
         self.envs = envs
         self._suffix = suffix
-        self._indices = _index_leaves(envs.obs_space)
+        self._indices = index_leaves(envs.obs_space)
         self._boxes = _box_leaves(envs.obs_space)
         mask = (children(envs.obs_space) or {}).get(MASK_KEY)
         self._masked = mask is not None
@@ -105,7 +105,7 @@ class Watch:
                     f"WARNING: env {self.envs.index_offset + env}: observation{path_text(leaf.path)}"
                     f"{index or ''} = {value}, and its space is from {low} to {high}. "
                     "It is used as it is, and reported once: widen low and high, or clip (`ding-lite "
-                    "check-env` says by how much)"
+                    "check-env --rollout 1000` shows the range)"
                 )
 
     def _check_indices(self, obs: Tree, numbers: np.ndarray, name: str = "observation") -> None:
@@ -146,7 +146,7 @@ class _BoundedLeaf(NamedTuple):
         return index, array[tuple(index)]
 
 
-def _index_leaves(space: gym.Space) -> list[_BoundedLeaf]:
+def index_leaves(space: gym.Space) -> list[_BoundedLeaf]:
     """Returns the leaves Discrete and MultiDiscrete."""
     found = []
     for path, leaf in space_leaves(space):

@@ -149,8 +149,9 @@ class InProcessVectorEnv(VectorEnv):
             self._check_row(i)
         except FOREIGN as error:
             raise self._located(i, "reset", error) from error
-        if recorder.game is not before:
-            del recorder.finished[reported:]
+        finally:
+            if recorder.game is not before:
+                del recorder.finished[reported:]
 
     def _seed_of(self, i: int, episode: int) -> int:
         return integer_seed(self.seed, *self._stream, self.index_offset + i, episode)

@@ -15,7 +15,7 @@ import gymnasium as gym
 import numpy as np
 
 from ding_lite.errors import EnvContractError
-from ding_lite.trees import MASK_KEY, Tree, children, leaf_at, map_space, path_text, space_leaves
+from ding_lite.trees import MASK_KEY, Tree, children, map_space, named_leaves, path_text, space_leaves
 
 OBSERVATION = "observation"  # the key of an observation that was not a Dict before a mask was added to it
 
@@ -136,7 +136,7 @@ class MaskFromInfo(gym.Wrapper):
     def __init__(self, env: gym.Env) -> None:
         super().__init__(env)
         self.observation_space = with_mask_space(env.observation_space, env.action_space)
-        self._leaves = list(space_leaves(self.observation_space[MASK_KEY]))
+        self._shapes = {path: leaf.shape for path, leaf in space_leaves(self.observation_space[MASK_KEY])}
 
     def reset(self, **kwargs: Any) -> Any:
         obs, info = self.env.reset(**kwargs)
@@ -148,36 +148,30 @@ class MaskFromInfo(gym.Wrapper):
 
     def _masked(self, obs: Any, info: Mapping[str, Any]) -> dict[str, Any]:
         mask = as_mask(mask_of_info(info, "this info"), self.env.action_space)
-        for path, leaf in self._leaves:
-            found = leaf_at(mask, path)
-            if found is not None and found.shape != leaf.shape:
+        for path, found in named_leaves(mask):
+            if found.shape != self._shapes[path]:
                 raise EnvContractError(
                     f"info[{MASK_KEY!r}]{path_text(path)} has the shape {found.shape}; masks of the actions "
-                    f"{self.env.action_space} have the shape {leaf.shape}"
+                    f"{self.env.action_space} have the shape {self._shapes[path]}"
                 )
         return with_branch(obs, MASK_KEY, mask)
 
 
 def without_legal_action(mask: Tree, action_space: gym.Space) -> np.ndarray:
     """Returns which rows of a batch of masks leave no legal action, (B,)."""
-    stuck = [
-        _leaf_without_legal_action(leaf_mask, leaf)
-        for path, leaf in space_leaves(action_space)
-        if (leaf_mask := leaf_at(mask, path)) is not None
-    ]
-    result: np.ndarray = np.logical_or.reduce(stuck)
-    return result
-
-
-def _leaf_without_legal_action(mask: Any, leaf: gym.Space) -> np.ndarray:
-    if isinstance(leaf, gym.spaces.MultiDiscrete):
+    branches = children(action_space)
+    if branches is not None:
+        parts = [without_legal_action(mask[name], branches[name]) for name in branches if name in mask]
+        stuck: np.ndarray = np.logical_or.reduce(parts)
+        return stuck
+    if isinstance(action_space, gym.spaces.MultiDiscrete):
         if isinstance(mask, Mapping):  # the mask is a Tuple in the observation: one array per component
             components = [np.asarray(part, np.bool_) for part in mask.values()]
         else:
-            ends = np.cumsum(leaf.nvec.ravel())[:-1]
+            ends = np.cumsum(action_space.nvec.ravel())[:-1]
             components = np.split(np.asarray(mask, np.bool_), ends, axis=-1)
         return ~np.logical_and.reduce([part.any(-1) for part in components])
     mask = np.asarray(mask, np.bool_)
-    if isinstance(leaf, gym.spaces.MultiBinary):
+    if isinstance(action_space, gym.spaces.MultiBinary):
         return np.zeros(len(mask), bool)  # setting every bit to 0 is always legal
     return ~mask.any(-1)

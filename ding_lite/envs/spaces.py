@@ -15,7 +15,6 @@ from ding_lite.errors import EnvContractError
 from ding_lite.trees import (
     Tree,
     columns_to_values,
-    leaf_at,
     map_space,
     map_tree,
     path_text,
@@ -23,7 +22,6 @@ from ding_lite.trees import (
     space_leaves,
     stored_dtype,
     value_at,
-    values_to_columns,
 )
 
 # What to do about kinds of spaces that are not supported, by the name of their class.
@@ -119,7 +117,7 @@ class ObservationBuffer:
                 lambda leaf: np.zeros((num_envs, *leaf.shape), stored_dtype(leaf.dtype)), space
             )
         self.tree: Tree = arrays
-        self._leaves = [LeafBuffer(leaf, path, leaf_at(arrays, path)) for path, leaf in leaves]
+        self._leaves = [LeafBuffer(leaf, path, value_at(arrays, path)) for path, leaf in leaves]
         self._branches = space_branches(space)
         # Most observations are one Box, or a Dict of leaves: they are written without walks.
         self._single = None if self._branches else self._leaves[0]
@@ -187,4 +185,4 @@ def _column(leaf: gym.Space, array: np.ndarray) -> list[Any]:
 
 def stack_actions(actions: list[Any], space: gym.Space) -> Tree | None:
     """Returns single actions as one batch (n, ...), or None if there are none."""
-    return map_tree(np.array, values_to_columns(actions, space)) if actions else None
+    return map_space(lambda leaf, *values: np.array(values), space, *actions) if actions else None

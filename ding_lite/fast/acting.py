@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ding_lite.data.rollout import Rollout, flat
-from ding_lite.fast.cuda_graphs import PinnedMemory
+from ding_lite.fast.cuda_graphs import CapturedFunction, PinnedMemory
 from ding_lite.fast.stacks import NumpyStack, numpy_stacks
 from ding_lite.models.heads import BoxHead, DiscreteHead, MultiDiscreteHead
 from ding_lite.rl.distributions import ILLEGAL
@@ -42,16 +42,16 @@ class Acting:
     @torch.inference_mode()
     def sample(self, obs: Tree, hidden: Tree = None) -> dict[str, Any]:
         """Returns actions (B, ...), log-probs (B,), and of a recurrent policy the hidden states after."""
-        return self._sample(obs, hidden, with_value=False)
+        return self._draw(obs, hidden, with_value=False)
 
     @torch.inference_mode()
-    def sample_now(self, obs: Tree, hidden: Tree = None) -> dict[str, Any]:
-        """Does :meth:`sample` for a rollout that :meth:`finished` completes."""
+    def sample_row(self, obs: Tree, hidden: Tree = None) -> dict[str, Any]:
+        """Does :meth:`sample` for a rollout that :meth:`complete` completes."""
         shares = getattr(self.policy.model, "share_encoder", False)
-        return self._sample(obs, hidden, with_value=bool(shares) or self.policy.recurrence is not None)
+        return self._draw(obs, hidden, with_value=bool(shares) or self.policy.recurrence is not None)
 
-    def finished(self, rollout: Rollout) -> Rollout:
-        """Returns a rollout of :meth:`sample_now`, with its log-probs."""
+    def complete(self, rollout: Rollout) -> Rollout:
+        """Returns a rollout of :meth:`sample_row`, with its log-probs."""
         return rollout
 
     @torch.inference_mode()
@@ -60,7 +60,7 @@ class Acting:
         dist, found = self._outputs(obs, hidden, with_value=False)
         return {"action": dist.mode(), **found}
 
-    def _sample(self, obs: Tree, hidden: Tree, *, with_value: bool) -> dict[str, Any]:
+    def _draw(self, obs: Tree, hidden: Tree, *, with_value: bool) -> dict[str, Any]:
         dist, found = self._outputs(obs, hidden, with_value=with_value)
         action = dist.sample(self.policy.generator)
         return {"action": action, "log_prob": dist.log_prob(action), **found}
@@ -94,13 +94,13 @@ class GraphActing(Acting):
         self._stream = torch.cuda.current_stream(policy.device)
         self._pinned = PinnedMemory()
         acting, pool = Acting(policy), policy._graph_pool
-        functions = (acting.sample, acting.sample_now, acting.greedy)
-        self._functions = [pool.captured(f, f.__name__, policy.generator) for f in functions]
+        functions = (acting.sample, acting.sample_row, acting.greedy)
+        self._functions = [CapturedFunction(pool, f, f.__name__, policy.generator) for f in functions]
 
     def sample(self, obs: Tree, hidden: Tree = None) -> dict[str, Any]:
         return self._on_host(self._functions[0], obs)
 
-    def sample_now(self, obs: Tree, hidden: Tree = None) -> dict[str, Any]:
+    def sample_row(self, obs: Tree, hidden: Tree = None) -> dict[str, Any]:
         return self._on_host(self._functions[1], obs)
 
     def greedy(self, obs: Tree, hidden: Tree = None) -> dict[str, Any]:
@@ -126,7 +126,7 @@ class NumpyActing(Acting):
         kind, self._out = type(out), out
         is_normal = kind is BoxHead and out.kind == "normal" and out.sigma_type != "conditioned"
         is_known = kind in (DiscreteHead, MultiDiscreteHead) or is_normal
-        self._is_known = is_known and policy.is_ours("distribution")
+        self._is_known = is_known and not policy.overrides("distribution")
         self._noise = torch.empty(0)
 
     def _raw(self, obs: Tree) -> np.ndarray:
@@ -142,16 +142,16 @@ class NumpyActing(Acting):
         return self.policy.distribution(obs, self.policy.model.from_raw("actor", raw))
 
     @torch.inference_mode()
-    def sample_now(self, obs: Tree, hidden: Tree = None) -> dict[str, Any]:
+    def sample_row(self, obs: Tree, hidden: Tree = None) -> dict[str, Any]:
         raw = self._raw(obs)
         if not self._is_known:
             dist = self._distribution(self.policy.inputs(obs), torch.from_numpy(raw))
             action = dist.sample(self.policy.generator)
             return {"action": action, "log_prob": dist.log_prob(action)}
-        return {"action": torch.from_numpy(self._drawn(raw, _mask(obs))), RAW: raw}
+        return {"action": torch.from_numpy(self._actions(raw, _mask(obs))), RAW: raw}
 
     @torch.no_grad()
-    def finished(self, rollout: Rollout) -> Rollout:
+    def complete(self, rollout: Rollout) -> Rollout:
         raw = rollout.pop(RAW, None)
         if raw is not None:
             dist = self._distribution(flat(rollout.obs), flat(raw))
@@ -165,7 +165,7 @@ class NumpyActing(Acting):
             return {"action": torch.from_numpy(_legal(raw, _mask(obs)).argmax(-1))}
         return {"action": self._distribution(self.policy.inputs(obs), torch.from_numpy(raw)).mode()}
 
-    def _drawn(self, raw: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
+    def _actions(self, raw: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
         """Draws actions as ``rl.distributions`` does, from the same random numbers."""
         if isinstance(self._out, BoxHead):
             with torch.inference_mode():
@@ -199,8 +199,8 @@ def acting_of(policy: Any) -> Acting:
     if policy.device.type == "cuda":
         hooks = any(module._forward_hooks or module._forward_pre_hooks for module in policy.model.modules())
         return GraphActing(policy) if policy.cfg.cuda_graph and not hooks else Acting(policy)
-    ours = policy.device.type == "cpu" and policy.is_ours("inputs", "scaled")
-    stacks = numpy_stacks(policy.model, ("actor",)) if ours else None
+    is_plain = policy.device.type == "cpu" and not policy.overrides("inputs", "scaled")
+    stacks = numpy_stacks(policy.model, ("actor",)) if is_plain else None
     return Acting(policy) if stacks is None else NumpyActing(policy, stacks["actor"])
 
 

@@ -47,12 +47,8 @@ class ClippedSlopes:
     def __init__(
         self, out: Any, learn: Any, clip_ratio: float, entropy_weight: float, value_clip: float | None
     ) -> None:
-        self.out, self.clip, self.entropy_weight, self.value_clip = (
-            out,
-            clip_ratio,
-            entropy_weight,
-            value_clip,
-        )
+        self.out, self.clip = out, clip_ratio
+        self.entropy_weight, self.value_clip = entropy_weight, value_clip
         self.dual_clip, self.value_weight = learn.dual_clip, learn.value_weight
         self.value_loss = learn.value_loss
 
@@ -83,21 +79,23 @@ class ClippedSlopes:
         if batch.policy_weight is not None:
             weight = view(batch.policy_weight)
             gain, slope = gain * weight, slope * weight
-        loss, excess = -_mean(gain), np.expm1(log_ratio)
+        loss, moved, excess = -_mean(gain), log_ratio, np.expm1(log_ratio)
+        outside = np.count_nonzero(np.abs(excess) > self.clip) / len(gain)
+        if batch.prox_log_prob is not None:
+            moved = log_prob - view(batch.prox_log_prob)
+            excess = np.expm1(moved)
         metrics = {
             "policy_loss": loss,
             "entropy_loss": entropy,
-            "approx_kl": _mean(excess - log_ratio),
-            "clipfrac": np.count_nonzero(np.abs(excess) > self.clip) / len(gain),
+            "approx_kl": _mean(excess - moved),
+            "clipfrac": outside,
         }
         return loss - self.entropy_weight * entropy, metrics, *back(slope)
 
     def _categorical(self, logit: np.ndarray, action: np.ndarray, obs: Any) -> Any:
         mask = view(obs[MASK_KEY]).astype(bool) if not isinstance(obs, Tensor) and MASK_KEY in obs else None
         logit = logit if mask is None else np.where(mask, logit, np.float32(ILLEGAL))
-        log_probs = np.ascontiguousarray(
-            logit.T
-        )  # (A, N): NumPy goes along the samples, of which there are more
+        log_probs = np.ascontiguousarray(logit.T)  # (A, N): NumPy goes along the samples, of which are more
         log_probs = log_probs - np.maximum.reduce(log_probs, axis=0)
         probs = np.exp(log_probs)
         total = np.add.reduce(probs, axis=0)

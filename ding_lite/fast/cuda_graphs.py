@@ -52,25 +52,14 @@ class GraphPool:
     def __reduce__(self) -> Any:
         return GraphPool, ()  # a graph cannot be copied
 
-    def captured(
-        self, function: Function, name: str, generator: torch.Generator | None = None
-    ) -> CapturedFunction:
-        """Returns a function with the results of ``function``.
-
-        Args:
-            function: of a tree; it changes nothing, and does not wait for the GPU.
-            name: the same for functions with the same kernels.
-            generator: on the GPU, that it draws from.
-        """
-        return CapturedFunction(self, function, name, generator)
-
     def capture(
         self, function: Function, arguments: Tree, call: Hashable, generator: torch.Generator | None
     ) -> Graph | None:
         """Returns a graph of ``function(arguments)``, or None with a warning if there can be none.
 
         Args:
-            function, arguments, generator: see :meth:`captured`.
+            function, arguments: of one call.
+            generator: on the GPU, that the function draws from.
             call: the name of the function, and the shapes of its arguments.
         """
         device = _tensors(arguments)[0].device
@@ -123,15 +112,19 @@ class GraphPool:
 
 
 class CapturedFunction:
-    """A function whose kernels are captured at its second call with arguments of the same shapes."""
+    """A function whose kernels are captured at its second call with arguments of the same shapes.
+
+    Args:
+        pool: whose stream and memory it shares.
+        function: of a tree; it changes nothing, and does not wait for the GPU.
+        name: the same for functions with the same kernels.
+        generator: on the GPU, that the function draws from.
+    """
 
     def __init__(
-        self, pool: GraphPool, function: Function, name: str, generator: torch.Generator | None
+        self, pool: GraphPool, function: Function, name: str, generator: torch.Generator | None = None
     ) -> None:
-        self.pool = pool
-        self.function = function
-        self.name = name
-        self.generator = generator
+        self.pool, self.function, self.name, self.generator = pool, function, name, generator
         self._graphs: dict[Hashable, Graph | None] = {}  # None after the first call
 
     def __call__(self, arguments: Tree) -> Tree:

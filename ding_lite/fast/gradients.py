@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from ding_lite.data.rollout import as_field, view
 from ding_lite.data.samples import Batch
 from ding_lite.errors import ConfigError, ContractError, error_text
-from ding_lite.fast.cuda_graphs import GraphPool
+from ding_lite.fast.cuda_graphs import CapturedFunction, GraphPool
 from ding_lite.fast.stacks import NumpyStack, numpy_stacks
 from ding_lite.models.recurrent import Sequences
 from ding_lite.trees import map_tree, to_dict
@@ -224,32 +224,25 @@ class Gradients:
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_compiled": {}, "_last": (None, None)}  # functions that cannot be copied
 
-    def of(self, objective: Objective) -> Callable[[Batch], Gradient]:
-        """Returns the function of minibatches; valid while only gradient steps change the model.
+    def of(self, objective: Objective) -> tuple[str, Callable[[Batch], Gradient]]:
+        """Returns how, and the function of minibatches; valid while only gradient steps change the model.
 
         It is made once for each object ``objective``, so a new one for each iteration.
         """
         if self._last[0] is not objective:
             self._last = objective, self._made(objective)
-        function: Callable[[Batch], Gradient] = self._last[1]
-        return function
+        found: tuple[str, Callable[[Batch], Gradient]] = self._last[1]
+        return found
 
-    def _made(self, objective: Objective) -> Callable[[Batch], Gradient]:
+    def _made(self, objective: Objective) -> tuple[str, Callable[[Batch], Gradient]]:
         arguments = (objective, self.model, self.parameters)
-        stacks = None if self.compiled or self.captured else self._stacks(objective)
-        if stacks is not None:
-            return ThroughStacks(*arguments, stacks)
         if self.compiled:
-            return partial(self._by_compiled, arguments)
+            return "compiled", partial(self._by_compiled, arguments)
         if self.captured and not self.pool.failed:
-            return self._captured(objective)
-        return partial(by_autograd, *arguments)
-
-    def name_of(self, objective: Objective) -> str:
-        """Returns "NumPy", "compiled", "CUDA graph" or "autograd"."""
-        if not (self.compiled or self.captured) and self._stacks(objective):
-            return "NumPy"
-        return "compiled" if self.compiled else "CUDA graph" if self.captured else "autograd"
+            return "CUDA graph", self._captured(objective)
+        if not self.captured and (stacks := self._stacks(objective)) is not None:
+            return "NumPy", ThroughStacks(*arguments, stacks)
+        return "autograd", partial(by_autograd, *arguments)
 
     def _stacks(self, objective: Objective) -> dict[str, NumpyStack] | None:
         stacks = numpy_stacks(self.model, objective.reads)
@@ -288,7 +281,7 @@ class Gradients:
             tree = {name: as_field(field) for name, field in fields.items()}
             return _of_fields(objective, self.model, self.parameters, tree)
 
-        captured = self.pool.captured(of_fields, objective.name)
+        captured = CapturedFunction(self.pool, of_fields, objective.name)
 
         def of_batch(batch: Batch) -> Gradient:
             if len(batch) != self.size:

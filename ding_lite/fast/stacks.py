@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from ding_lite.data.rollout import view
 from ding_lite.models.stacks import Layer, Leaf, Stack, StackEncoder
-from ding_lite.trees import leaf_at
+from ding_lite.trees import value_at
 
 # Number of weights in a layer up to which NumPy is faster, with several threads and with one.
 MAX_WEIGHTS, MAX_WEIGHTS_OF_ONE_THREAD = 2**14, 2**18
@@ -164,7 +164,7 @@ class NumpyStack:
 
     def leaves_of(self, obs: Any) -> list[np.ndarray]:
         """Returns what the encoder reads of observations (N, ...), arrays or tensors on the CPU."""
-        found = [leaf_at(obs, leaf.path) for leaf in self.encoder.leaves]
+        found = [value_at(obs, leaf.path) for leaf in self.encoder.leaves]
         return [view(x) if isinstance(x, Tensor) else x for x in found]
 
     def __call__(self, leaves: Sequence[np.ndarray], block: int = 2**10) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Checks the shapes of what an encoder and a model return, on a few observations, before training.
+"""Checks the shapes of what a model returns, on a few observations, before training.
 
 A wrong shape would otherwise be broadcast, or appear far from its cause. The checks change neither the module
 nor a random generator. ``testing.check_policy`` compares numbers.
@@ -19,45 +19,9 @@ from torch import Tensor, nn
 from ding_lite.errors import FOREIGN, ConfigError, ContractError, DingLiteError, error_text
 from ding_lite.rl.distributions import BoxDistribution, Distribution, Joint
 from ding_lite.rl.seeding import torch_generator
-from ding_lite.trees import children, example_observations, map_space, map_tree, tree_leaves
+from ding_lite.trees import children, map_space, map_tree, tree_leaves
 
 SAMPLES = 5  # observations in a check: with 1 a missing dimension is broadcast, 2 may be the size of actions
-
-
-def check_encoder(encoder: Any, space: gym.Space, where: str, dtype: torch.dtype) -> None:
-    """Raises a ContractError unless a new leaf encoder keeps its contract (``models.encoders``).
-
-    Args:
-        encoder: made for ``space``.
-        space: of the leaf.
-        where: the key and the encoder, for the message: "policy.model.encoder (mine:Fourier)".
-        dtype: that encoders compute in.
-    """
-    width = getattr(encoder, "out_features", None)
-    if not isinstance(width, (int, np.integer)):
-        raise ContractError(
-            f"{where}: out_features is {width!r}, expected the number F of the features (N, F) that forward "
-            "returns; set self.out_features in __init__"
-        )
-    device = _device_of(encoder)
-    if device.type == "meta":  # a model without numbers
-        return
-    x = torch.as_tensor(example_observations(space, SAMPLES), device=device)
-    with (
-        undisturbed(encoder),
-        torch.autocast(device.type, dtype, enabled=dtype != torch.float32),
-        _named_errors(f"{where}: forward of a leaf {tuple(x.shape)}, {x.dtype},"),
-    ):
-        features = encoder(x)
-    expected = (SAMPLES, int(width))
-    if not isinstance(features, Tensor) or features.shape != expected:
-        raise ContractError(
-            f"{where}: forward returned {kind_of(features)}, expected ({SAMPLES}, out_features) = {expected}"
-        )
-    if features.dtype not in (torch.float32, dtype):
-        raise ContractError(
-            f"{where}: forward returned {features.dtype}, expected torch.float32; convert with .float()"
-        )
 
 
 def check_outputs(model: Any, inputs: Any, space: gym.Space, *, with_actions: bool = True) -> None:

@@ -37,6 +37,7 @@ Shapes: N samples, C channels, H x W pixels, F features.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -45,12 +46,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ding_lite.config.registry import ENCODER_REGISTRY, name_of
+from ding_lite.config.registry import ENCODER_REGISTRY
 from ding_lite.config.schema import Key, arguments_of
 from ding_lite.errors import ConfigError
-from ding_lite.models.checks import check_encoder
 from ding_lite.models.layout import to_channels_last
-from ding_lite.trees import MASK_KEY, is_image, space_leaves, value_at, without_numbers
+from ding_lite.trees import MASK_KEY, is_image, space_leaves, value_at
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "tanh": nn.Tanh,
@@ -354,26 +354,18 @@ class Encoder(nn.Module):
         self.dtype: torch.dtype = getattr(torch, dtype)
         observed = [(path, leaf) for path, leaf in space_leaves(space) if path[:1] != (MASK_KEY,)]
         self.paths = [path for path, _ in observed]
-        if empty := without_numbers(space):
-            raise ConfigError(empty)
+        if not observed or not all(math.prod(leaf.shape or (1,)) for _, leaf in observed):
+            raise ConfigError(
+                f"the observation space {space} has a part without numbers, or no part: remove it, or add "
+                "what the policy should know, such as a constant in Box(0, 1, (1,))"
+            )
         leaves: list[Any] = []
-        for (path, leaf), arguments in zip(
-            observed, _arguments_by_leaf(observed, encoder or {}), strict=True
-        ):
-            name = arguments.pop("type", None) or default_encoder(leaf)
-            encoder_class = ENCODER_REGISTRY.get(name)
+        for (_, leaf), arguments in zip(observed, _arguments_by_leaf(observed, encoder or {}), strict=True):
+            encoder_class = ENCODER_REGISTRY.get(arguments.pop("type", None) or default_encoder(leaf))
             accepted = arguments_of(encoder_class)
             if accepted is None or "activation" in accepted:
                 arguments = {"activation": activation, **arguments}
-            faults = ENCODER_REGISTRY.choice_faults(
-                {"type": encoder_class, **arguments}, "policy.model.encoder"
-            )
-            if faults:
-                raise ConfigError("\n  ".join(faults))
-            made = encoder_class(leaf, **arguments)
-            place = f", observation {'.'.join(path)}" if path else ""
-            check_encoder(made, leaf, f"policy.model.encoder ({name_of(name)}{place})", self.dtype)
-            leaves.append(made)
+            leaves.append(encoder_class(leaf, **arguments))
         self.leaves = nn.ModuleList(leaves)
         if hidden_size_list is None:
             trunks = [leaf.trunk for leaf in leaves if hasattr(leaf, "trunk")]

@@ -210,9 +210,6 @@ class BoxHead(Head):
         self.kind = name_of(box_distribution)
         self.sigma_type, self.bound_type = sigma_type, bound_type
         self.shape, self.dtype = space.shape, space.dtype
-        faults = box_distribution_faults(box_distribution, "policy.model.box_distribution")
-        if faults:
-            raise ConfigError(faults[0])
         self._distribution = BOX_DISTRIBUTION_REGISTRY.get(box_distribution)
         D.check_box_distribution(self._distribution)
         self._check(space)

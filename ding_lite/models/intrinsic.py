@@ -38,7 +38,6 @@ from torch import Tensor, nn
 
 from ding_lite.config.registry import INTRINSIC_REGISTRY
 from ding_lite.config.schema import Choice, Key
-from ding_lite.errors import ContractError
 from ding_lite.models.encoders import Encoder, encoder_faults, mlp
 from ding_lite.models.init import orthogonal
 
@@ -92,11 +91,11 @@ class IntrinsicReward(nn.Module):
 
     def reward(self, steps: Steps) -> Tensor:
         """Returns the intrinsic rewards (N,) of steps, in any unit."""
-        raise ContractError(f"{type(self).__name__} must define reward(steps)")
+        raise NotImplementedError
 
     def loss(self, steps: Steps) -> Tensor:
         """Returns the losses (N,) of steps, which training makes smaller."""
-        raise ContractError(f"{type(self).__name__} must define loss(steps)")
+        raise NotImplementedError
 
 
 @INTRINSIC_REGISTRY.register("rnd")

@@ -14,9 +14,7 @@ Shapes: T steps, B environments, N samples.
 
 from __future__ import annotations
 
-import inspect
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -35,6 +33,7 @@ from ding_lite.data.replay import Replay
 from ding_lite.data.rollout import Rollout, flat, require_rollout, to_device
 from ding_lite.data.samples import Recurrence, Samples, Store
 from ding_lite.data.timer import Timer
+from ding_lite.envs.checks import index_leaves
 from ding_lite.envs.masks import without_legal_action
 from ding_lite.envs.vector import Transition
 from ding_lite.errors import CheckpointError, ConfigError, ContractError, error_text
@@ -111,13 +110,18 @@ class Policy:
         self._lines: list[str] = []
         self._generators: dict[str, torch.Generator] = {}  # by the names of their streams
         self.model: Any = self.keep("model", self._make_model() if model is None else self._checked(model))
-        self.device = chosen_device(self.cfg.device, self.cfg.cuda, self.model)
+        try:
+            self.device = chosen_device(self.cfg.device, self.cfg.cuda, self.model)
+            self.model.to(device=self.device)
+        except (RuntimeError, AssertionError) as error:
+            raise ConfigError(
+                f"policy.device: {self.cfg.device!r}: {error_text(error)}; use 'auto' or 'cpu'"
+            ) from error
         self.generator = self.own_generator("action", device=self.device)
         # While learning, torch's global generators continue these streams: layers and losses draw from them.
         self._layer_generators = [self.own_generator("layers")]
         if self.device.type == "cuda":
             self._layer_generators.append(self.own_generator("layers on the device", device=self.device))
-        self.model.to(device=self.device)
         self.model.eval()
         lay_out(self.model)
         self.recurrence = (
@@ -236,26 +240,26 @@ class Policy:
         if field not in self.fields:
             raise ContractError(f"this policy was built with enable_field={self.fields}, without {field!r}")
 
-    def is_ours(self, *methods: str) -> bool:
-        """Returns whether methods are those of the library, so that faster ones may stand for them."""
-        return all(
+    def overrides(self, *methods: str) -> bool:
+        """Returns whether a method of the library was replaced, so that no faster one may stand for it."""
+        return not all(
             name not in vars(self) and getattr(type(self), name).__module__.startswith("ding_lite.policies.")
             for name in methods
         )
 
     def _rollout_mode(self, mode: CollectMode) -> CollectMode:
-        if mode != self.collect_mode or not self.is_ours("_forward_collect"):
+        if mode != self.collect_mode or self.overrides("_forward_collect"):
             return mode  # a caller or a subclass has replaced a function
         acting = acting_of(self)
-        if not self.is_ours("_process_transition", "_get_train_sample", "_to_env"):
+        if self.overrides("_process_transition", "_get_train_sample", "_to_env"):
             return mode._replace(forward=acting.sample)
         return mode._replace(
-            forward=acting.sample_now,
-            get_train_sample=lambda rollout: mode.get_train_sample(acting.finished(rollout)),
+            forward=acting.sample_row,
+            get_train_sample=lambda rollout: mode.get_train_sample(acting.complete(rollout)),
         )
 
     def _evaluation_mode(self, mode: EvalMode) -> EvalMode:
-        if mode != self.eval_mode or not self.is_ours("_forward_eval"):
+        if mode != self.eval_mode or self.overrides("_forward_eval"):
             return mode
         return mode._replace(forward=acting_of(self).greedy)
 
@@ -298,6 +302,9 @@ class Policy:
             tree = map_tree(lambda x: x[None], tree)
         if any(leaf.dtype.kind == "f" and not np.isfinite(leaf).all() for leaf in tree_leaves(tree)):
             raise ContractError("act: the observation has numbers that are not finite (nan or infinity)")
+        for leaf in index_leaves(self.obs_space):
+            if outside := leaf.first_outside(tree):
+                raise ContractError(f"act: {outside[1]} is not in {leaf.space}")
         mask = tree.get(MASK_KEY) if isinstance(tree, dict) else None
         if mask is not None and without_legal_action(mask, self.action_space).any():
             raise ContractError(f"act: obs[{MASK_KEY!r}] leaves no legal action")
@@ -382,10 +389,10 @@ class Policy:
     @torch.no_grad()
     def over(self, function: Callable[..., Any], samples: Samples, *others: Any) -> Any:
         """Returns ``function(inputs, *others)`` of raw samples (N, ...), some megabytes at a time."""
-        samples.inputs = self.inputs_of_samples
         sample_bytes = 4 * sum(math.prod(leaf.shape[1:]) for leaf in tree_leaves(samples.fields["obs"]))
         order, found = [], []
-        for rows, inputs in samples.chunks(max(1, min(CHUNK_SAMPLES, CHUNK_BYTES // max(1, sample_bytes)))):
+        size = max(1, min(CHUNK_SAMPLES, CHUNK_BYTES // max(1, sample_bytes)))
+        for rows, inputs in samples.chunks(size, self.inputs_of_samples):
             rest = (to_device(map_tree(lambda x, r=rows: x[r], other), self.device) for other in others)
             found.append(function(inputs, *rest))
             order.append(rows)
@@ -399,14 +406,10 @@ class Policy:
         """Returns ``function(inputs, *others)`` of the rows of a rollout, a tensor or a dict.
 
         Shapes:
-            rollout, each of ``others``: (T, B, ...) -> (T, B, ...); of a recurrent policy 0 in rows that are
-            not valid
+            rollout, each of ``others``: (T, B, ...) -> (T, B, ...); 0 in rows that are not valid
         """
-        shape, fields = rollout.valid.shape, {"obs": rollout.obs}
-        if self.recurrence is None:
-            found = self.over(function, Samples(flat(fields)), *map(flat, others))
-            return map_tree(lambda leaf: leaf.unflatten(0, shape), found)
-        samples = Samples.of(rollout, rollout.valid, fields, self.recurrence)
+        shape = rollout.valid.shape
+        samples = Samples.of(rollout, rollout.valid, {"obs": rollout.obs}, self.recurrence)
         place = samples.place
         found = self.over(function, samples, *(map_tree(lambda x: x[place], flat(other)) for other in others))
 
@@ -537,43 +540,17 @@ def chosen_device(name: str, cuda: bool | None, model: torch.nn.Module) -> torch
 
     "auto" is a GPU, if there is one, for a model with a convolution or a layer of more than 256 x 256
     weights. A model that is on a GPU stays there.
-
-    Raises:
-        ConfigError: if there is none such.
     """
+    device = torch.device("cpu" if name == "auto" else name)
     if name == "auto":
-        present = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+        present = next((parameter.device for parameter in model.parameters()), device)
         is_large = any(weight.dim() > 2 or weight.numel() > GPU_LAYER for weight in model.parameters())
         wants_gpu = torch.cuda.is_available() and is_large if cuda is None else cuda
-        device = torch.device("cuda" if wants_gpu else "cpu")
-        device = present if cuda is None and present.type in ("cuda", "mps") else device
-    else:
-        if not re.fullmatch(r"cpu|cuda(:\d+)?|mps", str(name)):
-            raise ConfigError(f"policy.device: {name!r} is not one of auto, cpu, cuda, cuda:N, mps")
-        device = torch.device(name)
+        is_there = cuda is None and present.type in ("cuda", "mps")
+        device = present if is_there else torch.device("cuda" if wants_gpu else "cpu")
     if device.type == "cuda" and ranks.current().size > 1 and torch.cuda.is_available():
         device = torch.device("cuda", torch.cuda.current_device())
-    count = torch.cuda.device_count()
-    if device.type == "cuda" and (device.index or 0) >= count:
-        raise ConfigError(
-            f"policy.device: {str(device)!r} was asked for, and torch sees {count} CUDA devices; "
-            "use device='auto' or 'cpu'"
-        )
-    if device.type == "mps" and not torch.backends.mps.is_available():
-        raise ConfigError("policy.device: 'mps' was asked for, and torch has none here; use 'cpu'")
     return device
-
-
-def check_constructor(factory: Any) -> None:
-    """Raises ContractError if the ``__init__`` of a policy lacks an argument of :class:`Policy`."""
-    try:
-        inspect.signature(factory).bind(None, None, None, model=None, enable_field=None, seed=0)
-    except TypeError as error:
-        raise ContractError(
-            f"policy.type: {factory.__name__}.__init__ does not take the arguments of a policy: {error}. "
-            "Declare __init__(self, cfg, obs_space, action_space, **options), and pass them on to "
-            "super().__init__"
-        ) from error
 
 
 def _shown(shapes: Mapping[tuple[str, ...], Any]) -> str:

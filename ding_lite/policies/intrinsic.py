@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from ding_lite.config.registry import INTRINSIC_REGISTRY
 from ding_lite.data.rollout import Rollout, flat, to_device
 from ding_lite.data.samples import Batch, Samples
-from ding_lite.errors import ContractError, NumericsError, error_text
+from ding_lite.errors import ContractError, NumericsError
 from ding_lite.fast.gradients import Objective
 from ding_lite.models.actor_critic import value_head
 from ding_lite.models.encoders import Encoder, ImageEncoder
@@ -98,11 +98,7 @@ class Intrinsic:
         options = {name: v for name, v in self.cfg.items() if name not in (*IntrinsicReward.config, "type")}
         factory = INTRINSIC_REGISTRY.get(self.cfg.type)
         with seeded_layers(seed, "policy", "intrinsic"):
-            try:
-                self.reward: IntrinsicReward = factory(obs_space, action_space, **options)
-            except TypeError as error:
-                name = getattr(factory, "__qualname__", repr(factory))
-                raise ContractError(f"policy.intrinsic.type: {name}: {error_text(error)}") from error
+            self.reward: IntrinsicReward = factory(obs_space, action_space, **options)
             self.critic = ValueNetwork(obs_space)
         self.networks = nn.ModuleDict({"reward": self.reward, "critic": self.critic}).to(device).eval()
         for module in self.networks.modules():
@@ -110,14 +106,8 @@ class Intrinsic:
                 module.scale = 1.0  # obs_norm has scaled the pixels
         self.scale = RewardScale(self.cfg.discount_factor, ranks=ranks)
         self.obs_norm = ObservationNorm(obs_space, self.cfg.obs_clip, device, images=True, ranks=ranks)
-        self.optimizer = Optimizer(
-            self.networks,
-            learning_rate=self.cfg.learning_rate,
-            eps=self.learn_cfg.adam_eps,
-            grad_clip_type=self.learn_cfg.grad_clip_type,
-            grad_clip_value=self.learn_cfg.grad_clip_value,
-            ranks=ranks,
-        )
+        rate = self.cfg.learning_rate
+        self.optimizer = Optimizer(self.networks, self.learn_cfg, learning_rate=rate, ranks=ranks)
 
     @torch.no_grad()
     def add_reward(self, rollout: Rollout) -> None:
@@ -203,7 +193,8 @@ class Intrinsic:
         self.obs_norm.update(rollout.obs, valid)
         metrics = {
             **mean_metrics(history),
-            "reward": float(rollout.intrinsic_reward[valid].mean()),
+            "reward": self.ranks.total(float(rollout.intrinsic_reward[valid].sum()))
+            / self.ranks.total(int(valid.sum())),
             "scale": float(self.scale.std),
             "explained_variance": float(explained),
         }

@@ -24,7 +24,7 @@ from ding_lite.models.recurrent import Sequences
 from ding_lite.ranks import ALONE, Ranks
 from ding_lite.trees import tree_leaves
 
-BETAS = 0.9, 0.999  # Adam's, arXiv:1412.6980
+ADAM: Any = dict(beta1=0.9, beta2=0.999, weight_decay=0.0, amsgrad=False, maximize=False)  # arXiv:1412.6980
 
 
 class Optimizer:
@@ -32,10 +32,10 @@ class Optimizer:
 
     Args:
         model: that losses read.
-        learning_rate: of the first step; assign ``optimizer.learning_rate`` to change it.
-        eps: Adam's.
-        grad_clip_type: ``"clip_norm"`` over all parameters together, ``"clip_value"``, or ``None``.
-        grad_clip_value: the bound.
+        learn: the section ``policy.learn``, with ``adam_eps`` and the bound of gradients: ``grad_clip_type``
+            (``"clip_norm"`` over all parameters together, ``"clip_value"``, or None), ``grad_clip_value``.
+        learning_rate: of the first step, if it is not that of ``learn``; assign ``optimizer.learning_rate``
+            to change it.
         size, compiled, captured: see :class:`~ding_lite.fast.gradients.Gradients`.
         ranks: that take each step together; its gradient is the mean of theirs.
     """
@@ -43,11 +43,9 @@ class Optimizer:
     def __init__(
         self,
         model: nn.Module,
+        learn: Any,
         *,
-        learning_rate: float,
-        eps: float,
-        grad_clip_type: str | None,
-        grad_clip_value: float,
+        learning_rate: float | None = None,
         size: int = 0,
         compiled: bool = False,
         captured: bool = False,
@@ -57,8 +55,12 @@ class Optimizer:
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         if not self.parameters:
             raise ContractError("the optimiser has no parameter: all layers of the model are frozen")
-        self.learning_rate, self.eps = learning_rate, eps
-        self.clip_type, self.clip_value = grad_clip_type, grad_clip_value
+        self.learning_rate = learn.learning_rate if learning_rate is None else learning_rate
+        self.eps, self.clip_type, self.clip_value = (
+            learn.adam_eps,
+            learn.grad_clip_type,
+            learn.grad_clip_value,
+        )
         self.gradients = Gradients(model, self.parameters, size, compiled=compiled, captured=captured)
         self.ranges = parameter_ranges(model)
         # Not a torch.optim.Adam: creating one imports torch's compiler, which takes a second.
@@ -84,7 +86,7 @@ class Optimizer:
         """
         history: list[Metrics] = []
         bad: list[Number] = []
-        gradient_of, self._reached = self.gradients.of(objective), {}
+        (_, gradient_of), self._reached = self.gradients.of(objective), {}
         self.model.train()
         try:
             for batch in minibatches:
@@ -151,12 +153,8 @@ class Optimizer:
             counts,
             found_inf=None if self.on_host else is_bad,  # as GradScaler does: if it is 1, nothing changes
             lr=self.learning_rate,
-            beta1=BETAS[0],
-            beta2=BETAS[1],
-            weight_decay=0.0,
             eps=self.eps,
-            amsgrad=False,
-            maximize=False,
+            **ADAM,
         )
         clamp_to_ranges(self.ranges)
         return norm, is_bad

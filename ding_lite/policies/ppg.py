@@ -1,7 +1,7 @@
 """Phasic Policy Gradient (arXiv:2009.04416): PPO with an auxiliary phase every N_pi iterations.
 
-    policy phase      each iteration: E_pi epochs of PPO's policy loss, E_V epochs of its value loss; in
-                      one loop if both draw the same samples
+    policy phase      each iteration: E_V epochs of PPO's value loss, then E_pi of its policy loss, with an
+                      Adam each; in one loop, with one Adam, if both draw the same samples equally often
     auxiliary phase   every N_pi iterations: E_aux epochs over all their samples
 
 The paper's names, and the config's:
@@ -37,6 +37,7 @@ from ding_lite.rl import losses
 from ding_lite.rl.returns import explained_variance
 from ding_lite.trees import map_tree
 
+AUXILIARY_READS = ("actor", "auxiliary", "critic")  # outputs of the model that the auxiliary loss reads
 MEASURED = 1024  # samples of the store, about, that an auxiliary phase is measured on
 
 AUXILIARY_METRICS = (
@@ -75,23 +76,24 @@ class PPGPolicy(PPOPolicy):
         return faults
 
     def _init_learn(self) -> None:
-        learn, kept = self.cfg.learn, self.cfg.other.replay_buffer
+        learn, limits = self.cfg.learn, self.cfg.other.replay_buffer
         if not isinstance(self.model, PhasicActorCritic):
             raise ContractError(
                 f"policy.model: {type(self.model).__name__} has no auxiliary value head; PPG needs a "
                 "subclass of ding_lite.models.PhasicActorCritic, such as 'ppg'"
             )
-        replay, value_replay = self.make_replay(kept.policy), self.make_replay(kept.value)
+        replay, value_replay = self.make_replay(limits.policy), self.make_replay(limits.value)
         same_epochs = learn.actor_epoch_per_collect == learn.critic_epoch_per_collect
-        same_epochs |= learn.update_per_collect is not None  # which takes their place
-        self.has_one_loop = bool(replay.limits == value_replay.limits and same_epochs)
+        self.has_one_loop = replay.limits == value_replay.limits and bool(
+            same_epochs or learn.update_per_collect
+        )
         self.order = self.own_generator("minibatch", device=self.device)
         self.replay = self.keep("replay", replay)
         self.optimizer = self.keep("optimizer", self.make_optimizer())
         if not self.has_one_loop:
             self.value_replay = self.keep("value_replay", value_replay)
             self.value_optimizer = self.keep("value_optimizer", self.make_optimizer())
-        self.say(f"gradients: {self.optimizer.gradients.name_of(self.objective)}")
+        self.say(f"gradients: {self.optimizer.gradients.of(self.objective)[0]}")
         if learn.aux_train_epoch:
             self.aux_order = self.own_generator("auxiliary")
             self.aux_optimizer = self.keep("aux_optimizer", self.make_optimizer(learn.aux_batch_size))
@@ -102,13 +104,9 @@ class PPGPolicy(PPOPolicy):
     # -- One iteration
 
     def improve(self, rollout: Rollout) -> dict[str, float]:
-        log = self.policy_phase(rollout)
-        log |= {
-            "policy_cur_lr": self.optimizer.learning_rate,
-            "value_cur_lr": self.optimizer.learning_rate,
-            "policy_adv_abs_max": float(rollout.advantage[rollout.valid].abs().max()),
-        }
-        learn = self.cfg.learn
+        learn, log = self.cfg.learn, self.policy_phase(rollout)
+        log |= dict.fromkeys(("policy_cur_lr", "value_cur_lr"), self.optimizer.learning_rate)
+        log["policy_adv_abs_max"] = float(rollout.advantage[rollout.valid].abs().max())
         if not learn.aux_train_epoch:
             return log
         fields = {name: rollout[name] for name in ("obs", "value_target", *self.auxiliary_fields)}
@@ -122,21 +120,18 @@ class PPGPolicy(PPOPolicy):
         return log
 
     def policy_phase(self, rollout: Rollout) -> dict[str, float]:
-        """Takes E_V epochs of the value and E_pi of the policy, in one loop if both are equal."""
+        """Takes E_V epochs of the value, then E_pi of the policy; or both in one loop."""
         actor, critic = self.cfg.learn.actor_epoch_per_collect, self.cfg.learn.critic_epoch_per_collect
         if self.has_one_loop:
             return self.one_loop(rollout, actor, actor)
-        replays = {"policy_buffer": self.replay, "value_buffer": self.value_replay}
-        for replay in replays.values():  # all before the first step, which changes pi_prox
-            replay.push(rollout)
-            self.set_proximal(replay)
-        drawn = self.drawn(self.value_replay, critic, critic)
-        value = self.passes(drawn, self.value_optimizer, self.critic_objective)
-        drawn = self.drawn(self.replay, actor, actor, moved=True)
-        log = self.passes(drawn, self.optimizer, self.actor_objective)
-        log["updates"] += value["updates"]
-        log = {**value, **log, "value_grad_norm": value["grad_norm"]}
-        for name, replay in replays.items():
+        self.begin_replay(rollout, self.replay, self.value_replay)
+        epochs = self.passes(self.value_replay, critic, critic)
+        value = self.take_steps(epochs, self.value_optimizer, self.critic_objective)
+        epochs = self.passes(self.replay, actor, actor, moved=True)
+        policy = self.take_steps(epochs, self.optimizer, self.actor_objective)
+        log = {**value, **policy, "updates": value["updates"] + policy["updates"]}
+        log["value_grad_norm"] = value["grad_norm"]
+        for name, replay in (("policy_buffer", self.replay), ("value_buffer", self.value_replay)):
             replay.end_iteration()
             log |= named(name, replay.log)
         return log
@@ -144,14 +139,14 @@ class PPGPolicy(PPOPolicy):
     def auxiliary_phase(self) -> dict[str, float]:
         """Takes E_aux epochs over all samples since the last phase, and drops them. Returns metrics."""
         learn, history = self.cfg.learn, []
-        samples = self.store.samples()
+        samples = self.store.samples(self.inputs_of_samples, self.device)
         samples.fields["old_logit"] = map_tree(Tensor.cpu, self.over(self.model.compute_actor, samples))
-        samples.inputs, samples.device = self.inputs_of_samples, self.device
+        samples.fields["value_target"] = self.value_norm.normalize(samples.fields["value_target"])
         before, objective = self.measured(samples.some(MEASURED)), self.auxiliary_objective
         for _ in range(learn.aux_train_epoch):
             size = learn.aux_batch_size or learn.batch_size
-            drawn = samples.minibatches(size, self.aux_order, ranks=self.ranks)
-            history += self.aux_optimizer.steps(objective, map(self.normalized, drawn.batches))
+            batches = samples.minibatches(size, self.aux_order, ranks=self.ranks).batches
+            history += self.aux_optimizer.steps(objective, batches)
         after = self.measured(samples.some(MEASURED))
         self.store.clear()
         log = mean_metrics(history)
@@ -165,15 +160,10 @@ class PPGPolicy(PPOPolicy):
             "aux_cur_lr": self.aux_optimizer.learning_rate,
         }
 
-    def normalized(self, batch: Batch) -> Batch:
-        """Returns a batch of the store with targets in the units of the losses."""
-        return batch.plus(value_target=self.value_norm.normalize(batch.value_target))
-
     @torch.no_grad()
     def measured(self, batch: Batch) -> list[float]:
         """Returns KL(pi_old || pi), and the explained variances of the auxiliary head and of the value."""
-        batch = self.normalized(batch)
-        outputs = outputs_of(self.model, ("actor", "auxiliary", "critic"), batch.obs)
+        outputs = outputs_of(self.model, AUXILIARY_READS, batch.obs)
         old, new = (self.distribution(batch.obs, logit) for logit in (batch.old_logit, outputs["actor"]))
         variances = [
             explained_variance(outputs[name], batch.value_target) for name in ("auxiliary", "critic")
@@ -209,20 +199,20 @@ class PPGPolicy(PPOPolicy):
         of_auxiliary, of_kl, of_value = terms.values()
         return of_auxiliary + learn.aux_bc_weight * of_kl + learn.aux_value_weight * of_value, terms
 
-    def _checked_auxiliary_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        return checked(self.auxiliary_loss(batch), self, "auxiliary_loss")
-
     @property
     def actor_objective(self) -> Objective:
         return Objective(self.actor_loss, ("actor",), self.with_outputs, self.slopes(), "the policy loss")
 
     @property
     def auxiliary_objective(self) -> Objective:
-        reads = ("actor", "auxiliary", "critic")
-        return Objective(self._checked_auxiliary_loss, reads, self.with_outputs, name="the auxiliary loss")
+        loss = self.checked_auxiliary_loss
+        return Objective(loss, AUXILIARY_READS, self.with_outputs, name="the auxiliary loss")
 
-    def apply_learning_rate(self) -> None:
-        super().apply_learning_rate()
+    def checked_auxiliary_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        return checked(self.auxiliary_loss(batch), self, "auxiliary_loss")
+
+    def set_learning_rates(self) -> None:
+        super().set_learning_rates()
         learn, factor = self.cfg.learn, self.factor("lr")
         if not self.has_one_loop:
             self.value_optimizer.learning_rate = self.optimizer.learning_rate

@@ -6,7 +6,9 @@
     L_V  = 0.5 mean((V - R)^2)
     L    = L_pi + value_weight L_V
 
-With ``proximal="behaviour"``, r = pi / mu and w = 1: stale samples start outside the clip.
+With ``proximal="behaviour"``, r = pi / mu and w = 1: stale samples start outside the clip. The metric
+approx_kl, and with it target_kl and the adaptive learning rate, is KL(pi_prox || pi) in any case: how far the
+policy moves in an iteration.
 
 Rewards are stored raw. Values, advantages and targets are in units of the training reward, which is scaled
 and clipped as ``normalize`` says; the losses see values normalised by ``value_norm``.
@@ -18,6 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,7 +28,7 @@ from torch import Tensor
 
 from ding_lite.config.registry import POLICY_REGISTRY
 from ding_lite.data.replay import Replay
-from ding_lite.data.rollout import Rollout, require_rollout, time_major_fields
+from ding_lite.data.rollout import Rollout, as_rollout, require_rollout, time_major_fields
 from ding_lite.data.samples import Batch, Pass, Samples
 from ding_lite.errors import ConfigError, ContractError, NumericsError
 from ding_lite.fast.acting import VALUE
@@ -41,7 +44,7 @@ from ding_lite.rl import losses
 from ding_lite.rl.returns import explained_variance, gae, nstep_return
 from ding_lite.rl.scales import NoScale, RewardScale, ValueNorm
 from ding_lite.rl.schedules import ADAPTIVE, TrainingProgress, adapted_rate, schedule
-from ding_lite.trees import box_size, example_observations
+from ding_lite.trees import box_size, example_observations, map_tree
 
 LOSSES = ("policy_loss", "value_loss", "loss", "actor_loss", "critic_loss", "with_outputs", "distribution")
 
@@ -76,17 +79,13 @@ class PPOPolicy(Policy):
             own["generator"] = self.own_generator("intrinsic", device=self.device)
             self.intrinsic = self.keep("intrinsic", Intrinsic(cfg, self.obs_space, self.action_space, **own))
             self.say(f"intrinsic reward: {cfg.intrinsic.type}, weight {cfg.intrinsic.weight:g}")
-        weight = learn.entropy_weight
-        self._entropy_weight = (0.0 if box_size(self.action_space) else 0.01) if weight is None else weight
-        # Tensors, since torch.compile treats every other number as a constant.
-        dtype = torch.float32 if self.device.type == "mps" else torch.float64
-        self._factors = {k: torch.ones((), dtype=dtype, device=self.device) for k in ("clip", "entropy")}
+        self.set_coefficients()
 
     def _init_learn(self) -> None:
         self.order = self.own_generator("minibatch", device=self.device)
         self.replay = self.keep("replay", self.make_replay(self.cfg.other.replay_buffer))
         self.optimizer = self.keep("optimizer", self.make_optimizer())
-        self.say(f"gradients: {self.optimizer.gradients.name_of(self.objective)}")
+        self.say(f"gradients: {self.optimizer.gradients.of(self.objective)[0]}")
 
     def make_replay(self, limits: Any) -> Replay:
         """Returns a queue of rollouts: on-policy for the fresh one, else within the limits of the config."""
@@ -100,10 +99,7 @@ class PPOPolicy(Policy):
         learn, is_plain = self.cfg.learn, self.recurrence is None
         return Optimizer(
             self.model,
-            learning_rate=learn.learning_rate,
-            eps=learn.adam_eps,
-            grad_clip_type=learn.grad_clip_type,
-            grad_clip_value=learn.grad_clip_value,
+            learn,
             size=size or learn.batch_size,
             compiled=learn.compile and is_plain and self.device.type == "cpu",
             captured=self.cfg.cuda_graph and is_plain and self.device.type == "cuda",
@@ -134,9 +130,14 @@ class PPOPolicy(Policy):
 
     def _get_train_sample(self, rollout: Rollout) -> Rollout:
         rollout = rollout.to(self.device)
+        if "final" not in rollout and (rollout.truncated & ~rollout.terminated & rollout.valid)[:-1].any():
+            raise ContractError(
+                "get_train_sample: the rollout has truncated rows and no final, so the values after them "
+                "would be those of the next episodes; add the last observations, as data.rollout says"
+            )
         value = rollout.pop(VALUE, None)  # computed while acting; the network has not changed since
-        has_value = value is not None and self.is_ours("credit", "rollout_values", "values")
-        credit = self.credit(rollout, value=value) if has_value else self.credit(rollout)
+        is_used = value is not None and not self.overrides("credit", "rollout_values", "values")
+        credit = self.credit(rollout, value=value) if is_used else self.credit(rollout)
         for name, field in credit.items():
             setattr(rollout, name, field)
         return rollout
@@ -150,43 +151,30 @@ class PPOPolicy(Policy):
         Rows that are not valid have no influence on valid rows.
 
         Args:
-            rollout: of any age.
+            rollout: of any age; of a recurrent policy with ``hidden`` and ``last_hidden``.
             weight: (T, B), min(1, pi/mu) of each step, for V-trace on rollouts that are not fresh. Targets of
                 ``nstep_return`` do not use it.
             value: (T, B), if the newest network has computed them already.
         """
-        collect, valid = self.cfg.collect, rollout.valid
-        if self.recurrence is not None and "last_hidden" not in rollout:
-            raise ContractError(
-                "get_train_sample: the rollout has no hidden and last_hidden, which a recurrent policy "
-                "needs; collect with ding_lite.data.collector.Collector, or store them as it does"
-            )
+        collect, valid, is_recurrent = self.cfg.collect, rollout.valid, self.recurrence is not None
         value = self.rollout_values(rollout) if value is None else value
-        next_value = torch.cat([value[1:], self.values(rollout.last_obs, rollout.get("last_hidden"))[None]])
+        last_value = self.values(rollout.last_obs, rollout["last_hidden"] if is_recurrent else None)
+        next_value = torch.cat([value[1:], last_value[None]])
         if "final" in rollout:  # of cut rows, that of their last observations
             final = rollout.final
-            next_value[final.t, final.env] = self.values(final.obs, final.get("hidden"))
+            next_value[final.t, final.env] = self.values(final.obs, final["hidden"] if is_recurrent else None)
         reward = self.training_reward(rollout.reward)
-        reward, next_value = (x.masked_fill(~valid, 0.0) for x in (reward, next_value))  # others may be nan
+        # Rows that are not valid may be nan.
+        reward, before, after = (x.masked_fill(~valid, 0.0) for x in (reward, value, next_value))
         terminated, truncated = rollout.terminated, rollout.truncated | ~valid
         if collect.unroll_len > 1:  # a segment ends as a cut episode does
             truncated[collect.unroll_len - 1 :: collect.unroll_len] = True
-        advantage, target = gae(
-            reward,
-            value.masked_fill(~valid, 0.0),
-            next_value,
-            terminated,
-            truncated,
-            gamma=collect.discount_factor,
-            gae_lambda=collect.gae_lambda,
-            weight=weight,
-        )
-        advantage = self.intrinsic.added_to(advantage, rollout, weight)
+        gamma = collect.discount_factor
+        flags, options = (terminated, truncated), dict(gamma=gamma, gae_lambda=collect.gae_lambda)
+        advantage, target = gae(reward, before, after, *flags, **options, weight=weight)
         if self.cfg.nstep_return:
-            flags = (terminated, truncated)
-            target = nstep_return(
-                reward, next_value, *flags, gamma=collect.discount_factor, nstep=self.cfg.nstep
-            )
+            target = nstep_return(reward, after, *flags, gamma=gamma, nstep=self.cfg.nstep)
+        advantage = self.intrinsic.added_to(advantage, rollout, weight)
         return {"value": value, "advantage": advantage, "value_target": target}
 
     def training_reward(self, reward: Tensor) -> Tensor:
@@ -229,8 +217,9 @@ class PPOPolicy(Policy):
                 f"{float(rollout.reward.abs().max()):g}: look at the value network's output, and at rewards "
                 "whose sum exceeds the range of float32"
             )
-        self.value_norm.update_heads(target, self.model.value_heads)
-        self.apply_schedules()
+        self.value_norm.update_and_rescale(target, self.model.value_heads)
+        self.set_coefficients()
+        self.set_learning_rates()
         return metrics | {"cur_lr": self.optimizer.learning_rate, "clip_ratio": float(self.clip_ratio)}
 
     def improve(self, rollout: Rollout) -> dict[str, float]:
@@ -239,26 +228,25 @@ class PPOPolicy(Policy):
 
     def one_loop(self, rollout: Rollout, epochs: int, reuse: float) -> dict[str, float]:
         """Takes steps down the sum of both losses."""
-        replay = self.replay
-        replay.push(rollout)
-        self.set_proximal(replay)
-        log = self.passes(self.drawn(replay, epochs, reuse), self.optimizer, self.objective)
-        replay.end_iteration()
-        return log | named("buffer", replay.log)
+        self.begin_replay(rollout, self.replay)
+        log = self.take_steps(self.passes(self.replay, epochs, reuse), self.optimizer, self.objective)
+        self.replay.end_iteration()
+        return log | named("buffer", self.replay.log)
 
-    def end_learning(self, rollout: Rollout) -> dict[str, float]:
-        """Does what comes after the gradient steps: intrinsic reward, scale of observations, schedules."""
-        log: dict[str, float] = self.intrinsic.learn(rollout)
-        if self.cfg.normalize.obs is True:
-            self.obs_norm.update(rollout.obs, rollout.valid)
-        self.progress.env_step += int(self.ranks.total(int(rollout.valid.sum())))
-        return log
+    def begin_replay(self, rollout: Rollout, *replays: Replay) -> None:
+        """Adds the rollout of this iteration, and makes the policy as it is now pi_prox."""
+        if not self.cfg.on_policy:  # the collector writes its next rollout into the same memory
+            rollout = as_rollout(map_tree(torch.clone, rollout))
+        for replay in replays:
+            replay.push(rollout)
+            self.set_proximal(replay)
 
-    def drawn(self, replay: Replay, epochs: int, reuse: float, *, moved: bool = False) -> Iterator[Pass]:
+    def passes(self, replay: Replay, epochs: int, reuse: float, *, moved: bool = False) -> Iterator[Pass]:
         """Yields the passes of an iteration over the rollouts of ``replay``.
 
-        Fresh rollouts are passed ``epochs`` times. Off-policy each pass draws every live sample, until
-        samples have been used ``reuse`` times on average or none is left.
+        Fresh rollouts are passed ``epochs`` times. Off-policy each pass draws every live sample, until as
+        many steps are taken as use each sample ``reuse`` times in full minibatches, or none is left. (The
+        minibatches of a recurrent policy are larger than batch_size if runs are longer.)
 
         Args:
             replay: with the rollout of this iteration.
@@ -273,8 +261,9 @@ class PPOPolicy(Policy):
                 yield self.minibatches(replay)
             return
         steps = learn.update_per_collect or math.ceil(reuse * self.cfg.collect.n_sample / learn.batch_size)
+        moved |= replay.has_stale
         while steps > 0 and not self.ranks.any(not replay.has_live()):
-            if moved or any(stored.prox_over_mu is not None for stored in replay.rollouts):
+            if moved:
                 self.renew_credit(replay)
             drawn, moved = self.minibatches(replay, steps), True
             replay.use(drawn.place)  # type: ignore[arg-type]
@@ -282,14 +271,16 @@ class PPOPolicy(Policy):
             steps -= drawn.number
         replay.log["missing_updates"] = float(steps)
 
-    def passes(self, drawn: Iterable[Pass], optimizer: Optimizer, objective: Objective) -> dict[str, float]:
-        """Takes the steps of passes, and returns mean metrics.
+    def take_steps(
+        self, passes: Iterable[Pass], optimizer: Optimizer, objective: Objective
+    ) -> dict[str, Any]:
+        """Takes the gradient steps of passes, and returns mean metrics.
 
         After target_kl no more steps are taken down the policy loss; those of the value go on.
         """
         learn, history, epochs = self.cfg.learn, [], 0
         needs_kl = learn.lr_schedule == ADAPTIVE or learn.target_kl is not None
-        for each in drawn:
+        for each in passes:
             new = optimizer.steps(objective, each.batches)
             history += new
             if "actor" not in objective.reads:
@@ -298,30 +289,40 @@ class PPOPolicy(Policy):
             kl = mean_of(new, "approx_kl") if needs_kl else math.nan
             if learn.lr_schedule == ADAPTIVE:
                 self.learning_rate = adapted_rate(self.learning_rate, kl, learn.desired_kl)
-                self.apply_learning_rate()
+                self.set_learning_rates()
             if learn.target_kl is not None and kl > 1.5 * learn.target_kl:
                 if "critic" not in objective.reads:
                     break
                 objective = self.critic_objective
         return {**mean_metrics(history), "epochs": float(epochs), "updates": float(len(history))}
 
+    def end_learning(self, rollout: Rollout) -> dict[str, float]:
+        """Does what comes after the gradient steps: intrinsic reward, scale of observations, schedules."""
+        log: dict[str, float] = self.intrinsic.learn(rollout)
+        if self.cfg.normalize.obs is True:
+            self.obs_norm.update(rollout.obs, rollout.valid)
+        self.progress.env_step += int(self.ranks.total(int(rollout.valid.sum())))
+        return log
+
     # -- Samples
 
     @torch.no_grad()
     def set_proximal(self, replay: Replay) -> None:
-        """Makes the policy as it is now pi_prox: sets its log-probs and the weights w of stale rollouts."""
-        learn = self.cfg.learn
-        has_stale = any(replay.age(stored) for stored in replay.rollouts)
+        """Makes the policy as it is now pi_prox: sets its log-probs, and the weights w of stale rollouts."""
+        learn, has_stale = self.cfg.learn, replay.has_stale
         for stored in replay.rollouts:
-            rollout, ratio = stored.rollout, torch.ones_like(stored.rollout.reward)
-            if replay.age(stored):
-                log_prob = self.over_rollout(self.log_prob, rollout, rollout.action)
-                ratio = torch.exp(log_prob - rollout.log_prob).masked_fill(~rollout.valid, 1.0)
-                stored.prox_over_mu = ratio
+            rollout, stored.newer = stored.rollout, {}
+            if has_stale:  # all rollouts have the same fields
+                log_prob = rollout.log_prob
+                if replay.age(stored):
+                    log_prob = self.over_rollout(self.log_prob, rollout, rollout.action)
+                    ratio = torch.exp(log_prob - rollout.log_prob)
+                    stored.ratio = ratio.masked_fill(~rollout.valid, 1.0)
                 if learn.proximal == "decoupled":
-                    stored.newer["log_prob"] = log_prob
-            if has_stale and learn.proximal == "decoupled":
-                stored.newer["policy_weight"] = ratio.clamp(max=learn.weight_bound)
+                    weight = stored.ratio.clamp(max=learn.weight_bound)
+                    stored.newer |= {"log_prob": log_prob, "policy_weight": weight}
+                else:
+                    stored.newer["prox_log_prob"] = log_prob
             if learn.kl_penalty:
                 stored.newer["old_logit"] = self.over_rollout(self.model.compute_actor, rollout)
         replay.log = {} if self.cfg.on_policy else replay.metrics(self.clip_ratio)
@@ -331,7 +332,7 @@ class PPOPolicy(Policy):
         self.timer("advantages")
         for stored in replay.rollouts if self.cfg.recompute_adv or self.cfg.nstep_return else ():
             # V-trace with c-bar = rho-bar = 1 (arXiv:1802.01561).
-            weight = None if stored.prox_over_mu is None else stored.prox_over_mu.clamp(max=1.0)
+            weight = stored.ratio.clamp(max=1.0) if replay.age(stored) else None
             credit = self.credit(stored.rollout, weight)
             names = tuple(credit) if self.cfg.recompute_adv else ("value_target",)
             stored.newer |= {name: credit[name] for name in names}
@@ -362,11 +363,15 @@ class PPOPolicy(Policy):
     def policy_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns the clipped surrogate, or the penalised one, less the entropy bonus.
 
+        The metric ``approx_kl`` is KL(pi_prox || pi), how far the policy has moved in this iteration.
+
         Shapes:
             every field of ``batch`` is (N, ...); ``batch.dist.log_prob`` gives (N,)
         """
         learn, metrics = self.cfg.learn, {}
-        log_ratio = batch.dist.log_prob(batch.action) - batch.log_prob  # log r
+        log_prob = batch.dist.log_prob(batch.action)
+        log_ratio = log_prob - batch.log_prob  # log r
+        moved = log_ratio if batch.prox_log_prob is None else log_prob - batch.prox_log_prob
         if learn.kl_penalty is None:
             gain = losses.clipped_surrogate(log_ratio, batch.advantage, self.clip_ratio, learn.dual_clip)
             loss = -losses.weighted_mean(gain, batch.policy_weight)
@@ -378,7 +383,7 @@ class PPOPolicy(Policy):
         return loss - self.entropy_weight * entropy, metrics | {
             "policy_loss": loss,
             "entropy_loss": entropy,
-            "approx_kl": losses.approx_kl(log_ratio),
+            "approx_kl": losses.approx_kl(moved),
             "clipfrac": losses.clip_fraction(log_ratio, self.clip_ratio),
         }
 
@@ -423,39 +428,42 @@ class PPOPolicy(Policy):
         """Returns what stands for the losses above on small networks; None if they are not these."""
         learn, out = self.cfg.learn, getattr(self.model.actor_head, "out", None)
         is_other = learn.kl_penalty is not None or isinstance(self.reference, Reference)
-        if is_other or not has_slopes(out) or not self.is_ours(*LOSSES):
+        if self.device.type != "cpu" or is_other or not has_slopes(out) or self.overrides(*LOSSES):
             return None
         value_clip = None if self.value_clip is None else float(self.value_clip)
         return ClippedSlopes(out, learn, float(self.clip_ratio), float(self.entropy_weight), value_clip)
 
     def with_outputs(self, batch: Batch, outputs: Mapping[str, Any]) -> Batch:
         """Returns a batch with fresh outputs of the model: dist, new_value, auxiliary."""
-        found = {}
+        names = {"actor": "dist", "critic": "new_value", "auxiliary": "auxiliary"}
+        found = {names[output]: value for output, value in outputs.items()}
         if "actor" in outputs:
             found["dist"] = self.distribution(batch.obs, outputs["actor"])
-        if "critic" in outputs:
-            found["new_value"] = outputs["critic"]
-        if "auxiliary" in outputs:
-            found["auxiliary"] = outputs["auxiliary"]
         return batch.plus(**found)
 
     # -- Schedules
 
-    @property
-    def clip_ratio(self) -> Tensor:
-        """The policy's clip range (), by its schedule."""
-        return self.cfg.learn.clip_ratio * self._factors["clip"]
+    def set_coefficients(self) -> None:
+        """Sets the coefficients () of this iteration, by their schedules: clip ranges, entropy bonus."""
+        learn, clip = self.cfg.learn, self.factor("clip")
+        entropy = learn.entropy_weight
+        if entropy is None:
+            entropy = 0.0 if box_size(self.action_space) else 0.01
+        # Tensors, since torch.compile treats every other number as a constant.
+        dtype = torch.float32 if self.device.type == "mps" else torch.float64
+        number = partial(torch.full, (), dtype=dtype, device=self.device)
+        self.clip_ratio = number(learn.clip_ratio * clip)
+        self.value_clip = None if learn.value_clip is None else number(max(learn.value_clip * clip, 1e-8))
+        self.entropy_weight = number(entropy * self.factor("entropy"))
 
-    @property
-    def value_clip(self) -> Tensor | None:
-        """How far the value may move from its old estimate, by the schedule of ``clip_ratio``."""
-        clip = self.cfg.learn.value_clip
-        return None if clip is None else (clip * self._factors["clip"]).clamp_min(1e-8)
+    def set_learning_rates(self) -> None:
+        self.optimizer.learning_rate = self.learning_rate * self.factor("lr")
 
-    @property
-    def entropy_weight(self) -> Tensor:
-        """The weight () of the entropy bonus, by its schedule."""
-        return self._entropy_weight * self._factors["entropy"]
+    def factor(self, name: str) -> float:
+        """Returns the factor of a schedule in this iteration: "lr", "clip" or "entropy"."""
+        learn, total = self.cfg.learn, self.cfg.learn.schedule_env_step
+        share = self.progress.env_step / total if total else 0.0
+        return schedule(learn[f"{name}_schedule"], share, learn[f"{name}_final"])
 
     @property
     def learning_rate(self) -> float:
@@ -464,23 +472,9 @@ class PPOPolicy(Policy):
 
     @learning_rate.setter
     def learning_rate(self, value: float) -> None:
-        if not (isinstance(value, (int, float)) and 0 < value < math.inf):
+        if not 0 < value < math.inf:
             raise ConfigError(f"learning_rate: expected a positive number, got {value!r:.60}")
         self.progress.learning_rate = float(value)
-
-    def factor(self, name: str) -> float:
-        """Returns the factor of a schedule: "lr", "clip" or "entropy"."""
-        learn, total = self.cfg.learn, self.cfg.learn.schedule_env_step
-        share = self.progress.env_step / total if total else 0.0
-        return schedule(learn[f"{name}_schedule"], share, learn[f"{name}_final"])
-
-    def apply_schedules(self) -> None:
-        for name, value in self._factors.items():
-            value.fill_(self.factor(name))
-        self.apply_learning_rate()
-
-    def apply_learning_rate(self) -> None:
-        self.optimizer.learning_rate = self.learning_rate * self.factor("lr")
 
     # -- State
 

@@ -52,10 +52,6 @@ def gae(
     Shapes:
         (T, B) each -> (T, B), (T, B)
     """
-    optional = [x for x in (valid, weight) if x is not None]
-    shapes = {tuple(x.shape) for x in (reward, value, next_value, terminated, truncated, *optional)}
-    if len(shapes) != 1 or reward.dim() != 2:
-        raise ValueError(f"gae: expected one shape (T, B) for all tensors, got {sorted(shapes)}")
     advantage = reward + gamma * next_value.masked_fill(terminated, 0.0) - value
     trace = gamma * gae_lambda * (~(terminated | truncated)).to(reward.dtype)
     if valid is not None:  # a row that is left out hands on what comes after it

@@ -109,7 +109,7 @@ class ValueNorm(RunningMeanStd):
         return np.sqrt(self.var) if self.var > CONSTANT else np.ones(())
 
     @torch.no_grad()
-    def update_heads(self, targets: Tensor | np.ndarray, heads: tuple[nn.Linear, ...]) -> None:
+    def update_and_rescale(self, targets: Tensor | np.ndarray, heads: tuple[nn.Linear, ...]) -> None:
         """Adds raw targets (N,), and rescales the last linear layer of each value head in place.
 
         Predictions in raw units stay the same: w <- w std / std', b <- (std b + mean - mean') / std'
@@ -281,7 +281,7 @@ class NoScale:
     def update(self, *_: Any) -> None:
         pass
 
-    update_from = update_heads = update
+    update_from = update_and_rescale = update
 
     def state_dict(self) -> dict[str, Any]:
         return {}

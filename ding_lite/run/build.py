@@ -18,7 +18,7 @@ from ding_lite.data.episodes import shares
 from ding_lite.envs.make import EnvSetting, make_vector_env, vector_env_of
 from ding_lite.envs.vector import ALL, VectorEnv
 from ding_lite.errors import CheckpointError, ConfigError
-from ding_lite.policies.base import Policy, check_constructor
+from ding_lite.policies.base import Policy
 from ding_lite.policies.ppo import PPOPolicy
 from ding_lite.ranks import Ranks
 from ding_lite.rl.schedules import ADAPTIVE, schedule
@@ -132,7 +132,6 @@ def build_policy(cfg: Any, envs: VectorEnv, model: torch.nn.Module | None, trust
         CheckpointError: if ``policy.learn.pretrained_model_path`` cannot be loaded.
     """
     factory = POLICY_REGISTRY.get(cfg.policy.type)
-    check_constructor(factory)
     policy: Policy = factory(cfg.policy, envs.obs_space, envs.action_space, model=model, seed=cfg.seed)
     reference = cfg.policy.learn.get("pretrained_model_path")
     if reference is not None and isinstance(policy, PPOPolicy):

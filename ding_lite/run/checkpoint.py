@@ -1,7 +1,7 @@
 """Checkpoints: one safetensors file each, which is either complete or absent.
 
-The metadata in its header hold the state tree as JSON, with a name in the place of each array, the config
-of the run, and a SHA-256 over the whole file. A file is written under a temporary name, synced, and then
+The metadata in its header are a JSON text with a SHA-256 over the whole file, the state tree, in which names
+stand for the arrays, and the config of the run. A file is written under a temporary name, synced, and then
 renamed. While a run trains, a thread does so, from the contents that the state had when the save began.
 
 Loading a checkpoint from any source never runs code: nothing is unpickled, imported or executed. See
@@ -25,8 +25,9 @@ from ding_lite.errors import CheckpointError
 
 SUFFIX = ".safetensors"
 ARRAY = "__array__"  # {"__array__": name} in the tree stands for an array
+METADATA = "ding_lite"  # the key of the text in the metadata of safetensors
 NO_DIGEST = "0" * 64  # stands for the digest where it is computed
-DIGEST = re.compile(rb'"sha256":"([0-9a-f]{64})"')  # in JSON texts the quotes of another one are escaped
+DIGEST = re.compile(rb'\\"sha256\\": \\"([0-9a-f]{64})\\"')  # in a JSON text within JSON
 
 
 def save_checkpoint(file: Path, state: Mapping[str, Any], config: Mapping[str, Any]) -> None:
@@ -48,8 +49,8 @@ def packed(state: Mapping[str, Any], config: Mapping[str, Any]) -> bytes:
 
     arrays: dict[str, np.ndarray] = {}
     tree = _without_arrays(state, "", arrays)
-    metadata = {"state": json.dumps(tree), "config": json.dumps(config), "sha256": NO_DIGEST}
-    data: bytes = save(arrays, metadata)
+    text = json.dumps({"sha256": NO_DIGEST, "state": tree, "config": config})
+    data: bytes = save(arrays, {METADATA: text})
     place = _place_of_digest(data)
     return data[:place] + hashlib.sha256(data).hexdigest().encode() + data[place + len(NO_DIGEST) :]
 
@@ -70,10 +71,9 @@ def load_checkpoint(file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         digest.update(memoryview(data)[place + len(NO_DIGEST) :])
         if digest.hexdigest().encode() != data[place : place + len(NO_DIGEST)]:
             raise ValueError("it is damaged (its checksum does not match)")
-        metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
-        arrays = load(data)
-        state = _with_arrays(json.loads(metadata["state"]), arrays)
-        config = json.loads(metadata["config"])
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        content = json.loads(header["__metadata__"][METADATA])
+        state, config = _with_arrays(content["state"], load(data)), content["config"]
         if not (isinstance(state, dict) and isinstance(config, dict)):
             raise ValueError("its state and its config must be JSON objects")
     except Exception as error:  # a forged file can make any step fail in any way

@@ -5,10 +5,8 @@ Whatever the file, nothing in it is executed, and no module is imported that onl
 
 from __future__ import annotations
 
-import importlib
-import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +15,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ding_lite.config.registry import MODEL_REGISTRY, POLICY_REGISTRY
-from ding_lite.config.values import decode, encode
+from ding_lite.config.registry import MODEL_REGISTRY, POLICY_REGISTRY, SCRIPT, import_module, script_name
+from ding_lite.config.values import decode, encode, named_paths
 from ding_lite.envs.space_json import space_from_json
 from ding_lite.errors import FOREIGN, CheckpointError, ConfigError, error_text
 from ding_lite.models.actor_critic import PhasicActorCritic, default_activation
 from ding_lite.policies.base import DECLARED, Policy
-from ding_lite.run.checkpoint import SUFFIX, load_of_run
+from ding_lite.run.checkpoint import METADATA, SUFFIX, load_of_run
 
 MAX_NAMES = 6  # names of parameters in one line of a message
-NAMED = re.compile(
-    r"([A-Za-z_][\w.]*):[A-Za-z_][\w.-]*"
-)  # "package.module:Class", or gymnasium's "module:Id-v0"
 # Normalisers that weights were trained with, and the config key that turns each on.
 SCALES = {
     "obs_norm": "policy.normalize.obs",
@@ -134,7 +129,7 @@ def trusted_config(saved: Mapping[str, Any], trust: Sequence[str], section: str 
     config = config.get(section) if section and isinstance(config, dict) else config
     if not isinstance(config, dict):
         raise CheckpointError("the checkpoint has no config of a run: only --init-from can use its weights")
-    texts = [text for text in _texts(config) if NAMED.fullmatch(text) and not _is_class_of_script(text)]
+    texts = [text for text in named_paths(config) if not _is_class_of_script(text)]
     unknown = sorted({text.partition(":")[0] for text in texts} - {*trust})
     if unknown:
         options = " ".join(f"--import {module}" for module in unknown)
@@ -145,7 +140,7 @@ def trusted_config(saved: Mapping[str, Any], trust: Sequence[str], section: str 
     loaded = {}
     for module in trust:
         try:
-            loaded[module] = importlib.import_module(module)
+            loaded[module] = import_module(module)
         except FOREIGN as error:
             raise CheckpointError(
                 f"the trusted module {module!r} cannot be imported: {error_text(error)}"
@@ -161,23 +156,17 @@ def trusted_config(saved: Mapping[str, Any], trust: Sequence[str], section: str 
     return config
 
 
-def _texts(tree: Any) -> Iterator[str]:
-    if isinstance(tree, Mapping):
-        tree = [*tree.keys(), *tree.values()]
-    if isinstance(tree, list):
-        for item in tree:
-            yield from _texts(item)
-    elif isinstance(tree, str):
-        yield tree
-
-
 def _is_class_of_script(text: str) -> bool:
     """Returns whether "module:Name" is a class that the running script itself defines."""
     module, _, name = text.partition(":")
-    script = sys.modules["__main__"]
-    stem = Path(getattr(script, "__file__", None) or "").stem
-    found = getattr(script, name, None) if module in ("__main__", stem) else None
-    return isinstance(found, type) and found.__module__ == "__main__"
+    found = getattr(sys.modules[SCRIPT], name, None) if module in (SCRIPT, script_name()) else None
+    return isinstance(found, type) and found.__module__ == SCRIPT
+
+
+def was_given(saved: Mapping[str, Any], name: str) -> bool:
+    """Returns whether a script gave a run an object: ``env_setting`` or ``model``."""
+    given = saved.get("given")
+    return isinstance(given, list) and name in given
 
 
 def refuse_without(file: Path, saved: Mapping[str, Any], name: str) -> None:
@@ -186,7 +175,7 @@ def refuse_without(file: Path, saved: Mapping[str, Any], name: str) -> None:
     Raises:
         ConfigError: if the script gave it.
     """
-    if name in (saved.get("given") or ()):
+    if was_given(saved, name):
         raise ConfigError(
             f"{file}: a script gave this run its {name}, and the config describes another one. Give it "
             f"again, in Python: {name}=..."
@@ -285,7 +274,7 @@ def warm_start(policy: Policy, path: str | Path, *, model_is_given: bool = False
         new_heads = {name: value for name, value in model.state_dict().items() if name.startswith(HEAD)}
     theirs["model"] = weights | new_heads
     refuse_misfit(file, model.state_dict(), theirs["model"])
-    if not model_is_given and "model" not in saved.get("given", ()):
+    if not model_is_given and not was_given(saved, "model"):
         _refuse_other_meaning(file, saved, policy)
     for name, key in SCALES.items():
         if theirs.get(name) is not None and name not in own:
@@ -342,7 +331,7 @@ def _foreign_weights(file: Path) -> dict[str, Tensor] | None:
             from safetensors import safe_open
 
             with safe_open(file, "pt") as opened:
-                if "sha256" in (opened.metadata() or {}):
+                if METADATA in (opened.metadata() or {}):
                     return None
                 contents: Any = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
         else:

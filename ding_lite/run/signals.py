@@ -16,7 +16,7 @@ STDERR = 2
 
 
 def exit_at_once(number: int, frame: FrameType | None) -> NoReturn:
-    """Interrupts the program as Ctrl-C does, with the name of the signal; a SystemExit the user may catch."""
+    """Interrupts the program as Ctrl-C does, with the name of the signal."""
     raise KeyboardInterrupt(signal.Signals(number).name)
 
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import io
-import itertools
-import operator
 import os
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,73 +22,109 @@ from ding_lite.envs.vector import Episode, VectorEnv
 from ding_lite.errors import FOREIGN, ConfigError, ContractError, EnvError, error_text
 from ding_lite.policies.base import Policy
 from ding_lite.rl.seeding import integer_seed
-from ding_lite.run.checkpoint import load_of_run, write_whole
+from ding_lite.run.checkpoint import load_of_run
 from ding_lite.run.load import policy_from_state, refuse_without
 from ding_lite.run.resume import config_of_checkpoint
 from ding_lite.run.video import recording_env
 from ding_lite.trees import space_leaves
 
+DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
+COLUMNS = ("seed", "env", "episode", "return", "length", "cut")
 
-class Opened(NamedTuple):
-    """The parts of a checkpoint that playing needs.
+
+class Loaded(NamedTuple):
+    """What playing needs of a checkpoint.
 
     Attributes:
-        folder: of the checkpoint.
+        file: the checkpoint.
         config: of the run.
         policy: on the CPU.
-        saved: config.json of the checkpoint.
         env_step: of the run, when it was saved.
     """
 
-    folder: Path
+    file: Path
     config: Config
     policy: Policy
-    saved: Mapping[str, Any]
     env_step: int
 
 
-def open_checkpoint(run: Path, trust: Sequence[str]) -> Opened:
-    """Loads a policy, and the config of its run.
+def load(run: Path, *, trust: Sequence[str] = (), changes: Mapping[str, Any] | None = None) -> Loaded:
+    """Loads a policy and the config of its run.
 
     Args:
         run: a run's folder, whose best checkpoint is used, or a checkpoint.
         trust: modules that the checkpoint's config may import.
+        changes: of the environment, such as ``{"env.kwargs.g": 15.0}``.
 
     Raises:
         CheckpointError: if there is no checkpoint, or its config names a module that is not trusted.
+        ConfigError: if a change is not one of the section ``env``, or is faulty; if a script gave the run its
+            environments, and ``changes`` name none.
     """
-    folder, state, saved = load_of_run(run, "best")
-    config = config_of_checkpoint(folder, saved, list(trust))
-    policy = policy_from_state(folder, state, saved, device="cpu", trust=trust)
-    return Opened(folder, config, policy, saved, int(state["progress"]["env_step"]))
+    changes = changes or {}
+    if others := [key for key in changes if not key.startswith("env.")]:
+        raise ConfigError(f"{others[0]}: only keys of env can be changed here; the policy is that of the run")
+    file, state, saved = load_of_run(run, "best")
+    config = config_of_checkpoint(file, saved, list(trust))
+    if {"env.type", "env.env_id"}.isdisjoint(changes):
+        refuse_without(file, saved, "env_setting")
+    policy = policy_from_state(file, state, saved, device="cpu", trust=trust)
+    if changes:
+        config = compile_config(config.as_json(), changes, origin="the run's config")
+    return Loaded(file, config, policy, int(state["progress"]["env_step"]))
 
 
-class LoadedPlayer(NamedTuple):
-    """What plays: the policy of a checkpoint, and the environments of its run or others like them.
+def play(
+    policy: Policy,
+    envs: VectorEnv,
+    episodes: int,
+    max_steps: int,
+    stream: str,
+    actions_seed: int | None = None,
+    on_episode: Callable[[Episode], Any] | None = None,
+) -> Evaluation:
+    """Plays episodes with a policy in environments, and closes them.
 
-    Attributes:
-        checkpoint: its folder.
-        env_cfg: the section ``env`` of the config.
-        policy: that acts.
-        stochastic: whether its actions are sampled.
+    Args:
+        policy: stays as it is.
+        envs: made for evaluation.
+        episodes: to play.
+        max_steps: an episode that reaches this length is cut.
+        stream: names the random numbers of the start states and actions.
+        actions_seed: of sampled actions; None takes the most likely ones.
+        on_episode: called with each episode that has ended.
+
+    Raises:
+        EnvError: if the policy cannot play in these environments, or one of them fails.
     """
+    with contextlib.closing(envs):
+        for name, space, own in (
+            ("observation", envs.obs_space, policy.obs_space),
+            ("action", envs.action_space, policy.action_space),
+        ):
+            # The bounds of observations may be others; actions are scaled to theirs.
+            if space != own and (name == "action" or _layout(space) != _layout(own)):
+                raise EnvError(
+                    f"the policy cannot play in this environment: its {name} space is {space}, and the "
+                    f"policy was trained with {own}"
+                )
+        mode = policy.eval_mode
+        if actions_seed is not None:
+            mode = mode._replace(forward=policy.collect_mode.forward)
+        state_of_training = policy.generator.get_state()
+        policy.generator.manual_seed(integer_seed(actions_seed or 0, stream, "action"))
+        try:
+            return Evaluator(envs, mode, episodes, max_steps).evaluate(stream, on_episode=on_episode)
+        finally:
+            policy.generator.set_state(state_of_training)
 
-    checkpoint: Path
-    env_cfg: dict[str, Any]
-    policy: Policy
-    stochastic: bool
 
-    def play(
-        self, envs: VectorEnv, episodes: int, seed: int, on_episode: Callable[[Episode], Any] | None
-    ) -> Evaluation:
-        """Plays episodes in these environments, and closes them; ``seed`` is that of sampled actions.
-
-        Raises:
-            EnvError: if the policy cannot play in them, or one of them fails.
-        """
-        actions_seed = seed if self.stochastic else None
-        max_steps = self.env_cfg["max_eval_steps"]
-        return _play(self.policy, envs, episodes, max_steps, actions_seed, "command", on_episode)
+def _layout(space: gym.Space) -> list[Any]:
+    """Returns what a network depends on: the paths of a space's leaves, and their shapes or ranges."""
+    return [
+        (path, (leaf.shape, leaf.dtype) if isinstance(leaf, gym.spaces.Box) else leaf)
+        for path, leaf in space_leaves(space)
+    ]
 
 
 def evaluate(
@@ -138,95 +171,7 @@ def evaluate(
         user = {"env": {**env_section(env), "max_eval_steps": max_steps}}
         section = compile_config(user, origin="evaluate").values["env"]
         envs = make_vector_env(section, count, seed, evaluate=True)
-    return _play(policy, envs, episodes, max_steps, seed if stochastic else None, "script")
-
-
-def _play(
-    policy: Policy,
-    envs: VectorEnv,
-    episodes: int,
-    max_steps: int,
-    actions_seed: int | None,
-    stream: str,
-    on_episode: Callable[[Episode], Any] | None = None,
-) -> Evaluation:
-    """Plays episodes with a policy in environments, and closes them.
-
-    Args:
-        policy, envs, episodes, max_steps, on_episode: as elsewhere.
-        actions_seed: of sampled actions; None takes the most likely ones.
-        stream: names the random numbers of the start states and actions.
-    """
-    with contextlib.closing(envs):
-        _check_spaces(envs, policy)
-        if actions_seed is None:
-            return Evaluator(envs, policy.eval_mode, episodes, max_steps).evaluate(
-                stream, on_episode=on_episode
-            )
-        mode = policy.eval_mode._replace(forward=policy.collect_mode.forward)
-        state_of_training = policy.generator.get_state()
-        policy.generator.manual_seed(integer_seed(actions_seed, stream, "action"))
-        try:
-            return Evaluator(envs, mode, episodes, max_steps).evaluate(stream, on_episode=on_episode)
-        finally:
-            policy.generator.set_state(state_of_training)
-
-
-def _check_spaces(envs: VectorEnv, policy: Policy) -> None:
-    """Refuses environments in which a policy cannot play.
-
-    Raises:
-        EnvError: naming the space that differs.
-    """
-    for name, space, own in (
-        ("observation", envs.obs_space, policy.obs_space),
-        ("action", envs.action_space, policy.action_space),
-    ):
-        # The bounds of observations may be others; actions are scaled to theirs.
-        if space != own and (name == "action" or _layout(space) != _layout(own)):
-            raise EnvError(
-                f"the policy cannot play in this environment: its {name} space is {space}, and the "
-                f"policy was trained with {own}"
-            )
-
-
-def _layout(space: gym.Space) -> list[Any]:
-    """Returns what a network depends on: the paths of a space's leaves, and their shapes or ranges."""
-    return [
-        (path, (leaf.shape, leaf.dtype) if isinstance(leaf, gym.spaces.Box) else leaf)
-        for path, leaf in space_leaves(space)
-    ]
-
-
-def load_player(
-    run: Path,
-    *,
-    stochastic: bool = False,
-    changes: Mapping[str, Any] | None = None,
-    trust: Sequence[str] = (),
-) -> LoadedPlayer:
-    """Returns the player of a checkpoint.
-
-    Args:
-        run, trust: as for :func:`open_checkpoint`.
-        stochastic: sample the actions; otherwise take the most likely ones.
-        changes: of the environment, such as ``{"env.kwargs.g": 15.0}``.
-
-    Raises:
-        CheckpointError: as :func:`open_checkpoint`.
-        ConfigError: if a change is not one of the section ``env``, or is faulty; if a script gave the run its
-            environments, and ``changes`` name none.
-    """
-    opened = open_checkpoint(run, trust)
-    config = opened.config
-    others = [key for key in changes or {} if not key.startswith("env.")]
-    if others:
-        raise ConfigError(f"{others[0]}: only keys of env can be changed here; the policy is that of the run")
-    if {"env.type", "env.env_id"}.isdisjoint(changes or ()):
-        refuse_without(opened.folder, opened.saved, "env_setting")
-    if changes:
-        config = compile_config(config.as_json(), changes, origin="the run's config")
-    return LoadedPlayer(opened.folder, config.values["env"], opened.policy, stochastic)
+    return play(policy, envs, episodes, max_steps, "script", seed if stochastic else None)
 
 
 def evaluate_checkpoint(
@@ -236,6 +181,7 @@ def evaluate_checkpoint(
     seed: int = 0,
     stochastic: bool = False,
     video: Path | None = None,
+    human: bool = False,
     episodes_csv: Path | None = None,
     changes: Mapping[str, Any] | None = None,
     trust: Sequence[str] = (),
@@ -245,136 +191,94 @@ def evaluate_checkpoint(
     """Plays episodes with a trained policy, on the CPU, in the environments of its run or others like them.
 
     Args:
-        run: a run's folder, whose best checkpoint is used, or a checkpoint.
+        run, trust, changes: as for :func:`load`.
         episodes: to play.
         seed: of the start states, and of sampled actions.
         stochastic: sample the actions; otherwise take the most likely ones.
         video: folder for one mp4 file per episode; the episodes are then played one after the other.
-        episodes_csv: file for one row per episode.
-        changes: of the environment, as for :func:`load_player`.
-        trust: modules that the checkpoint's config may import.
+        human: play them one after the other in a window.
+        episodes_csv: file for one row per episode, in the order they end.
         on_episode: called with each episode that has ended.
         on_video: called with each video that is written.
 
     Returns:
-        the folder of the checkpoint, and the returns and lengths of the episodes.
+        the checkpoint, and the returns and lengths of the episodes.
 
     Raises:
-        CheckpointError: if there is no checkpoint, or its config names a module that is not trusted.
-        EnvError: if the environments cannot be made or recorded, or the policy cannot play in them.
-        ConfigError: if a change is faulty, or ``episodes_csv`` cannot be written.
+        CheckpointError: as :func:`load`.
+        ConfigError: as :func:`load`, if there is no display, or if ``episodes_csv`` cannot be written.
+        EnvError: if the environments cannot be made, recorded or shown, or the policy cannot play in them.
     """
-    player = load_player(run, stochastic=stochastic, changes=changes, trust=trust)
-    played: list[Episode] = []
-
-    def ended(episode: Episode) -> None:
-        played.append(episode)
-        if on_episode is not None:
-            on_episode(episode)
-
-    if episodes_csv is not None and not episodes_csv.absolute().parent.is_dir():
-        raise ConfigError(
-            f"--episodes-csv {episodes_csv} cannot be written: there is no folder {episodes_csv.parent}"
-        )
-    if video is None:
-        num_envs = min(player.env_cfg["evaluator_env_num"], episodes)
-        envs = make_vector_env(player.env_cfg, num_envs, seed, evaluate=True)
+    loaded = load(run, trust=trust, changes=changes)
+    env_cfg = loaded.config.values["env"]
+    if human:
+        envs: VectorEnv = _window(env_cfg, seed)
+    elif video is not None:
+        envs = recording_env(env_cfg, video, episodes, seed, on_video)
     else:
-        envs = recording_env(player.env_cfg, video, episodes, seed, on_video)
-    evaluation = player.play(envs, episodes, seed, ended)
-    if episodes_csv is not None:
-        _write_episodes(episodes_csv, seed, played, player.env_cfg["info_keys"])
-    return player.checkpoint, evaluation
+        envs = make_vector_env(env_cfg, min(env_cfg["evaluator_env_num"], episodes), seed, evaluate=True)
+    with _episode_rows(episodes_csv, seed, env_cfg["info_keys"]) as write:
+
+        def ended(episode: Episode) -> None:
+            write(episode)
+            if on_episode is not None:
+                on_episode(episode)
+
+        actions_seed = seed if stochastic else None
+        evaluation = play(
+            loaded.policy, envs, episodes, env_cfg["max_eval_steps"], "command", actions_seed, ended
+        )
+    return loaded.file, evaluation
 
 
-def _write_episodes(file: Path, seed: int, episodes: Sequence[Episode], info_keys: Sequence[str]) -> None:
-    """Writes one row per episode, by environment, and for each environment in the order they were played."""
-    rows = []
-    of_env = operator.attrgetter("env")
-    for env, played in itertools.groupby(sorted(episodes, key=of_env), of_env):
-        for number, episode in enumerate(played):
-            place = {"seed": seed, "env": env, "episode": number}
-            score = {"return": episode.episode_return, "length": episode.length, "cut": int(episode.cut)}
-            rows.append({**episode.info, **place, **score})
-    own = ["seed", "env", "episode", "return", "length", "cut"]
-    columns = [*own, *(name for name in info_keys if name not in own and any(name in row for row in rows))]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
+@contextlib.contextmanager
+def _episode_rows(
+    file: Path | None, seed: int, info_keys: Sequence[str]
+) -> Iterator[Callable[[Episode], None]]:
+    """Yields a function that writes the row of an episode."""
+    if file is None:
+        yield lambda episode: None
+        return
     try:
-        write_whole(file, text.getvalue())
+        stream = file.open("w", newline="")
     except OSError as error:
         raise ConfigError(f"--episodes-csv {file} cannot be written: {error}") from error
+    with stream:
+        columns = [*COLUMNS, *(key for key in info_keys if key not in COLUMNS)]
+        table = csv.DictWriter(stream, columns, lineterminator="\n")
+        table.writeheader()
+        numbers: Counter[int] = Counter()
+
+        def write(episode: Episode) -> None:
+            env, number = episode.env, numbers[episode.env]
+            values = (seed, env, number, episode.episode_return, episode.length, int(episode.cut))
+            table.writerow({**episode.info, **dict(zip(COLUMNS, values, strict=True))})
+            numbers[env] += 1
+
+        yield write
 
 
-class Paced(gym.Wrapper):
-    """Waits after each step, so that an environment takes at most ``fps`` steps a second."""
-
-    def __init__(self, env: gym.Env, fps: float) -> None:
-        super().__init__(env)
-        self._seconds = 1 / fps
-        self._next = 0.0
-
-    def step(self, action: Any) -> Any:
-        result = self.env.step(action)
-        now = time.monotonic()
-        time.sleep(max(0.0, self._next - now))
-        self._next = max(now, self._next) + self._seconds
-        return result
-
-
-def play_checkpoint(
-    run: Path,
-    *,
-    episodes: int = 5,
-    seed: int = 0,
-    stochastic: bool = False,
-    fps: float | None = None,
-    changes: Mapping[str, Any] | None = None,
-    trust: Sequence[str] = (),
-    video_command: str = "ding-lite eval RUN --video videos",
-    on_episode: Callable[[Episode], Any] | None = None,
-) -> tuple[Path, Evaluation]:
-    """Plays episodes in a window.
-
-    Args:
-        run, seed, stochastic, changes, trust: as for :func:`evaluate_checkpoint`.
-        episodes: to play, one after the other.
-        fps: steps a second; None: as fast as the environment's own window is.
-        video_command: records the same episodes; errors about the window name it.
-        on_episode: called with each episode that has ended.
-
-    Returns:
-        the folder of the checkpoint, and the returns and lengths of the episodes.
+def _window(env_cfg: Mapping[str, Any], seed: int) -> InProcessVectorEnv:
+    """Returns a vector of one environment that shows itself in a window.
 
     Raises:
-        CheckpointError: as for :func:`evaluate_checkpoint`.
-        ConfigError: if there is no display, or a change is faulty.
-        EnvError: if the environment cannot be made, opens no window, or the policy cannot play in it.
+        ConfigError: if there is no display.
+        EnvError: if it opens no window.
     """
-    player = load_player(run, stochastic=stochastic, changes=changes, trust=trust)
-    advice = f"For a video instead: {video_command}"
-    displays = {"DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"}
-    if sys.platform.startswith("linux") and displays.isdisjoint(os.environ):
+    advice = "For a video instead: ding-lite eval RUN --video videos"
+    # Without a display, SDL would draw into memory, and show nothing.
+    if sys.platform.startswith("linux") and not any(name in os.environ for name in DISPLAYS):
         raise ConfigError(f"there is no display to open a window on (DISPLAY is not set). {advice}")
 
     def make(index: int) -> gym.Env:
-        env = make_env(player.env_cfg, evaluate=True, render_mode="human")
+        env = make_env(env_cfg, evaluate=True, render_mode="human")
         if env.render_mode != "human":
             modes = ", ".join(map(str, env.metadata.get("render_modes", []))) or "none"
             raise EnvError(f"the environment opens no window: it renders {modes}. {advice}")
-        if fps is not None:
-            env.unwrapped.metadata = {**env.unwrapped.metadata, "render_fps": fps}
-            env = Paced(env, fps)
         try:
             env.reset()  # opens the window
         except FOREIGN as error:
             raise EnvError(f"the environment opens no window: {error_text(error)}. {advice}") from error
-        pygame = sys.modules.get("pygame")
-        if pygame and pygame.display.get_init() and pygame.display.get_driver() == "offscreen":
-            raise EnvError(f"the environment opens no window: the display is not available. {advice}")
-        return gym.wrappers.TimeLimit(env, player.env_cfg["max_eval_steps"])
+        return gym.wrappers.TimeLimit(env, env_cfg["max_eval_steps"])
 
-    envs = InProcessVectorEnv(make, 1, seed, on_bad_value=player.env_cfg["on_bad_value"])
-    return player.checkpoint, player.play(envs, episodes, seed, on_episode)
+    return InProcessVectorEnv(make, 1, seed, on_bad_value=env_cfg["on_bad_value"])

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ding_lite.config.compile import POLICIES, schema_of
 from ding_lite.config.registry import INTRINSIC_REGISTRY
 from ding_lite.config.schema import Key, in_words, leaves, merged_config
-from ding_lite.config.sections import POLICIES, schema_of
 
 ANY_INTRINSIC = "rnd"  # its keys are listed where a config names no intrinsic reward
 

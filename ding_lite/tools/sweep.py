@@ -28,8 +28,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ding_lite.config.compile import Config, without_sources
-from ding_lite.config.files import LITERALS, python_source
+from ding_lite.config.compile import LITERALS, Config, python_source, without_sources
 from ding_lite.config.values import decode
 from ding_lite.errors import ConfigError, DingLiteError
 from ding_lite.rl.seeding import integer_seed

@@ -35,7 +35,17 @@ def test_a_run_writes_its_folder_and_says_what_to_do_next(well, tmp_path):
     output = well("train", "-c", "tiny.py", "policy.learn.batch_size=32", "-s", "5")
     folder = tmp_path / "runs" / "tiny"
     assert {path.name for path in tmp_path.iterdir()} - {"__pycache__"} == {"tiny.py", "runs"}
-    files = {"config.json", "episodes.csv", "metrics.csv", "log.txt", "git.txt", "result.json", "ckpt", "tb"}
+    files = {
+        "config.json",
+        "episodes.csv",
+        "metrics.csv",
+        "log.txt",
+        "git.txt",
+        "result.json",
+        "ckpt",
+        "tb",
+        ".lock",
+    }
     assert {path.name for path in folder.iterdir()} == files
     result, rows = result_of(folder), rows_of(folder)
     assert set(result) >= RESULT_KEYS
@@ -75,7 +85,7 @@ def test_the_limit_of_this_run_leaves_the_schedules_and_the_key_moves_both(well,
 def test_a_finished_run_is_extended_and_keeps_its_rows(well, tmp_path):
     well("train", "-q", "-c", "tiny.py", "--exp-name", "run")
     before = (tmp_path / "run" / "metrics.csv").read_bytes()
-    assert "is finished" in well("train", "--resume", "run")
+    assert "finished after" in well("train", "--resume", "run")
     assert (tmp_path / "run" / "metrics.csv").read_bytes() == before
     well("train", "-q", "--resume", "run", "--max-env-step", "1024")
     assert (tmp_path / "run" / "metrics.csv").read_bytes().startswith(before)
@@ -93,12 +103,12 @@ def test_weights_come_from_a_file_of_torch(well, tmp_path):
     import torch
 
     well("train", "-q", "-c", "tiny.py", "--exp-name", "a")
-    state, _ = load_checkpoint(tmp_path / "a" / "ckpt" / "last")
+    state, _ = load_checkpoint(tmp_path / "a" / "ckpt" / "last.safetensors")
     weights = {name: torch.as_tensor(value) for name, value in state["policy"]["model"].items()}
     torch.save(weights, tmp_path / "weights.pt")
     frozen = ["policy.learn.learning_rate=1e-12", "max_env_step=256"]
     well("train", "-q", "-c", "tiny.py", "--init-from", "weights.pt", "--exp-name", "b", *frozen)
-    trained = load_checkpoint(tmp_path / "b" / "ckpt" / "last")[0]["policy"]["model"]
+    trained = load_checkpoint(tmp_path / "b" / "ckpt" / "last.safetensors")[0]["policy"]["model"]
     for name, value in weights.items():
         assert torch.allclose(torch.as_tensor(trained[name]), value, atol=1e-6)
 
@@ -157,7 +167,7 @@ def test_a_run_that_its_environment_ends_keeps_its_last_whole_iteration(ding_lit
     assert done.code == 3
     assert "ValueError: mine" in done.err
     assert result_of(tmp_path / "run")["status"] == "failed"
-    state, _ = load_checkpoint(tmp_path / "run" / "ckpt" / "last")
+    state, _ = load_checkpoint(tmp_path / "run" / "ckpt" / "last.safetensors")
     assert state["progress"]["iteration"] == len(rows_of(tmp_path / "run")) == 2
     resume = ["train", "--resume", "run", "--import", "world", "--override", "env.kwargs.fails_at=0"]
     well(*resume)

@@ -20,14 +20,12 @@ from ding_lite.config.compile import (
     as_config,
     compile_config,
     differences,
-    load_config,
-    save_config,
-)
-from ding_lite.config.files import (
     find_config,
+    load_config,
     parse_overrides,
     python_source,
     read_config,
+    save_config,
     shipped_configs,
 )
 from ding_lite.config.registry import env_name

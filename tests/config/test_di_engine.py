@@ -16,9 +16,8 @@ import torch.nn as nn
 from easydict import EasyDict
 
 from ding_lite import ENV_REGISTRY, SerialPipeline, serial_pipeline, serial_pipeline_onpolicy
-from ding_lite.config.compile import as_config, compile_config, load_config, save_config
+from ding_lite.config.compile import as_config, compile_config, load_config, python_source, save_config
 from ding_lite.config.di_engine import ENVIRONMENTS, from_di_engine
-from ding_lite.config.files import python_source
 from ding_lite.config.schema import leaves
 from ding_lite.envs.make import make_env
 from ding_lite.errors import ConfigError

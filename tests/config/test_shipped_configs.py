@@ -16,14 +16,13 @@ import pytest
 import torch
 
 from ding_lite import SerialPipeline, load_policy
-from ding_lite.config.compile import compile_config, load_config
-from ding_lite.config.files import shipped_configs
+from ding_lite.config.compile import compile_config, load_config, shipped_configs
 from ding_lite.data.rollout import as_rollout
 from ding_lite.data.samples import Batch
 from ding_lite.envs.packages import EXTRAS
 from ding_lite.errors import EnvError
 from ding_lite.policies import PPOPolicy
-from ding_lite.policies.optimizer import BETAS
+from ding_lite.policies.optimizer import ADAM
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = shipped_configs()
@@ -62,7 +61,7 @@ def small(name):
         **learning(values.policy),
         "policy.eval.eval_freq": 0,
         "checkpoint.freq": 0,
-        "logger.tensorboard": False,
+        "logger.trackers": [],
     }
     return compile_config(values, overrides)
 
@@ -157,7 +156,8 @@ def policy():
 def at(policy, update):
     """Returns the policy as it is after ``update`` updates."""
     policy.progress.env_step = update * 1024
-    policy.apply_schedules()
+    policy.set_coefficients()
+    policy.set_learning_rates()
     return policy
 
 
@@ -186,7 +186,7 @@ def test_rate_and_clip_ranges_of_breakout_fall_to_0_together(policy, update):
 
 def test_optimiser_of_breakout_is_plain_adam(policy):
     plain = torch.optim.Adam([torch.zeros(1)]).param_groups[0]  # tests/policies/test_updater.py: nothing else
-    assert (BETAS, policy.optimizer.eps) == (plain["betas"], plain["eps"])
+    assert ((ADAM["beta1"], ADAM["beta2"]), policy.optimizer.eps) == (plain["betas"], plain["eps"])
 
 
 def test_network_of_breakout_is_shared_and_initialised_as_torch_does(policy):

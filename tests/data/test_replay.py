@@ -8,7 +8,7 @@ from ding_lite.data.replay import Replay
 from ding_lite.data.rollout import as_rollout
 from ding_lite.data.samples import Runs, Samples, Store
 from ding_lite.run.checkpoint import load_checkpoint, save_checkpoint
-from ding_lite.trees import map_tree, to_dict
+from ding_lite.trees import to_dict
 
 ROWS, COLUMNS = 3, 2
 
@@ -120,30 +120,6 @@ def test_rollouts_of_several_lengths_are_kept_as_they_are():
         assert same_tree(to_dict(each.rollout), to_dict(rollout(tag, columns, rows)))
 
 
-def test_kept_rollouts_are_copies_that_the_next_collect_cannot_overwrite():
-    replay, storage = Replay(99, 9, 99), rollout(0)
-
-    def overwrite(other):
-        map_tree(lambda a, b: a.copy_(b), to_dict(storage), to_dict(other))
-
-    for tag in range(3):
-        overwrite(rollout(tag))
-        replay.push(storage)
-        replay.end_iteration()
-        overwrite(rollout(77))
-    for tag, each in enumerate(replay.rollouts):
-        assert same_tree(to_dict(each.rollout), to_dict(rollout(tag)))
-
-
-def test_what_is_computed_for_an_iteration_is_forgotten_after_it():
-    replay = Replay(99, 9, 99)
-    replay.push(rollout(0))
-    stored = replay.rollouts[0]
-    stored.prox_over_mu, stored.newer = torch.ones(ROWS, COLUMNS), {"log_prob": torch.ones(ROWS, COLUMNS)}
-    replay.end_iteration()
-    assert (stored.prox_over_mu, stored.newer) == (None, {})
-
-
 def test_metrics_are_those_counted_by_hand():
     replay = Replay(99, 2, 9)
     replay.push(rollout(0))
@@ -151,7 +127,7 @@ def test_metrics_are_those_counted_by_hand():
     replay.push(rollout(1))
     use(replay, 0)
     use(replay, 0, 1, 6, 7, 8)  # transition 0 is spent
-    replay.rollouts[0].prox_over_mu = torch.tensor([[9.0, 1.1], [1.5, 0.5], [1.0, 0.9]])
+    replay.rollouts[0].ratio = torch.tensor([[9.0, 1.1], [1.5, 0.5], [1.0, 0.9]])
     assert replay.metrics(torch.tensor(0.2)) == pytest.approx(
         {
             "samples": 11,

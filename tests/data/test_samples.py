@@ -130,8 +130,8 @@ def test_samples_of_several_rollouts_are_one():
 
 def test_chunks_are_all_samples_in_order_and_some_are_evenly_spaced():
     samples = numbered(10)
-    samples.inputs = lambda obs: obs["a"][:, 0] * 2
-    found = [(rows, inputs.tolist()) for rows, inputs in samples.chunks(4)]
+    chunks = samples.chunks(4, lambda obs: obs["a"][:, 0] * 2)
+    found = [(rows, inputs.tolist()) for rows, inputs in chunks]
     assert [inputs for _, inputs in found] == [[0, 2, 4, 6], [8, 10, 12, 14], [16, 18]]
     assert torch.cat([torch.arange(10)[rows] for rows, _ in found]).tolist() == list(range(10))
     assert samples.some(4).value_target.tolist() == [0, 3, 6, 9]
@@ -247,7 +247,7 @@ def test_chunks_and_joined_samples_keep_their_runs(size):
     offset = STEPS * COLUMNS
     expected = one | {k + offset: ([p + offset for p in run], h) for k, (run, h) in other.items()}
     found, rows = {}, []
-    for index, sequences in joined.chunks(size):
+    for index, sequences in joined.chunks(size, lambda obs: obs):
         found |= taken_apart(sequences)
         assert torch.equal(joined.fields["obs"]["place"][index], sequences.obs["place"])
         rows += index.tolist()

@@ -69,21 +69,6 @@ def test_observation_of_another_structure_is_refused_by_its_path(obs, message):
         write(NESTED, obs)
 
 
-def test_float_image_is_refused_where_bytes_were_declared():
-    with pytest.raises(EnvContractError, match="dtype float32"):
-        write(SPACES.Box(0, 255, (2,), np.uint8), np.zeros(2, np.float32))
-
-
-def test_bool_box_is_stored_as_bool():
-    buffer = write(SPACES.Box(0, 1, (2,), bool), np.array([True, False]))
-    assert buffer.tree.dtype == bool
-    assert buffer.tree[1].tolist() == [True, False]
-
-
-def test_plain_list_is_an_observation():
-    assert write(SPACES.Box(-9, 9, (2,)), [1, 2]).tree[1].tolist() == [1, 2]
-
-
 class Scalars(gym.Space):
     """One number of a dtype."""
 

@@ -27,8 +27,8 @@ def compare(policy, obs):
     expected, after = slow.sample(obs), generator.get_state()
     assert not torch.equal(state, after)
     generator.set_state(state)
-    row = {"obs": obs, **fast.sample_now(obs), "valid": np.ones(len(expected["log_prob"]), bool)}
-    rollout = fast.finished(as_rollout(map_tree(lambda x: torch.as_tensor(x)[None], row)))
+    row = {"obs": obs, **fast.sample_row(obs), "valid": np.ones(len(expected["log_prob"]), bool)}
+    rollout = fast.complete(as_rollout(map_tree(lambda x: torch.as_tensor(x)[None], row)))
     equal(rollout.action[0], expected["action"])
     equal(rollout.log_prob[0], expected["log_prob"])
     equal(fast.greedy(obs)["action"], slow.greedy(obs)["action"])
@@ -197,6 +197,7 @@ def test_a_policy_that_collects_in_its_own_way_has_log_probs_at_every_step(metho
 SHARED = {"model": {"activation": "gelu", "share_encoder": True}}  # NumPy has no gelu
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("world", [SeededEnv, SeededBox])
 @pytest.mark.parametrize(
     ("kind", "options"),

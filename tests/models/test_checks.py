@@ -1,4 +1,4 @@
-"""Shapes of what an encoder and a model return are checked when they are made."""
+"""Shapes of what a model returns are checked when a policy is made."""
 
 import gymnasium as gym
 import numpy as np
@@ -10,88 +10,12 @@ from torch import nn
 from worlds import digest, trainee
 
 from ding_lite import ActorCritic, PPOPolicy
-from ding_lite.errors import ConfigError, ContractError
-from ding_lite.models import VAC
-from ding_lite.models.checks import check_encoder, undisturbed
-from ding_lite.models.encoders import Encoder
+from ding_lite.errors import ContractError
+from ding_lite.models.checks import undisturbed
 from ding_lite.models.heads import ActionHead
-from ding_lite.trees import example_observations, leaf_at, space_leaves
+from ding_lite.trees import example_observations, space_leaves, value_at
 
 SPACE = gym.spaces.Box(-1, 1, (3,), np.float32)
-
-
-class Linear(nn.Module):
-    """A correct encoder, without the argument ``activation``."""
-
-    out_features = 8
-
-    def __init__(self, space):
-        super().__init__()
-        self.layer = nn.Linear(int(np.prod(space.shape)), 8)
-
-    def forward(self, x):
-        return self.changed(self.layer(x))
-
-    def changed(self, features):
-        return features
-
-
-def encoder_that(change):
-    return type("Wrong", (Linear,), {"changed": lambda self, features: change(features)})
-
-
-def of_encoder(kind, space=SPACE, **options):
-    return Encoder(space, {"type": kind}, None, "tanh", **options)
-
-
-@pytest.mark.parametrize(
-    ("change", "fault"),
-    [
-        (lambda x: x.unsqueeze(1), r"forward returned \(5, 1, 8\), expected \(5, out_features\) = \(5, 8\)"),
-        (lambda x: x[:1], r"forward returned \(1, 8\), expected"),
-        (lambda x: x[:, :4], r"forward returned \(5, 4\), expected"),
-        (lambda x: x.double(), "forward returned torch.float64, expected torch.float32"),
-        (lambda x: (x, x), "forward returned a tuple of 2, expected"),
-        (
-            lambda x: x @ x,
-            r"forward of a leaf \(5, 3\), torch.float32, raised RuntimeError: .*\(at test_checks.py",
-        ),
-    ],
-)
-def test_wrong_output_of_an_encoder_is_named_with_its_key_and_its_leaf(change, fault):
-    with pytest.raises(
-        ContractError, match=rf"policy.model.encoder \(test_checks:Wrong\): {fault}"
-    ) as caught:
-        of_encoder(encoder_that(change))
-    assert caught.value.exit_code == 2
-    space = gym.spaces.Dict(body=SPACE, arm=gym.spaces.Dict(hand=SPACE))
-    options = {"arm.hand": {"type": encoder_that(change)}}
-    with pytest.raises(ContractError, match=r"encoder \(test_checks:Wrong, observation arm.hand\): forward"):
-        Encoder(space, options, None, "tanh")
-
-
-@pytest.mark.parametrize("width", [None, "8", 8.0])
-def test_out_features_is_a_whole_number(width):
-    wrong = type("Wrong", (Linear,), {"out_features": width})
-    with pytest.raises(ContractError, match=f"out_features is {width!r}, expected the number F"):
-        of_encoder(wrong)
-
-
-def test_the_activation_of_the_model_is_given_to_encoders_that_take_it():
-    class Takes(Linear):
-        def __init__(self, space, activation):
-            super().__init__(space)
-            self.activation = activation
-
-    class TakesAny(Linear):
-        def __init__(self, space, **options):
-            super().__init__(space)
-            self.activation = options["activation"]
-
-    assert [of_encoder(kind).leaves[0].activation for kind in (Takes, TakesAny)] == ["tanh", "tanh"]
-    assert of_encoder(Linear)(torch.zeros(5, 3)).shape == (5, 64)
-    with pytest.raises(ConfigError, match=r"unknown key 'activation'; known here: no keys"):
-        Encoder(SPACE, {"type": Linear, "activation": "relu"}, None, "tanh")
 
 
 # ------------------------------------------------------------------ models
@@ -173,20 +97,15 @@ def test_correct_models_pass(world, rnn):
         trainee(kind, world, model={"rnn": rnn})
 
 
-def test_a_model_without_numbers_is_not_computed():
-    with torch.device("meta"):
-        model = VAC(SPACE, gym.spaces.Discrete(3), encoder={"type": encoder_that(lambda x: x[:1])})
-    assert next(model.parameters()).is_meta
-
-
 # ------------------------------------------------------------------ nothing changes
 
 
-class Restless(Linear):
-    """An encoder with all that a call may change."""
+class Restless(nn.Module):
+    """A module with all that a call may change."""
 
-    def __init__(self, space):
-        super().__init__(space)
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 8)
         self.norm = nn.BatchNorm1d(8)
         self.dropout = nn.Dropout(0.5)
         self.frozen = nn.Linear(8, 8).eval()
@@ -198,19 +117,18 @@ class Restless(Linear):
 def test_a_check_changes_no_module_and_draws_no_random_number():
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        expected = Restless(SPACE)
+        expected = Restless()
         next_number = torch.rand(())
         torch.manual_seed(0)
-        checked = Restless(SPACE)
-        check_encoder(checked, SPACE, "encoder", torch.float32)
+        checked = Restless()
+        with undisturbed(checked):
+            assert not checked.training
+            checked(torch.zeros(2, 3))
         assert torch.rand(()) == next_number
     assert digest(checked.state_dict()) == digest(expected.state_dict())
     assert [part.training for part in checked.modules()] == [part.training for part in expected.modules()]
     checked(torch.zeros(2, 3))  # the negative control
     assert digest(checked.state_dict()) != digest(expected.state_dict())
-    with undisturbed(checked):
-        assert not checked.training
-    assert checked.training
 
 
 # ------------------------------------------------------------------ observations for a check
@@ -234,7 +152,7 @@ def test_examples_are_observations_of_the_space_and_always_the_same(space):
     batch = example_observations(space, 2)
     assert digest(batch) == digest(example_observations(space, 2))
     for path, leaf in space_leaves(space):
-        values = leaf_at(batch, path)
+        values = value_at(batch, path)
         assert all(leaf.contains(leaf.dtype.type(x) if x.ndim == 0 else x.astype(leaf.dtype)) for x in values)
         assert np.abs(values.astype(float)).max() <= 255
         assert path != ("action_mask",) or values.all()

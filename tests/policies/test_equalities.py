@@ -63,7 +63,7 @@ EQUAL = {
 }
 
 
-@pytest.mark.daily(8)
+@pytest.mark.daily(6)
 @pytest.mark.parametrize("epochs", [1, 4])
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("name", EQUAL)
@@ -82,8 +82,6 @@ def test_ppo_offpolicy_on_fresh_data_is_ppo(name, recompute, epochs):
 
 
 DROPPED = {
-    "nothing": {},
-    "one step fewer": dict(learn=dict(update_per_collect=15)),
     "one use more": dict(learn=dict(update_per_collect=20), other=dict(replay_buffer=dict(max_use=5))),
     "older data": dict(other=dict(replay_buffer=dict(max_use=5))),
 }
@@ -94,9 +92,10 @@ def test_without_any_condition_it_is_not(name):
     one = learned("ppo", learn=dict(epoch_per_collect=4))
     fresh = dict(learn=dict(update_per_collect=16), other=dict(replay_buffer=dict(max_use=4)))
     other = learned("ppo_offpolicy", **merged(fresh, DROPPED[name]))
-    assert (digest(one.model.state_dict()) == digest(other.model.state_dict())) == (name == "nothing")
+    assert digest(one.model.state_dict()) != digest(other.model.state_dict())
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("recompute", [True, False])
 @pytest.mark.parametrize(("actor", "critic"), [(1, 1), (1, 2), (4, 2)])
 def test_ppg_offpolicy_on_fresh_data_is_ppg(actor, critic, recompute):
@@ -147,6 +146,7 @@ def ppg_arm(epochs, **learn):
     return dict(recompute_adv=False, learn=learn)
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize(
     ("world", "learn"), [(SeededEnv, {}), (SeededBox, {}), (SeededTree, {}), (SeededEnv, SCHEDULED)]
 )
@@ -158,19 +158,14 @@ def test_ppg_without_a_phase_is_ppo_with_separate_networks(epochs, world, learn)
     assert of_both(one) == of_both(other)
 
 
-@pytest.mark.daily(4)
+@pytest.mark.daily(2)
 @pytest.mark.parametrize(
     "dropped",
     [
-        dict(learn=dict(adv_norm="minibatch")),
-        dict(learn=dict(adam_eps=1e-4)),
-        dict(learn=dict(grad_clip_value=0.05)),
-        dict(learn=dict(value_norm=False)),
         dict(learn=dict(critic_epoch_per_collect=3)),
         dict(learn=dict(target_kl=1e-5)),
         dict(recompute_adv=True),
         dict(model=dict(arch="shared")),
-        dict(model=dict(arch="detach")),
         dict(learn=dict(aux_train_epoch=1, aux_freq=2)),
     ],
     ids=str,
@@ -186,12 +181,12 @@ def clone(rollout):
     return as_rollout(map_tree(torch.clone, to_dict(rollout)))
 
 
-@pytest.mark.daily(8)
+@pytest.mark.daily(6)
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_seed_gives_one_result_and_a_loaded_copy_goes_on_as_the_policy_does(kind, part):
     (policy, collector), (twin, of_twin) = made(kind, part), made(kind, part)
-    for _ in range(5):
+    for _ in range(4):
         state, rollout = copy.deepcopy(policy.state_dict()), clone(collector.collect())
         loaded, _ = made(kind, part, seed=5)
         assert digest(loaded.model.state_dict()) != digest(state["model"])
@@ -212,13 +207,9 @@ def test_a_seed_gives_one_result_and_a_loaded_copy_goes_on_as_the_policy_does(ki
     ("kind", "forgotten"),
     [
         ("ppg", "store"),
-        ("ppg", "aux_optimizer"),
         ("ppg", "generator of auxiliary"),
-        ("ppg", "value_optimizer"),
         ("ppg", "nothing"),
-        ("ppg_offpolicy", "value_replay"),
         ("ppo_offpolicy", "replay"),
-        ("ppo_offpolicy", "generator of minibatch"),
         ("ppo", "optimizer"),
     ],
 )
@@ -240,7 +231,7 @@ def test_what_a_copy_forgets_is_missed(kind, forgotten):
 # ------------------------------------------------------------------ rows that are not valid
 
 
-@pytest.mark.daily(6)
+@pytest.mark.daily(4)
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_poison_in_rows_that_are_not_valid_changes_nothing(kind, part):
@@ -270,7 +261,7 @@ def test_poison_in_rows_that_are_not_valid_changes_nothing(kind, part):
 # ------------------------------------------------------------------ the first ratio
 
 
-@pytest.mark.daily(8)
+@pytest.mark.daily(4)
 @pytest.mark.parametrize("world", [SeededEnv, SeededBox, SeededTree])
 @pytest.mark.parametrize("part", ["plain", "lstm", "scales"])
 @pytest.mark.parametrize("kind", KINDS)

@@ -13,7 +13,6 @@ from worlds import digest, trainee
 from ding_lite import INTRINSIC_REGISTRY, IntrinsicReward, Key, check_policy, compile_config
 from ding_lite.errors import ConfigError, ContractError, NumericsError
 from ding_lite.models.intrinsic import Steps
-from ding_lite.rl.scales import RewardScale
 
 KINDS = ("ppo", "ppo_offpolicy", "ppg", "ppg_offpolicy")
 SMALL = dict(type="rnd", feature_size=8, encoder_hidden_size_list=[8])
@@ -27,6 +26,7 @@ def curious(kind="ppo", intrinsic=None, **options):
     return policy, collector
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_without_weight_the_policy_learns_as_without_the_part(kind):
     """Bit for bit; a weight of 1 is the control."""
@@ -135,7 +135,7 @@ class ForwardError(IntrinsicReward):
 
 
 def test_a_reward_of_ones_own(monkeypatch):
-    monkeypatch.setattr(INTRINSIC_REGISTRY, "_entries", dict(INTRINSIC_REGISTRY._entries))
+    monkeypatch.setattr(INTRINSIC_REGISTRY, "entries", dict(INTRINSIC_REGISTRY.entries))
     INTRINSIC_REGISTRY.register("forward_error")(ForwardError)
     policy, collector = trainee("ppg", intrinsic=dict(type="forward_error", width=4))
     policy.warm_up(torch.randn(64, *policy.obs_space.shape))
@@ -213,36 +213,6 @@ def test_check_policy_names_what_is_wrong_with_a_reward(reward, words):
         check_policy("ppo", dict(intrinsic=dict(type=reward)), learns=False, action_spaces=["Discrete"])
 
 
-class WithModes(ForwardError):
-    """Has layers whose outputs depend on the mode."""
-
-    def __init__(self, *args, **options):
-        super().__init__(*args, **options)
-        self.model.append(nn.Sequential(nn.BatchNorm1d(self.obs_space.shape[0]), nn.Dropout(0.5)))
-        self.modes = []
-
-    def reward(self, steps):
-        self.modes.append(("reward", self.training))
-        return super().loss(steps)
-
-    def loss(self, steps):
-        self.modes.append(("loss", self.training))
-        return super().loss(steps)
-
-
-def test_networks_are_in_training_mode_in_gradient_steps_only():
-    policy, collector = trainee("ppo", intrinsic=dict(type=WithModes))
-    policy.warm_up(torch.randn(64, *policy.obs_space.shape, generator=torch.Generator().manual_seed(0)))
-    reward = policy.intrinsic.reward
-    for _ in range(2):
-        before = digest(reward.state_dict())
-        rollout = collector.collect()
-        assert digest(reward.state_dict()) == before, "rewards move no statistics"
-        policy.learn_mode.forward(rollout)
-    assert set(reward.modes) == {("reward", False), ("loss", True)}
-    assert not any(module.training for module in policy.intrinsic.networks.modules())
-
-
 @pytest.mark.daily(1)
 @pytest.mark.parametrize("kind", ["ppo", "ppg_offpolicy"])
 def test_check_policy_passes_with_rnd(kind):
@@ -262,27 +232,6 @@ def test_check_policy_passes_with_rnd(kind):
 def test_faults_of_the_section_are_named(intrinsic, words):
     with pytest.raises(ConfigError, match=words):
         compile_config({"env": {"env_id": "CartPole-v1"}, "policy": {"intrinsic": intrinsic}})
-
-
-def test_the_scales_of_the_intrinsic_reward_take_in_each_rollout_once():
-    policy, collector = curious(autoreset="next_step")
-    stats, seen, rewards = policy.intrinsic.obs_norm.stats[()], 256, 0
-    expected = RewardScale(policy.cfg.intrinsic.discount_factor)
-    for _ in range(3):
-        rollout = collector.collect()
-        rewards += int(rollout.valid.sum())
-        assert (rollout.terminated | rollout.truncated).any()
-        expected.update_from(rollout.intrinsic_reward, torch.zeros_like(rollout.valid), rollout.valid)
-        assert policy.intrinsic.scale.count == rewards, "before the advantages"
-        assert float(policy.intrinsic.scale.std) == pytest.approx(float(expected.std), rel=1e-9)
-        assert stats.count == seen, "after the last gradient step"
-        obs = rollout.obs[rollout.valid].double()
-        mean = torch.as_tensor(stats.mean).clone()
-        policy.learn_mode.forward(rollout)
-        mean = (mean * seen + obs.sum(0)) / (seen + len(obs))
-        seen += len(obs)
-        assert stats.count == seen
-        torch.testing.assert_close(torch.as_tensor(stats.mean).double(), mean.double(), rtol=1e-6, atol=1e-9)
 
 
 def test_a_resumed_run_has_the_learning_rate_of_its_config():

@@ -6,7 +6,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from ding_lite import SerialPipeline, testing
+from ding_lite import SerialPipeline
 from ding_lite.testing import ACTION_SPACES, MatchEnv
 
 
@@ -48,7 +48,7 @@ def share_of_the_best(env, tmp_path, steps=8_000, kind="ppo", learn=PPO, **kwarg
             collect=dict(n_sample=512, discount_factor=0.5),
             eval=dict(eval_freq=0),
         ),
-        logger=dict(tensorboard=False),
+        logger=dict(trackers=[]),
     )
     pipeline = SerialPipeline(config, folder=tmp_path / "run")
     for _ in pipeline:
@@ -72,11 +72,3 @@ def test_it_is_learned_through_the_phases_of_ppg(title, tmp_path):
 @pytest.mark.slow
 def test_the_clue_is_found_in_a_nested_observation(tmp_path):
     assert share_of_the_best(nested_match, tmp_path) > 0.95
-
-
-def test_check_policy_prints_a_line_after_each_check_if_it_is_asked_to(capsys, monkeypatch):
-    monkeypatch.setattr(testing, "ACTION_SPACES", {"Discrete": testing.ACTION_SPACES["Discrete"]})
-    testing.check_policy("ppo", learns=False)
-    assert capsys.readouterr().out == ""  # this is no terminal
-    testing.check_policy("ppo", learns=False, verbose=True)
-    assert capsys.readouterr().out == "ok: ppo on Discrete actions\n"

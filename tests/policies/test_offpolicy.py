@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
-import math
 
 import pytest
 import torch
-from small_worlds import SeededBox, SeededEnv, SeededTree
-from worlds import digest, merged, trainee
+from small_worlds import SeededEnv, SeededTree
+from worlds import digest, trainee
 
 from ding_lite import ConfigError
-from ding_lite.data.samples import _minibatch_sizes
 from ding_lite.trees import map_tree, to_dict
 
 BATCH, N_SAMPLE, ENVS = 16, 60, 3
@@ -43,141 +40,6 @@ def spied(policy):
     return seen
 
 
-@pytest.mark.parametrize("proximal", ["decoupled", "behaviour"])
-@pytest.mark.parametrize("world", [SeededEnv, SeededBox, SeededTree])
-def test_ratios_and_weights_of_fresh_and_of_older_samples(world, proximal):
-    learn = {"proximal": proximal, "weight_bound": 1.05}
-    policy, collect = make(world=world, autoreset="next_step", **merged(REUSED, {"learn": learn}))
-    mu = {}
-    for _ in range(4):
-        rollout = collect()
-        mu |= zip(rollout.mark.flatten().tolist(), rollout.log_prob.flatten().tolist(), strict=True)
-        if len(mu) < 4 * N_SAMPLE:
-            policy.learn_mode.forward(rollout)
-    policy.replay.push(rollout)
-    policy.set_proximal(policy.replay)
-    assert [policy.replay.age(stored) for stored in policy.replay.rollouts] == [3, 2, 1, 0]
-    ages = set()
-    for batch in policy.minibatches(policy.replay).batches:
-        log_pi = policy.distribution(batch.obs, policy.model.compute_actor(batch.obs)).log_prob(batch.action)
-        ratio = (log_pi - batch.log_prob).exp().detach()
-        fresh = batch.mark >= 3000
-        torch.testing.assert_close(ratio[fresh], torch.ones(int(fresh.sum())), atol=2e-5, rtol=0)
-        of_mu = torch.tensor([mu[mark] for mark in batch.mark.tolist()])
-        weight = (log_pi.detach() - of_mu).exp()
-        if proximal == "decoupled":
-            torch.testing.assert_close(ratio, torch.ones_like(ratio), atol=2e-5, rtol=0)
-            torch.testing.assert_close(batch.policy_weight, weight.clamp(max=1.05), rtol=1e-4, atol=0)
-            assert torch.equal(batch.policy_weight[fresh], torch.ones(int(fresh.sum())))
-        else:
-            assert batch.policy_weight is None
-            torch.testing.assert_close(ratio, weight, rtol=1e-4, atol=0)
-            assert not torch.isclose(ratio[~fresh], torch.ones(1), atol=1e-4).all()
-        ages |= set((3 - batch.mark // 1000).tolist())
-    assert ages == {0, 1, 2, 3}
-
-
-def test_metrics_of_the_buffer_are_those_counted_by_hand():
-    policy, collect = make(autoreset="next_step", **REUSED)
-    for _ in range(3):
-        policy.learn_mode.forward(collect())
-    start, rollout = copy.deepcopy(policy), collect()
-    told = policy.learn_mode.forward(rollout)
-    ages, ratios = [], []
-    start.replay.push(rollout)
-    for stored in start.replay.rollouts:
-        log_prob = start.over_rollout(start.log_prob, stored.rollout, stored.rollout.action)
-        ratio = (log_prob - stored.rollout.log_prob).exp()[stored.rollout.valid]
-        age = start.replay.age(stored)
-        outside = float(((ratio - 1).abs() > 0.2).float().mean())
-        assert (outside > 0) == (age > 0)
-        ages += [age] * len(ratio)
-        ratios.append(ratio)
-    ratio = torch.cat(ratios)
-    outside = ((ratio - 1).abs() > 0.2).float().mean()
-    assert told["buffer_outside_clip"] == pytest.approx(float(outside), abs=1e-6)
-    assert told["buffer_ratio_mean"] == pytest.approx(float(ratio.mean()), rel=1e-5)
-    assert told["buffer_ratio_max"] == pytest.approx(float(ratio.max()), rel=1e-5)
-    assert told["buffer_age"] == pytest.approx(sum(ages) / len(ages))
-    assert told["buffer_samples"] == len(ages)
-
-
-@pytest.mark.parametrize(
-    ("kind", "learn", "steps"),
-    [
-        ("ppo_offpolicy", {"update_per_collect": 11}, 11),
-        ("ppo_offpolicy", {"reuse": 3.0}, 12),
-        ("ppo_offpolicy", {"reuse": 0.1}, 1),
-        ("ppo_offpolicy", {"reuse": 2.5, "batch_size": 32}, 5),
-        ("ppo_offpolicy", {"reuse": 1.0, "batch_size": 60}, 1),
-    ],
-)
-def test_the_number_of_steps_is_that_asked_for(kind, learn, steps):
-    policy, collect = make(kind, learn=learn, other={"replay_buffer": {"max_use": 50}})
-    for _ in range(2):
-        seen = spied(policy)
-        assert policy.learn_mode.forward(collect())["updates"] == len(seen) == steps
-        del policy.policy_loss
-
-
-def test_too_few_live_samples_are_all_taken_and_the_missing_steps_told():
-    policy, collect = make(learn={"update_per_collect": 11}, other={"replay_buffer": {"max_use": 2}})
-    seen = spied(policy)
-    metrics = policy.learn_mode.forward(collect())
-    assert metrics["updates"] == 8
-    assert metrics["buffer_missing_updates"] == 3
-    assert sorted(itertools.chain(*seen)) == sorted([*range(N_SAMPLE), *range(N_SAMPLE)])
-
-
-def test_what_is_drawn_is_exactly_what_the_limits_allow():
-    """Ten iterations against a plain account of every transition: uses, ages, and room."""
-    max_use, staleness, room, steps = 3, 2, 150, 9
-    limits = dict(max_use=max_use, max_staleness=staleness, replay_buffer_size=room)
-    policy, collect = make(
-        autoreset="next_step", learn={"update_per_collect": steps}, other={"replay_buffer": limits}
-    )
-    seen, uses, kept = spied(policy), {}, []
-    reasons = set()
-    for iteration in range(10):
-        rollout = collect()
-        uses |= dict.fromkeys(rollout.mark[rollout.valid].tolist(), 0)
-        kept.append(iteration)
-        while len(kept) * N_SAMPLE > room:
-            reasons.add("room")
-            del kept[0]
-        seen.clear()
-        policy.learn_mode.forward(rollout)
-        assert len(seen) == steps
-        batches, left = iter(seen), steps
-        while left:
-            live = [mark for mark in uses if mark // 1000 in kept and uses[mark] < max_use]
-            sizes = _minibatch_sizes(len(live), BATCH)[:left]
-            drawn = [next(batches) for _ in sizes]
-            assert [len(batch) for batch in drawn] == sizes
-            together = list(itertools.chain(*drawn))
-            assert len(set(together)) == len(together), "a sample was drawn twice in one pass"
-            assert set(together) <= set(live)
-            assert sum(sizes) < len(live) or set(together) == set(live)
-            reasons |= {"whole pass"} if sum(sizes) == len(live) else {"a part"}
-            for mark in together:
-                uses[mark] += 1
-            left -= len(sizes)
-        reasons |= {"spent"} if max_use in uses.values() else set()
-        kept = [
-            born
-            for born in kept
-            if iteration + 1 - born <= staleness
-            and any(n < max_use for mark, n in uses.items() if mark // 1000 == born)
-        ]
-        assert [stored.iteration for stored in policy.replay.rollouts] == kept
-        for stored in policy.replay.rollouts:
-            valid = stored.rollout.valid
-            marks, counts = stored.rollout.mark[valid].tolist(), stored.uses[valid].tolist()
-            assert [uses[mark] for mark in marks] == counts
-    assert max(uses.values()) == max_use
-    assert reasons == {"room", "whole pass", "a part", "spent"}
-
-
 def test_nothing_of_a_transition_changes_while_it_is_in_the_buffer():
     """The collector's arrays are overwritten meanwhile."""
     policy, collect = make(**REUSED, autoreset="next_step", world=SeededTree)
@@ -197,7 +59,6 @@ REFUSED = {
     "max_use 0": ({"other": {"replay_buffer": {"max_use": 0}}}, r"max_use.*at least 1"),
     "a bound below that of fresh samples": ({"learn": {"weight_bound": 0.5}}, r"weight_bound.*at least 1"),
     "epochs": ({"learn": {"epoch_per_collect": 3}}, r"learn\.epoch_per_collect.*on_policy"),
-    "priority": ({"priority": True}, r"priority: .*without priorities"),
 }
 
 
@@ -213,15 +74,3 @@ def test_a_key_of_off_policy_learning_is_refused_on_policy(learn):
     with pytest.raises(ConfigError, match=rf"policy\.learn\.{next(iter(learn))}.*on_policy"):
         make("ppo", learn=learn)
     make("ppo", on_policy=False, learn=learn)
-
-
-@pytest.mark.parametrize("how", [{"kl_penalty": 0.5}, {"proximal": "behaviour"}, {}])
-def test_every_objective_learns_from_old_data(how):
-    normalize = {"obs": True, "reward": True}
-    policy, collect = make(world=SeededTree, normalize=normalize, **merged(REUSED, {"learn": how}))
-    before = digest(policy.model.state_dict())
-    for iteration in range(4):
-        metrics = policy.learn_mode.forward(collect())
-        assert all(math.isfinite(value) for value in metrics.values())
-        assert (metrics["buffer_age"] > 0) == (iteration > 0)
-    assert digest(policy.model.state_dict()) != before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -50,8 +51,8 @@ def by_torch(clip):
 
 
 def optimizer_of(net, clip, on_host=True):
-    options = dict(learning_rate=RATE, eps=EPS, grad_clip_type=clip, grad_clip_value=BOUND)
-    optimizer = Optimizer(net, **options)
+    learn = dict(learning_rate=RATE, adam_eps=EPS, grad_clip_type=clip, grad_clip_value=BOUND)
+    optimizer = Optimizer(net, SimpleNamespace(**learn))
     assert optimizer.on_host
     optimizer.on_host = on_host  # False: as on a device, which is not waited for
     return optimizer

@@ -37,7 +37,7 @@ def phases(world, folder, kind="ppg", **learn):
             collect=dict(n_sample=world["n_sample"]),
             eval=dict(eval_freq=0),
         ),
-        logger=dict(tensorboard=False),
+        logger=dict(trackers=[]),
     )
     told = []
     with SerialPipeline(config, folder=folder) as pipeline:

@@ -14,8 +14,6 @@ from worlds import digest, trainee
 from ding_lite import ActionHead, ActorCritic, ConfigError, NumericsError, PPOPolicy, compile_config
 from ding_lite.data.samples import Batch
 from ding_lite.errors import ContractError
-from ding_lite.rl.losses import approx_kl
-from ding_lite.rl.schedules import adapted_rate
 
 
 def parameters(policy):
@@ -24,12 +22,6 @@ def parameters(policy):
 
 def equal(a, b):
     return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
-
-
-def test_a_short_last_minibatch_is_kept_and_a_single_sample_joins_the_one_before():
-    for n_sample, updates in ((127, 8), (129, 8), (128, 8), (130, 9)):
-        policy, collector = trainee("ppo", n_sample=n_sample, envs=1, learn=dict(epoch_per_collect=2))
-        assert policy.learn_mode.forward(collector.collect())["updates"] == 2 * updates
 
 
 def test_the_critic_of_the_course_example_learns_and_its_published_form_has_no_gradient():
@@ -89,57 +81,12 @@ def test_a_loss_without_approx_kl_is_refused_where_it_is_needed(learn):
         policy.learn_mode.forward(rollout)
 
 
-@pytest.mark.parametrize(
-    ("kind", "world"), [("ppo", SeededEnv), ("ppo_offpolicy", SeededBox), ("ppg", SeededEnv)]
-)
-def test_each_pass_of_the_policy_adapts_the_rate_of_the_next(kind, world, monkeypatch):
-    learn = {"lr_schedule": "adaptive", "desired_kl": 1e-9, "learning_rate": 1e-3}
-    learn |= {"critic_epoch_per_collect": 2} if kind == "ppg" else {}
-    policy, collector = trainee(kind, world, learn=learn)
-    seen, kls, of_loss = [], [], policy.policy_loss
-
-    def noted(rate, kl, desired):
-        assert (rate, desired) == (policy.optimizer.learning_rate, 1e-9)
-        seen.append((rate, kl, adapted_rate(rate, kl, desired)))
-        return seen[-1][2]
-
-    def policy_loss(batch):
-        kls.append(float(approx_kl(batch.dist.log_prob(batch.action) - batch.log_prob).detach()))
-        return of_loss(batch)
-
-    monkeypatch.setattr("ding_lite.policies.ppo.adapted_rate", noted)
-    policy.policy_loss = policy_loss
-    policy.slopes = lambda: None  # which stand for the losses
-    policy.learn_mode.forward(collector.collect())
-    assert [after for *_, after in seen[:-1]] == [before for before, *_ in seen[1:]]
-    assert seen[-1][2] == pytest.approx(max(1e-5, 1e-3 / 1.5 ** len(seen)), rel=1e-12)
-    steps = len(kls) // len(seen)
-    means = [sum(kls[i : i + steps]) / steps for i in range(0, len(kls), steps)]
-    assert [kl for _, kl, _ in seen] == pytest.approx(means, rel=1e-4)
-    others = [policy.value_optimizer, policy.aux_optimizer] if kind == "ppg" else []
-    assert {each.learning_rate for each in [policy.optimizer, *others]} == {seen[-1][2]}
-    loaded, _ = trainee(kind, world, learn=learn)
-    loaded.load_state_dict(policy.state_dict())
-    assert loaded.learning_rate == loaded.optimizer.learning_rate == seen[-1][2]
-
-
 def test_the_adaptive_rate_brings_the_kl_near_the_desired_one():
     learn = {"lr_schedule": "adaptive", "desired_kl": 0.01, "learning_rate": 1e-5}
     policy, collector = trainee("ppo", SeededBox, n_sample=256, learn=learn)
     kls = [policy.learn_mode.forward(collector.collect())["approx_kl"] for _ in range(12)]
     assert kls[0] < 0.002
     assert 0.004 < sum(kls[6:]) / 6 < 0.025
-
-
-def test_kl_penalty_takes_the_place_of_the_clip():
-    distances = []
-    for weight in (1e-3, 10.0):
-        learn = dict(kl_penalty=weight, learning_rate=5e-3, epoch_per_collect=8)
-        policy, collector = trainee("ppo", SeededBox, n_sample=128, learn=learn)
-        metrics = policy.learn_mode.forward(collector.collect())
-        distances.append(metrics["kl"])
-        assert policy.optimizer.gradients.name_of(policy.objective).startswith("NumPy")
-    assert 0 < distances[1] < 0.2 * distances[0]
 
 
 # ------------------------------------------------------------------ schedules, scales
@@ -169,15 +116,6 @@ def test_schedules_are_functions_of_saved_progress():
 
 def test_entropy_weight_defaults_to_a_bonus_for_discrete_actions_only():
     assert [float(trainee("ppo", world)[0].entropy_weight) for world in (SeededEnv, SeededBox)] == [0.01, 0.0]
-
-
-def test_value_norm_keeps_raw_values_when_its_scale_moves():
-    policy, collector = trainee("ppo", learn=dict(value_norm=True))
-    rollout = collector.collect()
-    before = policy.rollout_values(rollout)
-    policy.value_norm.update_heads(1000 + 50 * rollout.reward.flatten(), policy.model.value_heads)
-    assert torch.allclose(policy.rollout_values(rollout), before, atol=1e-3)
-    assert float(policy.value_norm.mean) > 900
 
 
 class Headless(ActorCritic):

@@ -144,6 +144,7 @@ def value(pipeline, *obs):
     return pipeline.policy.values(torch.tensor(obs, dtype=torch.float32).unsqueeze(-1)).tolist()
 
 
+@pytest.mark.slow
 def test_value_of_a_constant_reward_is_learned(tmp_path):
     assert value(train(Constant, tmp_path), 0.0) == pytest.approx([1.0], abs=0.05)
 
@@ -154,11 +155,13 @@ def test_value_depends_on_the_observation_even_if_its_array_is_reused(env, tmp_p
     assert value(train(env, tmp_path), -1.0, 1.0) == pytest.approx([-1.0, 1.0], abs=0.1)
 
 
+@pytest.mark.slow
 def test_value_of_a_delayed_reward_is_discounted(tmp_path):
     assert value(train(Delayed, tmp_path), 0.0, 1.0) == pytest.approx([GAMMA, 1.0], abs=0.1)
 
 
-@pytest.mark.parametrize("env", [Chosen, Matched])
+@pytest.mark.daily(1)
+@pytest.mark.parametrize("env", [Matched, Chosen])
 def test_policy_finds_the_rewarded_action(env, tmp_path):
     pipeline = train(env, tmp_path)
     assert pipeline.scores.last.mean == 1.0
@@ -188,6 +191,7 @@ def test_a_cut_reported_as_an_end_loses_its_future(tmp_path):
     assert found != pytest.approx([1 / (1 - GAMMA)], rel=0.5)
 
 
+@pytest.mark.slow
 def test_a_terminated_episode_has_none(tmp_path):
     found = value(train(Terminated, tmp_path, steps=20_000), -1.0)[0]
     finite = (1 - GAMMA**5) / (1 - GAMMA)

@@ -7,11 +7,11 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import numpy as np
-import processes
 import pytest
 from worlds import digest
 
@@ -29,7 +29,7 @@ OPTIONS = [
 @contextlib.contextmanager
 def torchrun(ranks, *arguments, cwd, options=("--standalone",), output="output"):
     """Runs torchrun inside of the block; its output goes to the file ``output`` in ``cwd``."""
-    command = [processes.python(), "-m", "torch.distributed.run", f"--nproc-per-node={ranks}"]
+    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}"]
     environment = {**os.environ, "PYTHONFAULTHANDLER": "1"}  # see end_of
     with (cwd / output).open("w") as output:
         process = subprocess.Popen(
@@ -46,13 +46,8 @@ def torchrun(ranks, *arguments, cwd, options=("--standalone",), output="output")
         process.wait(60)
 
 
-def forked():
-    """Returns the program of ranks that start at once. They have one seed of hashes."""
-    return "--no-python", processes.ding_lite(), "train"
-
-
-def train(ranks, *arguments, cwd, program=None):
-    with torchrun(ranks, *(program or forked()), *arguments, cwd=cwd) as process:
+def train(ranks, *arguments, cwd):
+    with torchrun(ranks, *TRAIN, *arguments, cwd=cwd) as process:
         assert process.wait(120) == 0, (cwd / "output").read_text()
 
 
@@ -98,7 +93,7 @@ def last(run):
 def straight(tmp_path_factory):
     """A run of 4,096 steps with two ranks."""
     cwd = tmp_path_factory.mktemp("straight").resolve()
-    train(2, *OPTIONS, "--exp-name", "run", "--max-env-step", 4096, cwd=cwd, program=TRAIN)
+    train(2, *OPTIONS, "--exp-name", "run", "--max-env-step", 4096, cwd=cwd)
     return cwd / "run"
 
 
@@ -131,7 +126,7 @@ def test_two_launchers_of_one_rank_train_as_one_launcher_of_two(straight, tmp_pa
         port = unused.getsockname()[1]
     options = ["--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=test"]
     options += ["--local-addr=127.0.0.1"]
-    arguments = (*forked(), *OPTIONS, "--exp-name", "run", "--max-env-step", 4096)
+    arguments = (*TRAIN, *OPTIONS, "--exp-name", "run", "--max-env-step", 4096)
     with contextlib.ExitStack() as stack:
         launchers = [
             stack.enter_context(
@@ -240,7 +235,7 @@ def test_a_signal_interrupts_a_run_of_which_a_rank_hangs(tmp_path):
 
 
 def test_numbers_that_ranks_cannot_share_are_refused(tmp_path):
-    with torchrun(3, *forked(), *OPTIONS, cwd=tmp_path) as process:
+    with torchrun(3, *TRAIN, *OPTIONS, cwd=tmp_path) as process:
         assert process.wait(60) != 0
     output = (tmp_path / "output").read_text()
     assert "env.collector_env_num: 8 cannot be shared equally by 3 ranks; try 9" in output
@@ -284,7 +279,7 @@ if pipeline.ranks.is_first:
 @pytest.mark.parametrize("manager", ["base", "subprocess"])
 def test_ranks_have_the_start_states_and_the_evaluation_of_one_process(manager, tmp_path):
     (tmp_path / "starts.py").write_text(STARTS)
-    interpreter = processes.python()
+    interpreter = sys.executable
     with torchrun(2, "--no-python", interpreter, "starts.py", manager, "two", cwd=tmp_path) as process:
         assert process.wait(90) == 0, (tmp_path / "output").read_text()
     two = next(line for line in (tmp_path / "output").read_text().splitlines() if line.startswith("[["))

@@ -79,7 +79,7 @@ class Minibatch:
         self.value = numbers([scale.normalize(c.value) if scale else c.value for c in mine])
         self.target = numbers([scale.normalize(c.target) if scale else c.target for c in mine])
         self.advantage = numbers([c.advantage for c in mine])
-        self.old_log_prob = numbers([step.log_prob for step in steps])
+        self.old_log_prob = self.proximal = numbers([step.log_prob for step in steps])
         self.weight = torch.ones(len(steps), dtype=torch.float64)  # pi_prox / mu, for the surrogate
         self.old = None if entries[0].old is None else stacked([entry.old for entry in entries])
 
@@ -551,8 +551,10 @@ class Reference:
             spread = batch.advantage.std(correction=0) / batch.advantage.abs().max()
             self.watch.near("a minibatch of like advantages", spread / 100)
             batch.advantage = numbers(credit.normalized(batch.advantage.tolist()))
+        if not self.cfg.on_policy:
+            batch.proximal = numbers([entry.proximal for entry in entries])
         if not self.cfg.on_policy and learn.proximal == "decoupled":
-            batch.old_log_prob = numbers([entry.proximal for entry in entries])
+            batch.old_log_prob = batch.proximal
             self.watch.saw("the weight bound", any(e.weight > learn.weight_bound for e in entries))
             batch.weight = numbers([min(learn.weight_bound, entry.weight) for entry in entries])
         return batch
@@ -584,7 +586,7 @@ class Reference:
         metrics |= {
             "policy_loss": policy_loss,
             "entropy_loss": entropy,
-            "approx_kl": losses.approx_kl(log_ratio),
+            "approx_kl": losses.approx_kl(log_prob - batch.proximal),
             "clipfrac": outside,
         }
         loss = policy_loss - self.entropy_weight * entropy

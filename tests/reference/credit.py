@@ -28,6 +28,7 @@ def assign(
     *,
     gamma: float,
     gae_lambda: float,
+    continues: bool = False,
 ) -> dict[tuple, Credit]:
     """Returns the credit of the valid steps of one environment, in their order, by their keys.
 
@@ -43,47 +44,22 @@ def assign(
         value, next_value: V(s_t), and V(s_{t+1}) of the same episode.
         reward: scaled.
         ratio: rho; a missing entry is 1.
+        continues: whether returns continue over the ends of episodes (arXiv:1810.12894, section 2.3); then
+            V(s_{t+1}) is that of the next valid step of the environment.
     """
     found: dict[tuple, Credit] = {}
     after = 0.0  # c_{t+1} A_{t+1}
     for step in reversed(segment):
         if not step.valid:
-            after = 0.0
+            after = after if continues else 0.0
             continue
         key = step.key
-        future = 0.0 if step.terminated else next_value[key]
+        future = 0.0 if step.terminated and not continues else next_value[key]
         delta = reward[key] + gamma * future - value[key]
-        advantage = delta + (0.0 if step.done else gamma * gae_lambda * after)
+        advantage = delta + (0.0 if step.done and not continues else gamma * gae_lambda * after)
         trace = min(TRACE_BOUND, ratio.get(key, 1.0))
         found[key] = Credit(value[key], advantage, value[key] + trace * advantage)
         after = trace * advantage
-    return found
-
-
-def continuing(
-    column: list[Step],
-    value: dict[tuple, float],
-    next_value: dict[tuple, float],
-    reward: dict[tuple, float],
-    ratio: dict[tuple, float],
-    *,
-    gamma: float,
-    gae_lambda: float,
-) -> dict[tuple, Credit]:
-    """Returns the credit of returns that continue over the ends of episodes (arXiv:1810.12894, section 2.3).
-
-    Otherwise as :func:`assign`, with V of the next valid step of the environment as V(s_{t+1}).
-    """
-    found: dict[tuple, Credit] = {}
-    after = 0.0
-    for step in reversed(column):
-        if step.valid:
-            key = step.key
-            delta = reward[key] + gamma * next_value[key] - value[key]
-            advantage = delta + gamma * gae_lambda * after
-            trace = min(TRACE_BOUND, ratio.get(key, 1.0))
-            found[key] = Credit(value[key], advantage, value[key] + trace * advantage)
-            after = trace * advantage
     return found
 
 

@@ -70,7 +70,7 @@ class Intrinsic:
         options = dict(gamma=self.cfg.discount_factor, gae_lambda=self.gae_lambda)
         found: dict[Any, Credit] = {}
         for column in columns:
-            found |= credit.continuing(column, value, after, reward, ratio, **options)
+            found |= credit.assign(column, value, after, reward, ratio, continues=True, **options)
         return found
 
     def learn(self, columns: list[list[Step]]) -> dict[str, float]:

@@ -92,8 +92,8 @@ def test_evaluating_every_iteration_or_never_gives_the_same_parameters(world, tm
 @pytest.mark.parametrize(
     "change",
     [
-        {"logger": {"tensorboard": True, "freq": 1}},
-        {"logger": {"tensorboard": True, "freq": 10**6}},
+        {"logger": {"trackers": ["tensorboard"], "freq": 1}},
+        {"logger": {"trackers": ["tensorboard"], "freq": 10**6}},
         {"checkpoint": {"freq": 1}},
         {"checkpoint": {"keep_freq": 1, "keep": 2}},
         {"env": {"evaluator_env_num": 5, "n_evaluator_episode": 7}},

@@ -1,6 +1,7 @@
 """``kill -9`` at random moments, then ``--resume``: the run ends as an uninterrupted one does."""
 
 import json
+import multiprocessing
 import os
 import random
 import shutil
@@ -9,6 +10,7 @@ import time
 
 from worlds import digest, small_config
 
+from ding_lite.cli import main
 from ding_lite.run.checkpoint import checkpoints_of, load_checkpoint
 
 ROUNDS = int(os.environ.get("DING_LITE_KILLS", "20"))  # a soak is DING_LITE_KILLS=500
@@ -25,6 +27,13 @@ CONFIG = small_config(
 )
 
 
+def start(argv):
+    """Runs a command in a process that is forked from this one, which has imported torch."""
+    process = multiprocessing.get_context("fork").Process(target=main, args=[argv])
+    process.start()
+    return process
+
+
 def state_of(run):
     state, _ = load_checkpoint(run / "ckpt" / "last.safetensors")
     state.pop("wall_time")
@@ -38,7 +47,8 @@ def timeless(text):
     return [[line.split(",")[i] for i in keep] for line in (header, *lines)]
 
 
-def test_kill_dash_nine_and_resume_end_where_the_straight_run_does(warm, tmp_path):
+def test_kill_dash_nine_and_resume_end_where_the_straight_run_does(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "c.json").write_text(json.dumps(CONFIG))
     rng, run = random.Random(5), tmp_path / "run"
     reached = 0
@@ -49,20 +59,23 @@ def test_kill_dash_nine_and_resume_end_where_the_straight_run_does(warm, tmp_pat
         else:
             shutil.rmtree(run, ignore_errors=True)
             argv = ["train", "-c", "c.json", "--exp-name", "run", "-q"]
-        job = warm.start(*argv, cwd=tmp_path)
+        job = start(argv)
         if number % 2:  # the others may die before they begin
             last = run / "ckpt" / "last.safetensors"
             before = last.stat().st_ino if last.exists() else 0
-            job.until(lambda last=last, before=before: last.exists() and last.stat().st_ino != before)
+            while not (last.exists() and last.stat().st_ino != before):
+                assert job.is_alive()
+                time.sleep(0.005)
         time.sleep(rng.uniform(0.0, 0.4))
-        job.send(signal.SIGKILL)
-        assert (job.wait(), job.errors) == (-9, "")
+        job.kill()
+        job.join()
+        assert job.exitcode == -signal.SIGKILL
         rows = (run / "metrics.csv").read_text().count("\n") if (run / "metrics.csv").exists() else 0
         assert rows >= reached, "a row that a checkpoint has is lost"
     steps = load_checkpoint(run / "ckpt" / "last.safetensors")[0]["progress"]["env_step"] + 300
-    assert warm.run("train", "--resume", "run", "-q", "--max-env-step", steps, cwd=tmp_path).code == 0
-    straight = ("train", "-c", "c.json", "--exp-name", "straight", "-q", "--max-env-step", steps)
-    assert warm.run(*straight, cwd=tmp_path).code == 0
+    limit = ["-q", "--max-env-step", str(steps)]
+    assert main(["train", "--resume", "run", *limit]) == 0
+    assert main(["train", "-c", "c.json", "--exp-name", "straight", *limit]) == 0
     assert state_of(run) == state_of(tmp_path / "straight")
     both = [(folder / "metrics.csv").read_text() for folder in (run, tmp_path / "straight")]
     assert timeless(both[0]) == timeless(both[1])

@@ -20,8 +20,6 @@ LIBRARY = Path(ding_lite.__file__).parent
 NO_KEYS = {
     "policy.reset",
     "policy.onnx",
-    "policy.onnx.json",
-    "policy.pt2",
     "env.step",
 }
 NO_KEYS |= {"env.kwargs.size", "env.kwargs.g", "env.key"}

@@ -16,7 +16,7 @@ from worlds import small_config
 
 from ding_lite import compile_config
 from ding_lite.cli import main
-from ding_lite.config.files import read_config
+from ding_lite.config.compile import read_config
 from ding_lite.config.schema import leaves
 from ding_lite.errors import ConfigError, EnvError
 

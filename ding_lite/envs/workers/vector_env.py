@@ -47,7 +47,6 @@ from ding_lite.trees import Tree, leading_size, map_tree, same_layout, tree_leav
 
 POLL_SECONDS = 0.5  # between looks for dead workers: a child of a dead worker may hold its socket open
 FAILURE_GRACE = 1.0  # seconds that environments have to close after a failure
-OF_EACH_ENV = "returns"  # the array (B,) of the state
 
 
 class Worker(Protocol):
@@ -213,9 +212,8 @@ class SubprocessVectorEnv(VectorEnv):
         self._start_if_ended()
         self._stream = stream
         arguments = {n: (stream, [0] * len(rows)) for n, rows in enumerate(self._rows)}
-        self._count_bad_resets(
-            self._request("begin_episodes", arguments, self.reset_timeout, "reset_timeout")
-        )
+        replies = self._request("begin_episodes", arguments, self.reset_timeout, "reset_timeout")
+        self._count_bad_values(list(itertools.chain(*replies.values())))
         return self._begun()
 
     def step(self, action: Tree) -> Transition:
@@ -239,7 +237,7 @@ class SubprocessVectorEnv(VectorEnv):
             if lost[share.rows].any():
                 lost[share.rows] = True
                 del requests[number]
-        self._steps += group is not self._groups[-1] or len(self._groups) == 1
+        self._steps += not group.rows.start  # once for both halves
         with self._ending_on_error():
             exchange = self._send(requests, self.step_timeout, "step_timeout")
         self._in_flight.append((group, exchange))
@@ -385,10 +383,6 @@ class SubprocessVectorEnv(VectorEnv):
         self.episode_returns[rows] = self._arrays.episode_return[rows]
         self.episode_lengths[rows] = self._arrays.step[rows]
 
-    def _count_bad_resets(self, replies: Mapping[int, list[str]]) -> None:
-        for messages in replies.values():
-            self._count_bad_values(messages)
-
     def _for_all(self, *arguments: Any) -> dict[int, tuple[Any, ...]]:
         """Returns the same arguments for each worker."""
         return dict.fromkeys(range(len(self._rows)), arguments)
@@ -417,22 +411,19 @@ class SubprocessVectorEnv(VectorEnv):
         jobs = {number: self._jobs[number] for number in numbers}
         replies = self._receive(self._send(jobs, self.start_timeout, "start_timeout"))
         if self._shared is None:
-            self.obs_space, self.action_space = spaces = replies[0]
-            self._check_spaces(replies)
+            self.obs_space, self.action_space = replies[0]
+        spaces = self.obs_space, self.action_space
+        for number, found in sorted(replies.items()):
+            env = self.index_offset + self._rows[number][0]
+            check_same_spaces(env, found, self.index_offset, spaces)
+        if self._shared is None:
             self._shared = self._starter.share(spaces, self.num_envs, len(self._rows))
-        self._check_spaces(replies)
         requests = [("attach", ()), *(("call_method", call) for call in self.calls.items())]
         for method, arguments in requests:
             request = dict.fromkeys(numbers, _request(method, *arguments))
             for reply in self._receive(self._send(request, self.reset_timeout, "reset_timeout")).values():
                 if isinstance(reply, ErrorReport):
                     raise _error_of(reply)
-
-    def _check_spaces(self, replies: Mapping[int, tuple[gym.Space, gym.Space]]) -> None:
-        expected = self.obs_space, self.action_space
-        for number, spaces in sorted(replies.items()):
-            env = self.index_offset + self._rows[number][0]
-            check_same_spaces(env, spaces, self.index_offset, expected)
 
     def _request(
         self, method: str, arguments: Mapping[int, tuple[Any, ...]], timeout: float, setting: str
@@ -592,7 +583,8 @@ class SubprocessVectorEnv(VectorEnv):
             episodes = shared.episode[self._rows[number].start : self._rows[number].stop]
             episodes += 1  # also here, because a worker that fails at once has not written the new numbers
             requests[number] = _request("begin_episodes", self._stream, episodes.tolist())
-        self._count_bad_resets(self._receive(self._send(requests, self.reset_timeout, "reset_timeout")))
+        replies = self._receive(self._send(requests, self.reset_timeout, "reset_timeout"))
+        self._count_bad_values(list(itertools.chain(*replies.values())))
 
     @contextlib.contextmanager
     def _ending_on_error(self) -> Iterator[None]:

@@ -1,0 +1,429 @@
+"""Checks that an environment does what training relies on.
+
+    for finding in check_env("CartPole-v1"):
+        print(finding.verdict, finding.check, finding.text)
+
+Plays random legal actions under the guards of training, so that a fault is reported in the words of training.
+Then plays the same seeds and actions again, here and in worker processes, and compares every number. The
+command is ``ding-lite check-env``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from ding_lite.config.compile import compile_config
+from ding_lite.config.registry import env_section
+from ding_lite.envs.checks import Watch
+from ding_lite.envs.in_process import InProcessVectorEnv
+from ding_lite.envs.make import backend_of, make_vector_env
+from ding_lite.envs.vector import VectorEnv
+from ding_lite.envs.workers.cores import default_workers
+from ding_lite.errors import DingLiteError
+from ding_lite.models import VAC
+from ding_lite.rl.seeding import seeded_layers, torch_generator
+from ding_lite.tools.table import aligned
+from ding_lite.trees import MASK_KEY, Tree, map_tree, named_leaves, to_tree, tree_leaves
+
+OK, WARN, FAIL = "OK", "WARN", "FAIL"
+NUM_ENVS = 2  # environments that are played; in "subprocess" each has a worker
+# By default; "ray" has the workers of "subprocess", and takes seconds to start.
+BACKENDS = ("base", "subprocess")
+MESSAGE = 0.3e-3  # seconds that a message to a worker process and its answer take
+CLEARLY = 3  # times a message: if the steps for one message take longer, worker processes pay in any case
+UNDISTURBED = 0.95  # share of the steps that count for the speed; other processes interrupt the slowest ones
+
+Row = dict[str, Tree]  # one step of B environments, see :func:`play`
+
+
+class Finding(NamedTuple):
+    """The result of one check.
+
+    Attributes:
+        check: its name.
+        verdict: "OK"; "WARN": it works here, but may cause trouble; "FAIL": it does not work.
+        text: what was seen, and what to do about it.
+    """
+
+    check: str
+    verdict: str
+    text: str
+
+
+def check_env(
+    env: Mapping[str, Any] | Callable[..., gym.Env] | gym.Env | str,
+    *,
+    steps: int = 1000,
+    seed: int = 0,
+    backends: Sequence[str] = BACKENDS,
+) -> list[Finding]:
+    """Returns the findings of all checks. The environment works if no verdict is "FAIL".
+
+    Args:
+        env: a gymnasium id, a registered name, "package.module:Class", a class or another callable that makes
+            the environment, or a section ``env``. An environment that is made already is played in this
+            process only, and stays open.
+        steps: to play in each of two environments. The ends of longer episodes are not checked.
+        seed: of start states and actions.
+        backends: to compare: "base", "subprocess", "ray".
+
+    Raises:
+        ConfigError: if the section ``env`` has a fault.
+    """
+    return list(findings(section_of(env), steps=steps, seed=seed, backends=backends))
+
+
+def section_of(env: Mapping[str, Any] | Callable[..., gym.Env] | gym.Env | str) -> dict[str, Any]:
+    """Returns the complete section ``env`` for the argument ``env`` of :func:`check_env`."""
+    given = env_section(env) if isinstance(env, str) else env
+    given = dict(given) if isinstance(given, Mapping) else {"type": given}
+    kind = given.get("type", "gymnasium")
+    # compile_config requires a class or function with a name; a functools.partial has none.
+    given["type"] = kind if isinstance(kind, str) else gym.Env
+    return {**compile_config({"env": given}, origin="check_env").values.env, "type": kind}
+
+
+def findings(
+    env_cfg: Mapping[str, Any], *, steps: int = 1000, seed: int = 0, backends: Sequence[str] = BACKENDS
+) -> Iterator[Finding]:
+    """Yields each finding; see :func:`check_env`.
+
+    Args:
+        env_cfg: a complete section ``env``. Environments that its backend steps in this process are played on
+            "base" first, others on their own backend.
+        steps, seed, backends: see :func:`check_env`.
+    """
+    given, own, num_envs = env_cfg["type"], backend_of(env_cfg), NUM_ENVS
+    is_made = isinstance(given, gym.Env)
+    if is_made:
+        env_cfg, backends, num_envs = {**env_cfg, "type": lambda: given}, ("base",), 1
+    has_single = own not in ("vector", "env_pool") or (own == "vector" and given == "gymnasium")
+    first = "base" if has_single and own not in ("subprocess", "ray") else own
+    others = [kind for kind in dict.fromkeys([*backends, own]) if kind != first] if has_single else []
+
+    lines: list[str] = []
+    watchers: list[Watcher] = []
+    try:
+        with _warnings_to(lines):
+            envs = _vector(env_cfg, first, num_envs, seed)
+    except DingLiteError as error:
+        yield Finding("make", FAIL, str(error))
+        return
+    yield Finding("make", OK, f"observation {envs.obs_space}, action {envs.action_space}")
+    try:
+        with _warnings_to(lines), contextlib.nullcontext() if is_made else contextlib.closing(envs):
+            played = list(play(envs, steps, "check", random_actions(envs, seed)))
+            watchers += _watched(envs)
+            not_repeated = first_difference(envs, "check", played)
+            has_other_episodes = bool(first_difference(envs, "other", played))
+    except DingLiteError as error:
+        yield Finding("contract", FAIL, str(error))
+        return
+    yield Finding("contract", OK, f"kept in {steps:,} steps of {envs.backend}")
+    for line in dict.fromkeys(lines):
+        yield Finding("contract", WARN, line.removeprefix("WARNING: "))
+    yield from _seeds(not_repeated, has_other_episodes)
+    for kind in others:
+        if not_repeated:
+            yield Finding(kind, WARN, "not compared: the same seed gives other episodes in any case")
+        else:
+            yield _compared(env_cfg, kind, seed, played, watchers)
+    limit = next((watcher.time_limit for watcher in watchers), None)
+    yield from _ends(played, limit, env_cfg["max_eval_steps"])
+    if watchers:
+        yield from _seen_by(watchers, env_cfg, envs.obs_space)
+
+
+@contextlib.contextmanager
+def _warnings_to(lines: list[str]) -> Iterator[None]:
+    """Appends the text of each warning in the block to ``lines``."""
+    with warnings.catch_warnings(record=True) as caught, np.errstate(all="ignore"):
+        warnings.simplefilter("default")
+        warnings.simplefilter("ignore", DeprecationWarning)
+        yield
+    lines += [str(warning.message) for warning in caught]
+
+
+def _vector(env_cfg: Mapping[str, Any], kind: str, num_envs: int, seed: int) -> VectorEnv:
+    keys = {"type": kind, "worker_num": num_envs, "max_restarts": 0, "double_buffer": False}
+    return make_vector_env({**env_cfg, "manager": {**env_cfg["manager"], **keys}}, num_envs, seed)
+
+
+# ------------------------------------------------------------------ playing
+
+
+def play(envs: VectorEnv, steps: int, stream: str, act: Callable[[Tree], Tree]) -> Iterator[Row]:
+    """Plays as training does, and yields each step.
+
+    Args:
+        envs: B environments.
+        steps: to play.
+        stream: names the seeds of the episodes.
+        act: observations (B, ...) -> actions (B, ...) as the environments take them.
+
+    Shapes:
+        "obs", "action", "reward", "terminated", "truncated", "valid": (B, ...)
+        "final": the last observations (K, ...) of truncated episodes; {} if there are none
+
+    Raises:
+        EnvError: as training does.
+    """
+    watch, numbers = Watch(envs, ""), np.arange(envs.num_envs)
+    obs = watch.reset(stream)
+    for _ in range(steps):
+        obs = map_tree(np.array, obs)  # a copy, as the environments write over theirs
+        action = act(obs)
+        row = {"obs": obs, "action": map_tree(np.array, action)}
+        got = envs.step(action)
+        watch.look(got, numbers)
+        watch.look_at_bounds(map_tree(lambda leaf: leaf[None], obs))
+        flags = {
+            name: np.array(getattr(got, name)) for name in ("reward", "terminated", "truncated", "valid")
+        }
+        yield {**row, **flags, "final": {} if got.final_obs is None else got.final_obs}
+        obs = got.obs
+
+
+def random_actions(envs: VectorEnv, seed: int) -> Callable[[Tree], Tree]:
+    """Returns what draws random legal actions, from the distribution of the default model.
+
+    Raises:
+        ConfigError: if the model cannot be made for these spaces.
+    """
+    with seeded_layers(seed, "check"):
+        model = VAC(envs.obs_space, envs.action_space)
+    generator = torch_generator(seed, "check")
+    with torch.no_grad():
+        logit = model.actor_head.logit(torch.zeros(envs.num_envs, model.actor_head.out.size))
+
+    def act(obs: Tree) -> Tree:
+        mask = obs.get(MASK_KEY) if isinstance(obs, dict) else None
+        legal = None if mask is None else map_tree(lambda leaf: torch.as_tensor(leaf).bool(), mask)
+        action = model.distribution(logit, legal).sample(generator)
+        return model.actor_head.to_env(map_tree(lambda leaf: leaf.numpy(), action))
+
+    return act
+
+
+def first_difference(envs: VectorEnv, stream: str, played: Sequence[Row]) -> str:
+    """Plays the actions of ``played`` again; returns the first difference, or error, as text, or ""."""
+    actions = iter([row["action"] for row in played])
+    try:
+        for step, (row, other) in enumerate(
+            zip(played, play(envs, len(played), stream, lambda obs: next(actions)), strict=True)
+        ):
+            for (path, one), (_, two) in zip(named_leaves(row), named_leaves(other), strict=False):
+                if not np.array_equal(one, two):
+                    env, *index = np.argwhere(one != two)[0].tolist()
+                    where = f"{'.'.join(path)}{index or ''}"
+                    return f"step {step} of env {env}: {where} was {one[env, *index]}, is {two[env, *index]}"
+    except DingLiteError as error:
+        return str(error)
+    return ""
+
+
+class Watcher(gym.Wrapper):
+    """The outermost wrapper of an environment that is played again: it notes what a vector does not show.
+
+    Attributes:
+        seconds: of each step.
+        time_limit: of the environment; None if it has none.
+        overwrites: whether an observation changed after it was returned.
+        has_mask_in_info: whether an info had an action mask.
+    """
+
+    def __init__(self, env: gym.Env) -> None:
+        super().__init__(env)
+        self.seconds: list[float] = []
+        limited = env.has_wrapper_attr("_max_episode_steps")
+        self.time_limit = env.get_wrapper_attr("_max_episode_steps") if limited else None
+        self.overwrites = self.has_mask_in_info = False
+        self._recent: deque[tuple[Any, Any]] = deque(maxlen=3)
+
+    def reset(self, **options: Any) -> Any:
+        return self._look(self.env.reset(**options))
+
+    def step(self, action: Any) -> Any:
+        began = time.perf_counter()
+        result = self.env.step(action)
+        self.seconds.append(time.perf_counter() - began)
+        return self._look(result)
+
+    def _look(self, result: Any) -> Any:
+        for pair in self._recent:
+            before, now = (tree_leaves(to_tree(obs, self.env.observation_space)) for obs in pair)
+            self.overwrites |= not all(map(np.array_equal, before, now))
+        self._recent.append((copy.deepcopy(result[0]), result[0]))
+        self.has_mask_in_info |= MASK_KEY in result[-1]
+        return result
+
+
+def _watched(envs: VectorEnv) -> list[Watcher]:
+    """Wraps the environments that are stepped in this process, and returns the wrappers."""
+    if not isinstance(envs, InProcessVectorEnv):
+        return []
+    watchers = [Watcher(env) for env in envs.envs]
+    envs.envs = [*watchers]
+    return watchers
+
+
+# ------------------------------------------------------------------ findings
+
+
+def _seeds(not_repeated: str, has_other_episodes: bool) -> Iterator[Finding]:
+    if not_repeated:
+        yield Finding(
+            "same seed",
+            FAIL,
+            f"the same seeds and actions gave another episode: {not_repeated}. Draw only from "
+            "self.np_random, after super().reset(seed=seed), and begin every episode anew: until then runs "
+            "cannot be repeated, and a resumed run refuses the open episodes of its checkpoint",
+        )
+        return
+    yield Finding("same seed", OK, "the same seeds and actions give the same episodes, bit for bit")
+    if has_other_episodes:
+        yield Finding("other seeds", OK, "other seeds give other episodes")
+    else:
+        text = "other seeds give the same episodes. If anything should be random, draw it from self.np_random"
+        yield Finding("other seeds", WARN, text)
+
+
+def _compared(
+    env_cfg: Mapping[str, Any], kind: str, seed: int, played: list[Row], watchers: list[Watcher]
+) -> Finding:
+    """Plays on another backend; a vector environment has seeds of its own, and is compared with itself."""
+    num_envs = len(played[0]["reward"])
+    try:
+        with _warnings_to([]), contextlib.closing(_vector(env_cfg, kind, num_envs, seed)) as envs:
+            watchers += _watched(envs)
+            if is_vector := kind == "vector":
+                played = list(play(envs, len(played), "check", random_actions(envs, seed)))
+            difference = first_difference(envs, "check", played)
+    except DingLiteError as error:
+        return Finding(kind, FAIL, str(error))
+    if not difference:
+        when = " when one seed is played again" if is_vector else ""
+        text = f"gives the same {len(played) * num_envs:,} transitions{when}, bit for bit"
+        return Finding(kind, OK, text)
+    if is_vector:
+        return Finding(kind, FAIL, f"two plays with one seed differ: {difference}. Use env.manager.type=base")
+    return Finding(
+        kind,
+        FAIL,
+        f"{difference}. The environment depends on its process or on its neighbours there: class attributes, "
+        "module variables, global random generators",
+    )
+
+
+def _ends(played: list[Row], limit: int | None, max_eval_steps: int) -> Iterator[Finding]:
+    """Checks that episodes end, and that those at a time limit are truncated, not terminated."""
+    ended: list[tuple[int, bool]] = []  # length, and whether it was terminated
+    lengths = np.zeros(len(played[0]["reward"]), int)
+    for row in played:
+        lengths += row["valid"]
+        over = row["terminated"] | row["truncated"]
+        ended += zip(lengths[over].tolist(), row["terminated"][over].tolist(), strict=True)
+        lengths[over] = 0
+    every = [length for length, _ in ended]
+    has_limit = f"the time limit is {limit} steps" if limit else "there is no time limit"
+    if ended:
+        text = f"{len(ended)} episodes of {min(every)} to {max(every)} steps; {has_limit}"
+        yield Finding("episodes end", OK, text)
+    else:
+        advice = (
+            f". Evaluations will cut episodes at env.max_eval_steps={max_eval_steps}. Register the "
+            "environment with max_episode_steps=N, or wrap it in gymnasium.wrappers.TimeLimit"
+        )
+        text = f"no episode ended in {len(played)} steps; {has_limit}{'' if limit else advice}"
+        yield Finding("episodes end", OK if limit else WARN, text)
+        return
+    advice = (
+        "terminated. Report a time limit as truncated=True, terminated=False, so that the value of the last "
+        "observation counts. If the task itself ends there, nothing needs to change"
+    )
+    at_limit = [terminated for length, terminated in ended if length == limit]
+    if at_limit and all(at_limit):
+        verdict = FAIL if len(at_limit) > 1 else WARN
+        yield Finding("time limit", verdict, f"every episode of {limit} steps, the time limit, was {advice}")
+    elif (
+        limit is None and len(ended) > 2 and len(set(every)) == 1 < every[0] and all(end for _, end in ended)
+    ):
+        yield Finding("time limit", WARN, f"all {len(ended)} episodes had {every[0]} steps and were {advice}")
+    else:
+        cuts = sum(not terminated for _, terminated in ended)
+        yield Finding("time limit", OK, f"{len(ended) - cuts} episodes were terminated, {cuts} truncated")
+
+
+def _seen_by(watchers: list[Watcher], env_cfg: Mapping[str, Any], obs_space: gym.Space) -> Iterator[Finding]:
+    if any(watcher.overwrites for watcher in watchers):
+        text = (
+            "an observation was overwritten by a later call. Return a copy: ding_lite copies observations, "
+            "but wrappers and other libraries keep references"
+        )
+        yield Finding("aliasing", WARN, text)
+    else:
+        yield Finding("aliasing", OK, "no observation changed after it was returned")
+    has_mask = isinstance(obs_space, gym.spaces.Dict) and MASK_KEY in obs_space.spaces
+    if not has_mask and any(watcher.has_mask_in_info for watcher in watchers):
+        text = f"info has the key {MASK_KEY!r}, which is not used. Set env.action_mask='info'"
+        yield Finding("action mask", WARN, text)
+    seconds = sorted(second for watcher in watchers for second in watcher.seconds)
+    mean = float(np.mean(seconds[: max(1, int(UNDISTURBED * len(seconds)))]))
+    batch = env_cfg["collector_env_num"]
+    text = f"{1 / max(mean, 1e-9):,.0f} steps/s; {batch} of them take {1000 * mean * batch:.2g} ms"
+    yield Finding("speed", OK, f"{text}: {suited_backend(mean, batch)}")
+
+
+def suited_backend(seconds: float, num_envs: int) -> str:
+    """Returns which backend suits environments whose steps take so many seconds.
+
+    A message to a worker steps all of its environments, so their time together is compared with its cost.
+    """
+    workers = min(num_envs, default_workers(double_buffer=False))
+    share = seconds * num_envs / workers
+    if workers == 1 or share < MESSAGE:
+        return "env.manager.type=base suits it"
+    if share > CLEARLY * MESSAGE:
+        return "env.manager.type=subprocess suits it"
+    return "env.manager.type=base or subprocess; `ding-lite profile -c ... --tune` decides"
+
+
+# ------------------------------------------------------------------ --rollout
+
+
+def random_rollout(env_cfg: Mapping[str, Any], steps: int, seed: int = 0) -> Tree:
+    """Returns random steps of one environment, as training stores them.
+
+    Shapes:
+        obs, action, reward, terminated, truncated: (steps, ...)
+
+    Raises:
+        EnvError: as training does.
+    """
+    with contextlib.closing(_vector(env_cfg, "base", 1, seed)) as envs:
+        rows = list(play(envs, steps, "check", random_actions(envs, seed)))
+    fields = [{name: row[name] for name in row if name not in ("valid", "final")} for row in rows]
+    return map_tree(lambda *leaves: np.concatenate(leaves), *fields)
+
+
+def rollout_lines(rollout: Tree) -> list[str]:
+    """Returns the name, shape, dtype and range of each leaf of a rollout as lines of text."""
+    rows = [("", "shape", "dtype", "range")]
+    for path, leaf in named_leaves(rollout):
+        spread = (
+            f"{leaf.sum()} of {leaf.size} True"
+            if leaf.dtype == bool
+            else f"{leaf.min():.4g} .. {leaf.max():.4g}"
+        )
+        rows.append((".".join(path), str(leaf.shape), str(leaf.dtype), spread))
+    return aligned(rows)

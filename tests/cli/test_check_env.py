@@ -1,0 +1,84 @@
+"""``ding-lite check-env`` as a user meets it: exit codes, a table, and JSON."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+WORLD = """\
+import broken_worlds
+from ding_lite import ENV_REGISTRY
+
+ENV_REGISTRY.register("my_sound", force=True)(broken_worlds.Sound)
+
+
+class Cut(broken_worlds.Sound):
+    def __init__(self, boost=0.0):
+        print("a word of the environment's own")
+        self.boost = boost
+
+    def reward(self):
+        return super().reward() + self.boost
+"""
+CONFIG = """\
+config = dict(
+    seed=3,
+    env=dict(type="my_world:Cut", kwargs=dict(boost=float("inf"))),
+    policy=dict(type="ppo"),
+)
+"""
+
+
+@pytest.fixture
+def here(ding_lite, tmp_path):
+    """Runs the command beside environments and a config; returns its exit code, stdout and stderr."""
+    (tmp_path / "my_world.py").write_text(WORLD)
+    (tmp_path / "my_config.py").write_text(CONFIG)
+    return lambda *words: ding_lite("check-env", *words)
+
+
+def test_sound_environment_has_a_line_for_each_check_and_exit_code_0(here):
+    code, out, _ = here("LunarLander-v3", "--steps", "100")
+    *lines, last = out.splitlines()
+    assert (code, last) == (0, "LunarLander-v3: 9 checks, 0 failed, 0 warned (100 steps, seed 0)")
+    assert sum(line.split()[0] == "OK" for line in lines if line.strip()) == 9
+
+
+def test_fault_is_exit_code_3_and_said_in_the_words_of_training(here):
+    code, out, _ = here("broken_worlds:OldStep")
+    assert code == 3
+    text = " ".join(out.split())
+    assert "old gym API" in text
+    assert text.endswith("broken_worlds:OldStep: 2 checks, 1 failed, 0 warned (1000 steps, seed 0)")
+    assert here("no_module:Env")[0] == 3
+
+
+def test_environment_of_a_config_is_checked_with_its_seed_and_json_is_alone_on_stdout(here):
+    code, out, err = here("-c", "my_config.py", "--steps", "40", "--json")
+    report = json.loads(out)
+    assert (code, report["env"], report["seed"], report["failed"]) == (3, "my_world:Cut", 3, 1)
+    [bad] = [row for row in report["findings"] if row["verdict"] == "FAIL"]
+    assert bad["check"] == "contract"
+    assert "reward = inf" in bad["text"]
+    assert "a word of the environment's own" in err
+    _, out, _ = here("-c", "my_config.py", "--steps", "40", "--rollout", "3", "env.kwargs.boost=2", "--json")
+    assert json.loads(out)["obs"] == {"shape": [3, 2], "dtype": "float32"}
+
+
+def test_rollout_is_printed_and_nothing_else_is_done(here):
+    code, out, _ = here("my_sound", "--import", "my_world", "--rollout", "12", "-s", "4")
+    title, *lines = out.splitlines()
+    assert (code, title) == (0, "12 random steps of my_sound, seed 4")
+    assert [line.split()[0] for line in lines[1:]] == ["obs", "action", "reward", "terminated", "truncated"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [("check-env",), ("train", "--max-env-step", "64", "--env")])
+def test_minigrid_names_the_wrappers_that_take_its_mission_away(command, ding_lite):
+    pytest.importorskip("minigrid", reason="the extra minigrid")
+    done = ding_lite(*command, "MiniGrid-Empty-5x5-v0")
+    said = " ".join((done.out + done.err).split())
+    assert done.code == 3
+    assert "env.wrappers=['minigrid_image']" in said
+    assert "'minigrid_flat'" in said

@@ -1,0 +1,171 @@
+"""Checkpoint files: whole or absent, equal to what was saved, and refused if anything in them has changed."""
+
+import os
+import random
+
+import numpy as np
+import pytest
+import torch
+from worlds import digest
+
+from ding_lite.errors import CheckpointError
+from ding_lite.run.checkpoint import (
+    SUFFIX,
+    Checkpoints,
+    checkpoints_of,
+    find_checkpoint,
+    load_checkpoint,
+    load_of_run,
+    newest_checkpoint,
+    packed,
+    save_checkpoint,
+)
+
+DAMAGES = 3000
+STATE = {
+    "policy": {"model": {"w": np.arange(12, dtype=np.float32).reshape(3, 4), "scale": np.float64(2.5)}},
+    "moments": {0: {"step": np.array(3.0, np.float32)}, 1: {"step": np.zeros((0, 2), np.int64)}},
+    "flags": np.array([True, False]),
+    "list": [1, 2.5, None, 'text "sha256":"0', True, [np.uint8(7)]],
+    "nan": float("nan"),
+}
+CONFIG = {"config": {"seed": 3}, "source": {}}
+
+
+@pytest.fixture
+def file(tmp_path):
+    save_checkpoint(tmp_path / "last.safetensors", STATE, CONFIG)
+    return tmp_path / "last.safetensors"
+
+
+def test_state_and_config_come_back_and_arrays_may_be_written_to(file):
+    state, config = load_checkpoint(file)
+    expected = {**STATE, "list": [1, 2.5, None, 'text "sha256":"0', True, [7]]}
+    expected["policy"] = {"model": {**STATE["policy"]["model"], "scale": 2.5}}
+    assert (digest(state), config) == (digest(expected), CONFIG)
+    state["policy"]["model"]["w"] += 1
+
+
+def test_tensors_and_arrays_in_any_memory_layout_come_back_as_arrays(file):
+    square = np.arange(6.0).reshape(2, 3)
+    arrays = {"T": square.T, "flipped": square[::-1], "big": square.astype(">f8"), "0-d": np.array(1)}
+    save_checkpoint(file, {**arrays, "tensor": torch.arange(3, dtype=torch.int32)}, {})
+    state, _ = load_checkpoint(file)
+    for name, array in arrays.items():
+        assert state[name].shape == array.shape
+        assert np.array_equal(state[name], array)
+    assert (state["tensor"].dtype, state["tensor"].tolist()) == (np.int32, [0, 1, 2])
+
+
+@pytest.mark.parametrize(
+    ("value", "path"),
+    [(object(), "a.b"), ({1, 2}, "a.b"), (b"bytes", "a.b"), (np.array(["text"]), "a.b"), ({"#1": 0}, "a.b")],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_cannot_be_saved_is_named_by_its_path_and_the_old_file_stays(value, path, file):
+    with pytest.raises(CheckpointError, match=path):
+        save_checkpoint(file, {"a": {"b": value}}, {})
+    assert load_checkpoint(file)[1] == CONFIG
+
+
+def test_a_file_with_any_bit_flipped_or_cut_anywhere_is_refused(file):
+    data, rng = file.read_bytes(), random.Random(0)
+    for number in range(DAMAGES):
+        damaged = bytearray(data)
+        if number % 3:
+            damaged[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        else:
+            del damaged[rng.randrange(len(data)) :]
+        file.write_bytes(damaged)
+        with pytest.raises(CheckpointError, match="last.safetensors"):
+            load_checkpoint(file)
+    file.write_bytes(data + b"\0")
+    with pytest.raises(CheckpointError):
+        load_checkpoint(file)
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"\0" * 100, b"\xff" * 100, b'{"ding_lite": "\\"sha256\\": '])
+def test_a_file_of_something_else_is_refused(data, file):
+    file.write_bytes(data)
+    with pytest.raises(CheckpointError):
+        load_checkpoint(file)
+
+
+def test_one_state_gives_the_same_bytes_each_time():
+    assert packed(STATE, CONFIG) == packed(STATE, CONFIG)
+
+
+# ---------------------------------------------------------------------- of a run
+
+
+def write(run, *names):
+    for number, name in enumerate(names):
+        save_checkpoint(run / "ckpt" / f"{name}{SUFFIX}", {"number": number}, CONFIG)
+
+
+def test_the_newest_undamaged_checkpoint_is_found_and_damaged_ones_are_named(tmp_path):
+    write(tmp_path, "best", "iteration_00000009", "mine", "last", "iteration_00000010")
+    names = ["last", "iteration_00000010", "iteration_00000009", "best", "mine"]
+    assert [file.stem for file in checkpoints_of(tmp_path)] == names
+    for number, name in enumerate(names):
+        file, _, config, lines = newest_checkpoint(tmp_path)
+        assert (file.stem, config, len(lines)) == (name, CONFIG, number)
+        assert all(damaged in "".join(lines) for damaged in names[:number])
+        os.truncate(file, 50)
+    with pytest.raises(CheckpointError, match="no undamaged checkpoint"):
+        newest_checkpoint(tmp_path)
+
+
+def test_a_checkpoint_is_found_by_its_run_or_its_path_with_and_without_suffix(tmp_path):
+    write(tmp_path, "last", "iteration_00000002")
+    last = tmp_path / "ckpt" / f"last{SUFFIX}"
+    for path in (last, tmp_path / "ckpt" / "last"):
+        assert find_checkpoint(path) == last
+    assert find_checkpoint(tmp_path, "best") == last, "a run may not have been evaluated"
+    for path, name in (
+        (tmp_path, "iteration_00000003"),
+        (tmp_path / "ckpt", "best"),
+        (tmp_path / "no", "best"),
+    ):
+        with pytest.raises(CheckpointError, match=str(path)):
+            find_checkpoint(path, name)
+
+
+def test_a_damaged_checkpoint_that_was_asked_for_is_refused_and_another_is_offered(tmp_path):
+    write(tmp_path, "last", "best")
+    os.truncate(tmp_path / "ckpt" / f"best{SUFFIX}", 50)
+    with pytest.raises(CheckpointError, match="ckpt/best.*ckpt/last"):
+        load_of_run(tmp_path, "best")
+
+
+def test_a_thread_saves_what_the_state_was_and_keeps_the_newest_snapshots(tmp_path):
+    checkpoints = Checkpoints(tmp_path / "ckpt", CONFIG, keep=2)
+    array = np.zeros(1000)
+    for number in range(4):
+        array[:] = number
+        checkpoints.save([f"iteration_{number:08d}", "last"], {"array": array})
+    array[:] = -1
+    checkpoints.close()
+    assert [file.stem for file in checkpoints_of(tmp_path)] == [
+        "last",
+        "iteration_00000003",
+        "iteration_00000002",
+    ]
+    assert set(load_checkpoint(tmp_path / "ckpt" / f"last{SUFFIX}")[0]["array"]) == {3.0}
+
+
+def test_a_save_that_fails_leaves_the_old_file_and_is_told_by_the_next_one(tmp_path, monkeypatch):
+    checkpoints = Checkpoints(tmp_path / "ckpt", CONFIG, keep=2)
+    checkpoints.save(["last"], {"number": 1}, wait=True)
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    checkpoints.save(["last"], {"number": 2})
+    with pytest.raises(CheckpointError, match="No space left"):
+        checkpoints.save(["last"], {"number": 3})
+    monkeypatch.undo()
+    assert load_checkpoint(tmp_path / "ckpt" / f"last{SUFFIX}")[0] == {"number": 1}
+    assert os.listdir(tmp_path / "ckpt") == [f"last{SUFFIX}"]
+    checkpoints.close()

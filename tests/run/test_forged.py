@@ -1,0 +1,209 @@
+"""Forged checkpoints, whose checksums are right: one kind of error, and no code runs."""
+
+import os
+import pickle
+import random
+import time
+
+import pytest
+import torch
+from worlds import merged, small_config
+
+from ding_lite import SerialPipeline, load_policy
+from ding_lite.cli import main
+from ding_lite.errors import CheckpointError, ConfigError, EnvError
+from ding_lite.run.checkpoint import load_checkpoint, save_checkpoint
+from ding_lite.run.load import warm_start
+
+MUTANTS = 400
+ODD = [
+    None,
+    True,
+    -1,
+    0,
+    2**31,
+    2**63,
+    10**30,
+    1e308,
+    float("nan"),
+    "",
+    "x",
+    "../../x",
+    [],
+    {},
+    [[]],
+    {"a": 1},
+]
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    """State and config of the checkpoint of a short run with scales."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    scales = {"normalize": {"obs": True, "reward": True}, "model": {"encoder_hidden_size_list": [4]}}
+    config = small_config(max_env_step=256, policy=scales, env={"manager": {"type": "base"}})
+    for _ in SerialPipeline(config, folder=folder):
+        pass
+    return load_checkpoint(folder / "ckpt" / "last.safetensors")
+
+
+def written(run, state, config):
+    """Returns a run whose only checkpoint has this state and this config."""
+    save_checkpoint(run / "ckpt" / "last.safetensors", state, config)
+    return run
+
+
+def mutated(tree, rng):
+    """Replaces or drops something somewhere in a tree, in place."""
+    node = tree
+    while True:
+        key = rng.choice(list(node) if isinstance(node, dict) else range(len(node)))
+        if isinstance(node[key], (dict, list)) and node[key] and rng.random() < 0.85:
+            node = node[key]
+        elif rng.random() < 0.25:
+            del node[key]
+            return
+        else:
+            node[key] = rng.choice(ODD)
+            return
+
+
+@pytest.mark.daily(2)
+@pytest.mark.parametrize("part", range(10))
+def test_mutants_make_a_policy_and_a_run_or_are_refused(part, original, tmp_path):
+    """A config may also ask for an environment that cannot be made, or for a limit that is reached."""
+    rng, refused = random.Random(part), 0
+    policy = load_policy(written(tmp_path / "good", *original))
+    for number in range(MUTANTS // 10):
+        state, config = pickle.loads(pickle.dumps(original))
+        mutated(rng.choice([state, state, config]), rng)
+        run = written(tmp_path / "run", state, config)
+        for use in (load_policy, lambda path: warm_start(policy, path)):
+            try:
+                use(run)
+            except CheckpointError:
+                refused += 1
+        if number % 8 == 0:
+            try:
+                SerialPipeline.resume(run).close()
+            except (CheckpointError, EnvError):
+                refused += 1
+    assert refused > 3
+
+
+@pytest.mark.parametrize("sizes", [[10**6] * 3, [10**9]], ids=str)
+def test_network_of_any_size_in_a_config_is_refused_before_it_is_built(sizes, original, tmp_path):
+    state, config = original
+    config = merged(config, {"config": {"policy": {"model": {"encoder_hidden_size_list": sizes}}}})
+    began = time.process_time()
+    with pytest.raises(CheckpointError, match="of another shape"):
+        load_policy(written(tmp_path, state, config))
+    assert time.process_time() - began < 2.0
+
+
+# ---------------------------------------------------------------------- the canary
+
+IN_POLICY = {
+    "policy": {"policy": {"type": "evil_module:C"}},
+    "model": {"policy": {"model": {"type": "evil_module:C"}}},
+    "encoder": {"policy": {"model": {"encoder": "evil_module:C"}}},
+    "encoder in a dict": {"policy": {"model": {"encoder": {"type": "evil_module:C"}}}},
+    "distribution": {"policy": {"model": {"box_distribution": "evil_module:C"}}},
+    "intrinsic": {"policy": {"intrinsic": {"type": "evil_module:C"}}},
+    "function of a function": {"policy": {"type": "os:system"}},
+}
+IN_RUN = {
+    "env": {"env": {"type": "evil_module:C"}},
+    "gymnasium's own form": {"env": {"env_id": "evil_module:C-v0"}},
+    "wrapper": {"env": {"wrappers": ["evil_module:C"]}},
+    "hook": {"hooks": [{"type": "evil_module:C"}]},
+    "tuple": {"hooks": {"__kind__": "tuple", "value": ["evil_module:C"]}},
+    "tracker": {"logger": {"trackers": ["evil_module:C"]}},
+    "key": {"env": {"kwargs": {"evil_module:C": 1}}},
+}
+
+
+@pytest.fixture
+def evil(tmp_path, monkeypatch):
+    """A module that leaves a file when it is imported."""
+    (tmp_path / "evil_module.py").write_text("open('imported', 'w')\nclass C: pass\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path / "imported"
+
+
+@pytest.mark.parametrize("change", [*IN_POLICY.items(), *IN_RUN.items()], ids=lambda item: item[0])
+def test_no_module_that_a_checkpoint_names_is_imported(change, original, evil, tmp_path):
+    name, change = change
+    run = written(tmp_path / "run", original[0], merged(original[1], {"config": change}))
+    ways = [SerialPipeline.resume] + ([load_policy] if name in IN_POLICY else [])
+    for way in ways:
+        with pytest.raises(CheckpointError, match="evil_module|os:system"):
+            way(run)
+    assert not evil.exists()
+
+
+def test_what_a_trusted_module_has_only_imported_is_not_trusted(original, evil, tmp_path):
+    (tmp_path / "mine.py").write_text("import os\nfrom subprocess import run\n")
+    for name in ("mine:os.system", "mine:run"):
+        env = {"config": {"env": {"type": name, "kwargs": {"command": "touch imported"}}}}
+        run = written(tmp_path / "run", original[0], merged(original[1], env))
+        with pytest.raises(CheckpointError, match=name):
+            SerialPipeline.resume(run, trust=["mine"])
+    assert not evil.exists()
+
+
+class Bomb:
+    """Makes a folder when it is unpickled."""
+
+    def __init__(self, canary):
+        self.canary = canary
+
+    def __reduce__(self):
+        return (os.mkdir, (self.canary,))
+
+
+def test_canary_can_sing(tmp_path):
+    """The negative control."""
+    pickle.loads(pickle.dumps(Bomb(str(tmp_path / "canary"))))
+    assert (tmp_path / "canary").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", "--resume", "run"],
+        ["train", "--resume", "run/ckpt/last"],
+        ["eval", "run", "-n", "1"],
+        ["train", "--env", "CartPole-v1", "--exp-name", "new", "--init-from", "run"],
+        *(
+            ["train", "--env", "CartPole-v1", "--exp-name", "new", "--init-from", f"bomb{number}.pt"]
+            for number in range(3)
+        ),
+        ["train", "--env", "CartPole-v1", "--exp-name", "new", "--init-from", "bomb.safetensors"],
+    ],
+    ids=" ".join,
+)
+def test_a_pickle_in_place_of_any_file_never_runs(words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    bomb = Bomb(str(tmp_path / "canary"))
+    (tmp_path / "run" / "ckpt").mkdir(parents=True)
+    for file in ("run/ckpt/last.safetensors", "bomb0.pt", "bomb.safetensors"):
+        (tmp_path / file).write_bytes(pickle.dumps(bomb))
+    torch.save({"model": bomb}, "bomb1.pt")
+    torch.save(bomb, "bomb2.pt", _use_new_zipfile_serialization=False)
+    assert main(words) == 5
+    output = capsys.readouterr()
+    assert "Traceback" not in output.err
+    assert not (tmp_path / "canary").exists()
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_link_in_a_run_s_folder_is_not_written_through(original, tmp_path):
+    """Somebody else may have made the folder."""
+    run = written(tmp_path / "run", *original)
+    (tmp_path / "precious").write_text("mine\n")
+    (run / "metrics.csv").symlink_to(tmp_path / "precious")
+    with pytest.raises(ConfigError, match="metrics.csv is a link"):
+        SerialPipeline.resume(run)
+    assert (tmp_path / "precious").read_text() == "mine\n"

@@ -1,0 +1,432 @@
+"""The pipeline: its loop, limits, evaluations and checkpoints, and how runs end."""
+
+import csv
+import gc
+import json
+import weakref
+
+import pytest
+import torch
+from small_worlds import LengthEnv, RaisingEnv, SeededEnv
+from worlds import digest, merged, small_config
+
+from ding_lite import Hook, SerialPipeline, serial_pipeline, serial_pipeline_onpolicy
+from ding_lite.data.episodes import Evaluation, Evaluator
+from ding_lite.errors import CheckpointError, ConfigError, ContractError, EnvError
+from ding_lite.models import VAC
+from ding_lite.policies import PPOPolicy
+from ding_lite.run.checkpoint import checkpoints_of, load_checkpoint
+from ding_lite.run.learner import Learner
+
+
+def counted(world="CartPole-v1", **others):
+    """Returns a config in which every row is valid: env steps are multiples of 256."""
+    return small_config(world, **merged({"env": {"manager": {"type": "base"}}}, others))
+
+
+@pytest.fixture
+def make(tmp_path):
+    """Returns a function that makes pipelines in folders of their own, and closes them in the end."""
+    made = []
+
+    def make(config=None, **options):
+        folder = tmp_path / f"run_{len(made)}"
+        made.append(SerialPipeline(config or counted(), folder=folder, **options))
+        return made[-1]
+
+    yield make
+    for pipeline in made:
+        pipeline.close()
+
+
+def finished(pipeline):
+    for _ in pipeline:
+        pass
+    return pipeline
+
+
+def result_of(pipeline):
+    return json.loads((pipeline.folder / "result.json").read_text())
+
+
+def rows_of(pipeline):
+    with (pipeline.folder / "metrics.csv").open(newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def saved(pipeline, name="last"):
+    return load_checkpoint(pipeline.folder / "ckpt" / f"{name}.safetensors")[0]["progress"]["iteration"]
+
+
+# ---------------------------------------------------------------------- the loop
+
+
+def test_a_loop_yields_the_progress_of_each_iteration_and_ends_at_the_limit(make):
+    pipeline = make(counted(max_env_step=1000))
+    steps = [(progress.iteration, progress.env_step, progress.train_iter) for progress in pipeline]
+    assert steps == [(1, 256, 8), (2, 512, 16), (3, 768, 24), (4, 1024, 32)]
+    result = result_of(pipeline)
+    assert (result["status"], result["env_step"], result["error"]) == ("finished", 1024, None)
+    assert result["eval_value"] == pipeline.scores.last.mean, "the last iteration is evaluated"
+    assert list(pipeline) == [], "it is over"
+
+
+def test_optimiser_steps_are_a_limit_too(make):
+    assert finished(make(max_train_iter=9)).progress.train_iter == 16
+
+
+def test_limits_and_seed_of_the_call_replace_those_of_the_config(make):
+    pipeline = make(counted(), seed=5, max_env_step=256)
+    assert (pipeline.cfg.seed, pipeline.cfg.max_env_step) == (5, 256)
+
+
+def test_result_has_what_the_design_says(make):
+    result = result_of(finished(make(counted(max_env_step=256), seed=2)))
+    assert set(result) == {
+        *("status", "solved", "eval_value", "eval_value_std", "best_eval_value", "env_step", "train_iter"),
+        *("iterations", "wall_time_s", "env_steps_per_second", "seed", "policy", "env_id", "checkpoint"),
+        *("best_checkpoint", "error"),
+    }
+    assert (result["seed"], result["policy"], result["env_id"]) == (2, "ppo", "CartPole-v1")
+    assert (result["checkpoint"], result["best_checkpoint"]) == (
+        "ckpt/last.safetensors",
+        "ckpt/best.safetensors",
+    )
+
+
+def test_rows_have_the_counters_and_every_metric_of_the_progress(make):
+    pipeline = make(counted(policy={"eval": {"eval_freq": 512}}))
+    expected = []
+    for progress in pipeline:
+        expected.append({"env_step": progress.env_step, "iteration": progress.iteration, **progress.metrics})
+    rows = rows_of(pipeline)
+    assert [{k: float(v) for k, v in row.items() if v and k != "train_iter"} for row in rows] == expected
+    evaluated = [bool(row["eval/episode_return_mean"]) for row in rows]
+    assert evaluated == [False, True, False, True, False, True]
+    with (pipeline.folder / "episodes.csv").open(newline="") as stream:
+        episodes = list(csv.DictReader(stream))
+    assert len(episodes) == int(float(rows[-1]["collect/episode_count"]))
+    assert set(episodes[0]) == {"env_step", "return", "length"}
+
+
+def test_a_new_column_is_added_to_the_rows_that_are_there(make):
+    class Late(Hook):
+        def after_iter(self, pipeline):
+            if pipeline.progress.iteration == 3:
+                pipeline.progress.metrics["my/late"] = 1.5
+
+    rows = rows_of(finished(make(counted(max_env_step=1024, hooks=[Late]))))
+    assert [row["my/late"] for row in rows] == ["", "", "1.5", ""]
+    assert [row["iteration"] for row in rows] == ["1", "2", "3", "4"]
+
+
+def test_wall_time_is_that_of_the_loops_and_goes_on(make):
+    pipeline = finished(make(counted(max_env_step=512)))
+    seconds = result_of(pipeline)["wall_time_s"]
+    assert float(rows_of(pipeline)[-1]["time/wall_s"]) <= seconds
+    again = SerialPipeline.resume(pipeline.folder, changes={"max_env_step": 768})
+    assert finished(again).progress.wall_time > seconds
+
+
+# ---------------------------------------------------------------------- evaluations and checkpoints
+
+
+class Scripted(Evaluator):
+    """Returns the evaluations whose means it is given."""
+
+    means = ()
+
+    def evaluate(self, *stream, on_episode=None):
+        mean, *self.means = self.means
+        return Evaluation((mean, mean), (1, 1))
+
+
+def scripted(pipeline, *means):
+    old = pipeline.evaluator
+    pipeline.evaluator = Scripted(old.envs, old.mode, 2, 10)
+    pipeline.evaluator.means = list(means)
+    return pipeline
+
+
+def test_best_is_the_best_evaluation_and_of_equal_ones_the_later(make):
+    pipeline = scripted(
+        make(counted(policy={"eval": {"eval_freq": 256}})), 1.0, 3.0, 2.0, 3.0, float("nan"), 0.5
+    )
+    finished(pipeline)
+    assert (saved(pipeline, "best"), saved(pipeline), pipeline.scores.best) == (4, 6, 3.0)
+
+
+def test_solved_needs_a_second_evaluation(make):
+    config = counted(env={"stop_value": 5.0}, policy={"eval": {"eval_freq": 256}})
+    pipeline = finished(scripted(make(config), 4.0, 6.0, 4.9, 6.0, 5.0))
+    assert (pipeline.status, pipeline.progress.iteration) == ("solved", 3)
+    result = result_of(pipeline)
+    assert (result["solved"], result["eval_value"]) == (True, 5.5)
+
+
+def test_checkpoints_are_saved_when_they_are_due(make):
+    pipeline = make(counted(checkpoint={"freq": 600, "keep_freq": 256, "keep": 2}))
+    seen = []
+    for _ in pipeline:
+        pipeline.files.checkpoints.wait()
+        seen.append(sorted(file.stem for file in checkpoints_of(pipeline.folder)))
+        if len(seen) == 3:
+            break
+    assert seen[0] == ["iteration_00000001"]
+    assert seen[2] == ["iteration_00000002", "iteration_00000003", "last"]
+
+
+def test_an_evaluation_changes_nothing_in_training(make):
+    states = []
+    for freq in (0, 256):
+        state = finished(make(counted(policy={"eval": {"eval_freq": freq}}))).state_dict()
+        states.append({part: digest(state[part]) for part in ("policy", "collector", "learner")})
+    assert states[0] == states[1]
+
+
+# ---------------------------------------------------------------------- how runs end
+
+
+def test_a_break_saves_the_run_and_closes_the_pipeline(make):
+    pipeline = make()
+    for progress in pipeline:
+        if progress.iteration == 2:
+            break
+    assert (pipeline.status, saved(pipeline), result_of(pipeline)["error"]) == ("interrupted", 2, None)
+    assert "--resume" in pipeline.summary()
+    with pytest.raises(ContractError, match="resume"):
+        iter(pipeline)
+    pipeline.close()  # has no effect
+
+
+def test_with_closes_whatever_ends_the_block(make):
+    def train(pipeline):
+        with pipeline:
+            for progress in pipeline:
+                1 / (progress.iteration - 2)
+
+    def step(pipeline):
+        with pipeline:
+            pipeline.step()
+            raise ZeroDivisionError
+
+    for use, status in ((train, "interrupted"), (step, "failed")):  # to a loop, an error is like a break
+        pipeline = make()
+        with pytest.raises(ZeroDivisionError):
+            use(pipeline)
+        assert result_of(pipeline)["status"] == status
+        assert saved(pipeline) == pipeline.progress.iteration > 0
+
+
+def test_steps_without_a_loop_are_saved_by_close(make):
+    pipeline = make()
+    for _ in range(2):
+        pipeline.step()
+    pipeline.close()
+    assert (pipeline.status, saved(pipeline)) == ("interrupted", 2)
+
+
+def test_a_pipeline_that_never_trained_saves_nothing(make):
+    pipeline = make()
+    pipeline.close()
+    assert checkpoints_of(pipeline.folder) == []
+    assert result_of(pipeline)["status"] == "interrupted"
+
+
+def test_a_request_to_stop_ends_the_run_after_the_iteration(make):
+    pipeline = make()
+    for progress in pipeline:
+        if progress.iteration == 2:
+            pipeline.request_stop("enough")
+    assert (pipeline.status, result_of(pipeline)["error"], saved(pipeline)) == ("interrupted", "enough", 2)
+
+
+class FailingLearner(Learner):
+    def train(self, rollout):
+        metrics = super().train(rollout)
+        if self.train_iter >= 24:
+            raise RuntimeError("out of luck")
+        return metrics
+
+
+def test_after_an_error_in_learning_nothing_is_saved(make):
+    pipeline = make(counted(checkpoint={"freq": 512}))
+    pipeline.learner = FailingLearner(pipeline.policy.learn_mode)
+    with pytest.raises(RuntimeError, match="out of luck"):
+        finished(pipeline)
+    assert (pipeline.status, saved(pipeline), pipeline.progress.iteration) == ("failed", 2, 2)
+    with pytest.raises(CheckpointError, match="did not end"):
+        pipeline.save()
+    assert finished(SerialPipeline.resume(pipeline.folder)).status == "finished"
+
+
+def test_after_an_error_of_an_environment_the_last_iteration_is_saved(make):
+    pipeline = make(counted(RaisingEnv, env={"kwargs": {"at": 150}}))
+    with pytest.raises(EnvError):
+        finished(pipeline)
+    result = result_of(pipeline)
+    assert (result["status"], result["iterations"]) == ("failed", saved(pipeline))
+    assert result["iterations"] > 0
+    assert "Traceback" in (pipeline.folder / "log.txt").read_text()
+
+
+def test_after_an_error_of_an_evaluation_the_iteration_has_its_row_and_is_saved(make):
+    pipeline = scripted(make(counted(policy={"eval": {"eval_freq": 512}})))
+    with pytest.raises(ValueError, match="unpack"):
+        finished(pipeline)
+    assert (saved(pipeline), len(rows_of(pipeline))) == (2, 2)
+
+
+def test_a_save_that_fails_ends_the_run(make, monkeypatch):
+    pipeline = make(counted(checkpoint={"freq": 512}))
+
+    def full(file, data):
+        raise CheckpointError(f"{file} cannot be written")
+
+    for _ in range(3):
+        pipeline.step()
+    pipeline.files.checkpoints.wait()
+    monkeypatch.setattr("ding_lite.run.checkpoint._write", full)
+    with pytest.raises(CheckpointError, match="cannot be written"):
+        pipeline.close()
+    assert (pipeline.status, result_of(pipeline)["status"], saved(pipeline)) == ("failed", "failed", 2)
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_workers_of_a_pipeline_that_is_dropped_end_without_a_garbage_collection(make, tmp_path):
+    gc.disable()
+    try:
+        pipeline = SerialPipeline(counted(), folder=tmp_path / "dropped")
+        envs = weakref.ref(pipeline.collector.envs)
+        del pipeline
+        assert envs() is None
+    finally:
+        gc.enable()
+        gc.collect()
+
+
+# ---------------------------------------------------------------------- beginnings
+
+
+def test_an_existing_folder_is_refused_if_it_was_named_and_else_gets_a_number(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folders = []
+    for _ in range(3):
+        with SerialPipeline(counted(exp_name="mine")) as pipeline:
+            folders.append(str(pipeline.folder))
+    assert folders == ["runs/mine", "runs/mine_2", "runs/mine_3"]
+    with pytest.raises(ConfigError, match="exists"):
+        SerialPipeline(counted(), folder="runs/mine")
+
+
+@pytest.mark.parametrize(
+    ("config", "options", "error"),
+    [
+        (counted(policy={"learn": {"learning_rat": 1}}), {}, ConfigError),
+        (counted("NoSuchEnv-v0"), {}, EnvError),
+        (counted(), {"init_from": "nothing"}, CheckpointError),
+        (counted(), {"env_setting": 3}, ConfigError),
+        (counted(logger={"trackers": [{"type": "small_worlds:LengthEnv"}]}), {}, LookupError),
+    ],
+)
+def test_a_run_that_cannot_start_leaves_no_folder(config, options, error, tmp_path):
+    with pytest.raises(error):
+        SerialPipeline(config, folder=tmp_path / "run", **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_environments_and_a_model_of_the_script_are_trained(make):
+    built = make(counted(LengthEnv))
+    model = VAC(built.policy.obs_space, built.policy.action_space)
+    weights = model.actor_head.state_dict()
+    before = digest(weights)
+    setting = (LengthEnv, [3, 4], [5])
+    pipeline = finished(make(counted(LengthEnv, max_env_step=256), env_setting=setting, model=model))
+    assert pipeline.policy.model is model
+    assert digest(model.actor_head.state_dict()) != before
+    assert pipeline.collector.envs.num_envs == 2
+    assert set(pipeline.scores.last.lengths) == {5}
+
+
+def test_serial_pipeline_trains_shows_and_returns_the_policy(tmp_path, capsys):
+    config = counted(max_env_step=512)
+    policy = serial_pipeline(config, seed=1, folder=tmp_path / "run")
+    assert isinstance(policy, PPOPolicy)
+    output = capsys.readouterr().out
+    assert "finished after 512 env steps" in output
+    assert f"ding-lite eval {tmp_path / 'run'}" in output
+    assert serial_pipeline_onpolicy is serial_pipeline
+
+
+def test_statistics_of_observations_come_from_random_steps_before_training(make):
+    pipeline = make(counted(policy={"normalize": {"obs": True, "obs_samples": 100}}))
+    (stats,) = pipeline.policy.obs_norm.stats.values()
+    assert (int(stats.count), pipeline.progress.env_step) == (100, 0)
+
+
+def test_a_pipeline_that_owns_the_process_sets_the_threads_and_restores_them(make):
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        pipeline = make(counted(num_threads=1), own_process=True)
+        assert torch.get_num_threads() == 1
+        pipeline.close()
+        assert torch.get_num_threads() == 2
+        make(counted(num_threads=1)).close()
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_policy_that_does_not_report_its_steps_is_told_what_is_missing(make):
+    class Silent(PPOPolicy):
+        def _forward_learn(self, rollout):
+            return {"loss": 1.0}
+
+    with pytest.raises(ContractError, match="'updates'"):
+        finished(make(counted(policy={"type": Silent})))
+
+
+class Order(Hook):
+    calls = []
+
+    def __init__(self, name):
+        self.name = name
+
+    def before_run(self, pipeline):
+        self.calls.append((self.name, "before_run"))
+
+    def before_iter(self, pipeline):
+        self.calls.append((self.name, "before_iter"))
+
+    def after_iter(self, pipeline):
+        self.calls.append((self.name, "after_iter"))
+        pipeline.progress.metrics[f"my/{self.name}"] = torch.tensor(2.5)
+
+    def after_run(self, pipeline):
+        self.calls.append(
+            (self.name, "after_run", pipeline.status, (pipeline.folder / "result.json").exists())
+        )
+
+    def say(self, line):
+        if line == "hello":
+            self.calls.append((self.name, line))
+
+
+def test_hooks_are_called_in_the_order_of_the_config(make):
+    Order.calls.clear()
+    hooks = [{"type": Order, "name": name} for name in ("a", "b")]
+    pipeline = make(counted(SeededEnv, max_env_step=256, hooks=hooks))
+    pipeline.say("hello")
+    finished(pipeline)
+    expected = [
+        ("hello",),
+        ("before_run",),
+        ("before_iter",),
+        ("after_iter",),
+        ("after_run", "finished", True),
+    ]
+    assert Order.calls == [(name, *call) for call in expected for name in ("a", "b")]
+    (row,) = rows_of(pipeline)
+    assert (row["my/a"], row["my/b"]) == ("2.5", "2.5")
+    assert "hello" in (pipeline.folder / "log.txt").read_text()

@@ -1,0 +1,359 @@
+"""Resuming: half a run and the other half are the whole run, bit for bit; and what may change on the way."""
+
+import csv
+import math
+import random
+import subprocess
+import sys
+
+import pytest
+import torch
+from small_worlds import LengthEnv, SeededBox, SeededTree, UnseededEnv
+from worlds import digest, merged, small_config
+
+from ding_lite import Hook, SerialPipeline
+from ding_lite.config.compile import compile_config
+from ding_lite.config.schema import leaves
+from ding_lite.errors import CheckpointError, ConfigError
+from ding_lite.run.checkpoint import checkpoints_of, load_checkpoint, save_checkpoint
+from ding_lite.run.resume import EFFECTS, FREE, REFUSED, WARNED, effect_of, resume_point
+
+TRUST = ["small_worlds", __name__]
+ITERATIONS = 6
+
+
+class Noise(Hook):
+    """Disturbs the learning rate by a number that depends on all calls so far."""
+
+    def __init__(self):
+        self.generator = random.Random(1)
+        self.calls = 0
+
+    def after_iter(self, pipeline):
+        self.calls += 1
+        pipeline.policy.learning_rate *= 1 + 0.1 * self.generator.random() / self.calls
+
+    def state_dict(self):
+        version, numbers, gauss = self.generator.getstate()
+        return {"calls": self.calls, "random": [version, list(numbers), gauss]}
+
+    def load_state_dict(self, state):
+        version, numbers, gauss = state["random"]
+        self.calls = state["calls"]
+        self.generator.setstate((version, tuple(numbers), gauss))
+
+
+SCALES = {
+    "normalize": {"obs": True, "reward": True, "reward_clip": 5.0},
+    "learn": {"value_norm": True, "value_clip": 0.3, "lr_schedule": "linear", "entropy_schedule": "linear"},
+}
+PHASES = {"aux_freq": 4, "aux_train_epoch": 2}
+MEMORY = {"model": {"rnn": "lstm", "rnn_hidden_size": 8}, "learn": {"sequence_length": 16}}
+RND = {"intrinsic": {"type": "rnd", "weight": 0.5}}
+BASE, NEXT = {"manager": {"type": "base"}}, {"manager": {"type": "base", "autoreset": "next_step"}}
+WORKERS = {"manager": {"type": "subprocess", "worker_num": 2}}
+HALVES = {"manager": {"type": "subprocess", "worker_num": 2, "double_buffer": True}}
+# Episodes of Pendulum take 200 steps: two of them end in the first half.
+PENDULUM = small_config("Pendulum-v1", env={"collector_env_num": 3}, policy={"collect": {"n_sample": 450}})
+
+
+def without_epochs(config):
+    """Returns a config whose policy counts its passes otherwise."""
+    del config["policy"]["learn"]["epoch_per_collect"]
+    return config
+
+
+OPTIONS = {
+    "native": small_config(policy={"eval": {"eval_freq": 256}}),
+    "scales": small_config(env=NEXT, policy=SCALES, hooks=[Noise]),
+    "ppo_offpolicy": without_epochs(
+        small_config(env=BASE, policy={"type": "ppo_offpolicy", "learn": {"reuse": 2}})
+    ),
+    "ppg": without_epochs(small_config(env=NEXT, policy=merged(SCALES, {"type": "ppg", "learn": PHASES}))),
+    "ppg_offpolicy": without_epochs(
+        merged(PENDULUM, {"env": WORKERS, "policy": {"type": "ppg_offpolicy", "learn": PHASES}})
+    ),
+    "two halves": merged(PENDULUM, {"env": HALVES, "policy": SCALES}),
+    "lstm": small_config(env=BASE, policy=merged(MEMORY, SCALES)),
+    "lstm, ppg": without_epochs(
+        small_config(SeededBox, policy=merged(MEMORY, {"type": "ppg", "learn": PHASES}))
+    ),
+    "rnd": small_config(env=BASE, policy=merged(RND, SCALES)),
+    "tree": small_config(SeededTree, policy=SCALES),
+    "compiled": small_config(policy={"learn": {"compile": True}}),
+}
+
+
+def train(config, folder, iterations=ITERATIONS):
+    with SerialPipeline(merged(config, {"max_env_step": 10**6}), folder=folder) as pipeline:
+        until(pipeline, iterations)
+    return pipeline
+
+
+def until(pipeline, iterations):
+    """Trains, and stops as a script would, by ``break``."""
+    for progress in pipeline:
+        if progress.iteration == iterations:
+            break
+    return pipeline
+
+
+def go_on(run, iterations=ITERATIONS, **options):
+    return until(SerialPipeline.resume(run, trust=TRUST, **options), iterations)
+
+
+def state_of(run, name="last"):
+    state, _ = load_checkpoint(run / "ckpt" / f"{name}.safetensors")
+    assert state.pop("wall_time") > 0
+    return {part: digest(value) for part, value in state.items()}
+
+
+def rows_of(run):
+    with (run / "metrics.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    return [{name: x for name, x in row.items() if not name.startswith("time/")} for row in rows]
+
+
+def assert_same(run, other):
+    assert state_of(run) == state_of(other)
+    assert rows_of(run) == rows_of(other)
+    assert (run / "episodes.csv").read_bytes() == (other / "episodes.csv").read_bytes()
+
+
+@pytest.mark.daily(5)
+@pytest.mark.parametrize("options", OPTIONS)
+def test_half_and_half_equal_straight_through(options, tmp_path):
+    cut = 1 + random.Random(options).randrange(ITERATIONS - 1)
+    torch.manual_seed(1)
+    train(OPTIONS[options], tmp_path / "straight")
+    torch.manual_seed(2)
+    train(OPTIONS[options], tmp_path / "run", cut)
+    go_on(tmp_path / "run")
+    assert_same(tmp_path / "run", tmp_path / "straight")
+
+
+@pytest.mark.slow
+def test_another_process_and_many_cuts_change_nothing(tmp_path):
+    config = OPTIONS["ppg"]
+    train(config, tmp_path / "straight")
+    train(config, tmp_path / "run", 1)
+    code = (
+        "from ding_lite import SerialPipeline\n"
+        "with SerialPipeline.resume('run') as pipeline: next(iter(pipeline))\n"
+    )
+    for _ in range(ITERATIONS - 1):
+        subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=tmp_path, check=True)
+    assert_same(tmp_path / "run", tmp_path / "straight")
+
+
+def test_loading_and_saving_again_changes_nothing(tmp_path):
+    train(OPTIONS["scales"], tmp_path / "run", 2)
+    before = state_of(tmp_path / "run")
+    with SerialPipeline.resume(tmp_path / "run", trust=TRUST) as pipeline:
+        pipeline.save("again")
+    assert state_of(tmp_path / "run", "again") == state_of(tmp_path / "run") == before
+
+
+def test_rows_past_the_checkpoint_are_replaced_and_a_torn_one_is_dropped(tmp_path):
+    run = tmp_path / "run"
+    train(OPTIONS["native"], tmp_path / "straight")
+    train(OPTIONS["native"], run, 3)
+    kept = (run / "metrics.csv").read_bytes()
+    with (run / "metrics.csv").open("a") as metrics, (run / "episodes.csv").open("a") as episodes:
+        metrics.write("99999,1,2\n12")
+        episodes.write("99999,1.0,2\n7,")
+    go_on(run)
+    assert (run / "metrics.csv").read_bytes().startswith(kept)
+    assert_same(run, tmp_path / "straight")
+
+
+# ---------------------------------------------------------------------- which checkpoint
+
+
+@pytest.fixture
+def snapshots(tmp_path):
+    """A run of four iterations with a snapshot of each."""
+    snapshots = {"checkpoint": {"keep_freq": 1, "keep": 9}, "policy": {"eval": {"eval_freq": 512}}}
+    train(merged(OPTIONS["native"], snapshots), tmp_path / "run", 4)
+    return tmp_path / "run"
+
+
+def test_an_older_checkpoint_replaces_what_is_newer_and_leads_to_the_same_end(snapshots, tmp_path):
+    before = state_of(snapshots)
+    again = SerialPipeline.resume(snapshots / "ckpt" / "iteration_00000002")
+    assert load_checkpoint(checkpoints_of(snapshots)[0])[0]["progress"]["iteration"] == 2, "saved at once"
+    names = {file.stem for file in checkpoints_of(snapshots)}
+    assert names == {"last", "best", "iteration_00000001", "iteration_00000002"}
+    until(again, 4)
+    assert state_of(snapshots) == before
+
+
+def test_a_damaged_checkpoint_is_named_and_the_next_older_one_continues(snapshots):
+    before, last = state_of(snapshots), snapshots / "ckpt" / "last.safetensors"
+    last.write_bytes(last.read_bytes()[:-1])
+    with pytest.raises(CheckpointError, match="last.safetensors"):
+        SerialPipeline.resume(last)
+    (snapshots / "ckpt" / "iteration_00000004.safetensors").write_bytes(b"")
+    again = SerialPipeline.resume(snapshots)
+    assert again.progress.iteration == 3
+    log = (snapshots / "log.txt").read_text()
+    assert log.count("WARNING: skipped: ") == 2
+    until(again, 4)
+    assert state_of(snapshots) == before
+
+
+@pytest.mark.parametrize("path", ["nothing", "run/metrics.csv", "elsewhere.safetensors", "empty"])
+def test_what_is_no_checkpoint_of_a_run_is_refused(path, snapshots, tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "elsewhere.safetensors").write_bytes(checkpoints_of(snapshots)[0].read_bytes())
+    with pytest.raises(CheckpointError):
+        SerialPipeline.resume(tmp_path / path)
+
+
+def test_a_run_is_written_to_by_one_pipeline(tmp_path):
+    config = OPTIONS["native"]
+    with SerialPipeline(config, folder=tmp_path / "run") as pipeline:
+        pipeline.step()
+        pipeline.save()
+        with pytest.raises(ConfigError, match="in use"):
+            SerialPipeline.resume(tmp_path / "run")
+        other = [sys.executable, "-m", "ding_lite", "train", "--resume", "run"]
+        done = subprocess.run(other, cwd=tmp_path, capture_output=True, text=True)
+        assert (done.returncode, "in use" in done.stderr) == (2, True)
+        pipeline.step()
+    with pytest.raises(CheckpointError):  # nor does one that fails leave a lock
+        SerialPipeline.resume(tmp_path / "run" / "ckpt" / "iteration_9")
+    SerialPipeline.resume(tmp_path / "run").close()
+
+
+# ---------------------------------------------------------------------- changes
+
+
+def test_every_key_has_an_effect_that_a_person_has_chosen():
+    keys = dict(leaves(compile_config({"env": {"env_id": "CartPole-v1"}, "policy": {"type": "ppg"}}).values))
+    effects = {key: effect_of(key) for key in keys}
+    assert {effects[key] for key in ("max_env_step", "checkpoint.freq", "logger.freq")} == {FREE}
+    assert {effects[key] for key in ("policy.learn.learning_rate", "num_threads", "hooks")} == {WARNED}
+    assert {effects[key] for key in ("seed", "env.env_id", "policy.type", "policy.model.type")} == {REFUSED}
+    unused = [prefix for prefix in EFFECTS if not any(f"{key}.".startswith(f"{prefix}.") for key in keys)]
+    assert all(prefix.startswith(("policy.intrinsic", "policy.other", "policy.learn")) for prefix in unused)
+
+
+def test_free_changes_lead_to_the_same_end(tmp_path):
+    train(OPTIONS["native"], tmp_path / "straight")
+    train(OPTIONS["native"], tmp_path / "run", 3)
+    go_on(tmp_path / "run", changes={"checkpoint.freq": 256, "logger.trackers": ["tensorboard"]})
+    straight, resumed = (state_of(tmp_path / name) for name in ("straight", "run"))
+    assert resumed == straight
+
+
+def test_changes_are_told_and_refused_ones_are_an_error(tmp_path):
+    run = tmp_path / "run"
+    train(OPTIONS["native"], run, 2)
+    with pytest.raises(ConfigError, match="seed: 0 -> 4"):
+        SerialPipeline.resume(run, changes={"seed": 4, "policy.learn.learning_rate": 1e-4})
+    with pytest.raises(ConfigError, match="learning_rat"):
+        SerialPipeline.resume(run, changes={"policy.learn.learning_rat": 1e-4})
+    changes = {"policy.learn.learning_rate": 1e-5, "checkpoint.freq": 99}
+    SerialPipeline.resume(run, changes=changes).close()
+    log = (run / "log.txt").read_text()
+    assert "warned: policy.learn.learning_rate: " in log
+    assert "free: checkpoint.freq: 0 -> 99" in log
+    saved = load_checkpoint(run / "ckpt" / "last.safetensors")[1]["config"]
+    assert (saved["policy"]["learn"]["learning_rate"], saved["checkpoint"]["freq"]) == (1e-5, 99), "at once"
+
+
+def test_override_applies_what_is_refused_with_new_episodes(tmp_path):
+    run = tmp_path / "run"
+    train(OPTIONS["ppo_offpolicy"], run, 2)
+    again = SerialPipeline.resume(run, changes={"env.collector_env_num": 8}, override=True)
+    assert again.collector.envs.num_envs == 8
+    assert again.scores.best == -math.inf, "the returns may be those of another task"
+    assert until(again, 4).progress.iteration == 4
+    assert "new episodes" in (run / "log.txt").read_text()
+    with pytest.raises(CheckpointError, match="encoder"):  # of another shape
+        SerialPipeline.resume(run, changes={"policy.model.encoder_hidden_size_list": [8]}, override=True)
+
+
+def test_a_new_limit_takes_a_run_further_and_leaves_its_schedules_alone(tmp_path):
+    config = merged(OPTIONS["scales"], {"max_env_step": 512})
+    for _ in SerialPipeline(config, folder=tmp_path / "run"):
+        pass
+    again = SerialPipeline.resume(tmp_path / "run", changes={"max_env_step": 1024}, trust=TRUST)
+    assert again.cfg.policy.learn.schedule_env_step == 512
+    for _ in again:
+        pass
+    assert (again.status, again.progress.env_step >= 1024) == ("finished", True)
+
+
+def test_a_solved_run_goes_on_to_a_new_bar(tmp_path):
+    solved = small_config(LengthEnv, env={"stop_value": 1.0}, policy={"eval": {"eval_freq": 256}})
+    run = tmp_path / "run"
+    for _ in SerialPipeline(solved, folder=run):
+        pass
+    again = SerialPipeline.resume(run, trust=TRUST)
+    assert ([*again], again.status) == ([], "solved")
+    again = SerialPipeline.resume(run, changes={"env.stop_value": None}, trust=TRUST)
+    assert (len([*again]), again.status) == (5, "finished")
+
+
+def test_what_a_script_gave_a_run_is_given_again(tmp_path):
+    def make(cfg):
+        return LengthEnv(cfg)
+
+    setting = (make, [3, 4, 5, 6], [5, 5])
+    with SerialPipeline(small_config(LengthEnv), env_setting=setting, folder=tmp_path / "run") as pipeline:
+        until(pipeline, 2)
+    with pytest.raises(ConfigError, match="env_setting"):
+        SerialPipeline.resume(tmp_path / "run", trust=TRUST)
+    with SerialPipeline(
+        small_config(LengthEnv), env_setting=setting, folder=tmp_path / "straight"
+    ) as pipeline:
+        until(pipeline, 4)
+    go_on(tmp_path / "run", 4, env_setting=setting)
+    assert_same(tmp_path / "run", tmp_path / "straight")
+
+
+# ---------------------------------------------------------------------- states that do not fit
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    run = tmp_path_factory.mktemp("saved") / "run"
+    train(OPTIONS["lstm, ppg"], run, 3)
+    return load_checkpoint(run / "ckpt" / "last.safetensors")
+
+
+def places(tree, path=()):
+    """Yields the paths of all parts of a state down to the entries of its parts."""
+    for name, value in tree.items():
+        yield (*path, name)
+        if isinstance(value, dict) and len(path) < 1:
+            yield from places(value, (*path, name))
+
+
+def test_a_state_that_lacks_any_part_is_refused(saved, tmp_path):
+    state, config = saved
+    for path in places(state):
+        if path == ("hooks",):  # the run has none
+            continue
+        less = {name: dict(part) if isinstance(part, dict) else part for name, part in state.items()}
+        part = less if len(path) == 1 else less[path[0]]
+        del part[path[-1]]
+        save_checkpoint(tmp_path / "run" / "ckpt" / "last.safetensors", less, config)
+        with pytest.raises(CheckpointError):
+            SerialPipeline.resume(tmp_path / "run", trust=TRUST)
+
+
+def test_environments_that_are_not_deterministic_are_refused_or_begin_new_episodes(tmp_path):
+    run = tmp_path / "run"
+    train(small_config(UnseededEnv, env=BASE), run, 2)
+    with pytest.raises(CheckpointError):
+        SerialPipeline.resume(run, trust=TRUST)
+    assert go_on(run, 4, override=True).progress.iteration == 4
+
+
+def test_a_resume_point_names_its_checkpoint_and_config(snapshots):
+    point = resume_point(snapshots, {"max_env_step": 10**7}, False, ())
+    assert (point.file.stem, point.config.values.max_env_step) == ("last", 10**7)
+    assert point.changed == ["max_env_step"]
