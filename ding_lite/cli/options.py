@@ -407,19 +407,19 @@ def config_options(function: Callable[..., Any]) -> Any:
 
 
 def import_modules(names: Sequence[str]) -> list[str]:
-    """Imports modules, .py files and shipped configs; returns the names of the modules.
+    """Imports modules and .py files; returns their names. Those beside shipped configs are found, too.
 
     Raises:
         ConfigError: if there is no such module or file.
     """
-    from ding_lite.config.compile import shipped_configs
+    from ding_lite.config.compile import CONFIG_FOLDERS
     from ding_lite.config.registry import import_module
 
-    shipped = shipped_configs() if names else {}
     modules = []
     for name in names:
         try:
-            modules.append(import_module(str(shipped.get(name, name))).__name__)
+            shipped = [str(file) for folder in CONFIG_FOLDERS if (file := folder / f"{name}.py").is_file()]
+            modules.append(import_module((shipped or [name])[0]).__name__)
         except (ModuleNotFoundError, OSError) as error:
             if isinstance(error, ModuleNotFoundError) and not f"{name}.".startswith(f"{error.name}."):
                 raise  # one that the module needs
