@@ -83,7 +83,8 @@ def _tune(config: Config, source: Source, seed: int | None, iterations: int | No
     for trial in tune(config, words, source.overrides, iterations):
         trials.append(trial)
         if not json:
-            result = trial.error if trial.speed is None else f"{trial.speed:,.0f} env steps/s"
+            speed = f"{trial.speed or 0:,.0f} env steps/s"
+            result = speed if trial.speed else trial.error.partition("\n")[0]
             print(f"{' '.join(with_setting([], trial.setting)) or 'as it is'}: {result}", flush=True)
     ranked = sorted(trials, key=lambda trial: -(trial.speed or 0.0))
     best = ranked[0]
