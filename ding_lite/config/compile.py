@@ -39,6 +39,7 @@ from ding_lite.config.registry import (
     name_of,
 )
 from ding_lite.config.schema import (
+    Choice,
     Key,
     Name,
     Schema,
@@ -196,10 +197,11 @@ def compile_config(
     source: dict[str, str] = {}
     if pair := as_pair(user):
         user, notes, refused = from_di_engine(*pair)
-        _refuse(PAIR if origin == "config" else origin, refused)
+        origin = PAIR if origin == "config" else origin
+        _refuse(origin, refused)
     if not isinstance(user, Mapping):
         raise ConfigError(f"expected a config as a dict, or DI-engine's {PAIR}; got {user!r:.60}")
-    given: dict[str, Any] = copy.deepcopy(decode(dict(user)))
+    given: dict[str, Any] = decode(dict(user))  # its dicts and lists are new
     if {"config", "source"} <= set(given) and isinstance(given["config"], dict):  # a run's config.json
         given, source = given["config"], dict(given["source"])
     for section in ("env", "policy"):
@@ -259,7 +261,7 @@ def schema_of(user: Mapping[str, Any]) -> tuple[Schema, list[str]]:
             keys = {**declared, **merged_config(registry.get_class(kind))}
         except RegistryError as error:
             faults.append(f"{path}.type: {error}")
-            return Key({})
+            return Key({}, Choice)
         return {**keys, "type": dataclasses.replace(keys.get("type", Key(None, Name)), default=kind)}
 
     schema = {**as_schema(RUN_CONFIG), "env": as_schema(_envs().CONFIG)}

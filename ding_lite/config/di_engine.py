@@ -15,7 +15,7 @@ What the pair says is kept, in the units of ding_lite; what it leaves out has di
 from __future__ import annotations
 
 import contextlib
-import importlib.util
+import importlib.metadata
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +26,7 @@ from typing import Any
 
 from ding_lite.config.registry import ENV_REGISTRY, POLICY_REGISTRY
 from ding_lite.config.schema import leaves
+from ding_lite.errors import ConfigError
 
 MAIN, CREATE = "main_config", "create_config"
 PAIR = f"({MAIN}, {CREATE})"
@@ -520,10 +521,12 @@ ENVIRONMENTS: dict[str, Callable[[_Conversion], object]] = {
 def stand_ins() -> Iterator[None]:
     """Lets a config file import names of DI-engine where it is not installed.
 
-    Inside the ``with`` block, an import of ``ding``, ``dizoo`` or ``ditk`` gives a module in which every name
-    is an empty class. No stand-in remains after the block.
+    In the ``with`` block, an import of ``ding``, ``dizoo`` or ``ditk`` gives a module that has every name.
+    The names can be written in annotations; a call or a subclass of one is an error. No stand-in remains
+    after the block.
     """
-    if importlib.util.find_spec("ding") is not None:
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # a source tree lacks dependencies
+        importlib.metadata.distribution("DI-engine")
         yield
         return
     finder = _StandIns()
@@ -552,4 +555,10 @@ class _StandIn(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return type(name, (), {})
+        return _StandIn(f"{self.__name__}.{name}")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        raise ConfigError(
+            f"{self.__name__} is called, but DI-engine is not installed; put code that uses it under "
+            '`if __name__ == "__main__":`'
+        )

@@ -485,7 +485,7 @@ class SerialPipeline:
         run = shlex.quote(str(self.folder))
         goes_on = self.status in ("interrupted", "failed")
         command = f"ding-lite train --resume {run}" if goes_on else f"ding-lite eval {run} -n 100"
-        imports = "".join(f" --import {module}" for module in self.config.trusted)
+        imports = "".join(f" --import {_typed(module)}" for module in self.config.trusted)
         return f"{self.status}{why} after {done}{evaluation}\nrun: {self.folder}   try: {command}{imports}"
 
     def _parts(self) -> dict[str, Any]:
@@ -572,6 +572,14 @@ class SerialPipeline:
             self.policy.change_ranks(self.progress.env_step)
         lines = [f"number of ranks {saved_by} -> {ranks.size}"] if saved_by != ranks.size else []
         return [*lines, f"the run goes on with new episodes: {NOT_BIT_EQUAL}"] if lost else lines
+
+
+def _typed(module: str) -> str:
+    """Returns what a command in this folder imports: the name of a module, or its file elsewhere."""
+    file, here = Path(getattr(sys.modules.get(module), "__file__", None) or module), Path.cwd()
+    if "." in module or file.suffix != ".py" or file.parent == here or "site-packages" in file.parts:
+        return module
+    return shlex.quote(str(file.relative_to(here) if file.is_relative_to(here) else file))
 
 
 def _say(hooks: Sequence[Hook], line: str) -> None:
