@@ -11,7 +11,6 @@ from ding_lite.config.schema import DROPPED, Key, Name
 from ding_lite.data.replay import MOST_USES
 
 Schedule = Literal["constant", "linear", "cosine"]  # rl.schedules.SCHEDULES
-ActionSpace = Literal["discrete", "continuous", "hybrid"]
 OFF: dict[str, Any] = dict(needs="not on_policy", strict=True)
 
 POLICY: dict[str, Any] = dict(
@@ -27,21 +26,13 @@ POLICY: dict[str, Any] = dict(
         "with convolutions or a layer of more than 256 x 256 weights; smaller ones are faster on the "
         "CPU",
     ),
-    cuda=Key(None, bool | None, doc='DI-engine\'s. With device="auto", True is "cuda" and False "cpu"'),
     cuda_graph=Key(
         True,
         doc="on a GPU, without a recurrent network: launch all kernels of acting in one call, and those of a "
         "gradient. Then a print in a loss or a model runs only while a graph is captured",
     ),
-    multi_gpu=Key(
-        False, doc="DI-engine's. Whether a run is data-parallel is decided by how it is started: torchrun"
-    ),
-    action_space=Key(None, ActionSpace | None, doc="DI-engine's. Spaces are read from the environment"),
     model=dict(
         type=Key("vac", Name, doc='the model: a registered name, or "package.module:Class"'),
-        obs_shape=Key(None, int | list | None, doc="DI-engine's. Spaces are read from the environment"),
-        action_shape=Key(None, int | list | None, doc="as obs_shape, of actions"),
-        action_space=Key(None, ActionSpace | None, doc="as obs_shape, the kind of actions"),
     ),
     collect=dict(n_sample=Key(2048, low=2, doc="transitions in a rollout, over all environments")),
     learn=dict(
