@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from ding_lite.cli.options import (
     POSITIVE,
     Source,
-    WholeNumber,
     command,
     config_options,
     given,
@@ -16,6 +15,7 @@ from ding_lite.cli.options import (
     option,
     print_json,
     print_table,
+    seed_option,
 )
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ TUNE = "Find the fastest settings, such as: --tune"
 
 @command(preload="ding_lite.tools.profile")
 @config_options
-@option(*("-s", "--seed"), type=WholeNumber(min=0), metavar="SEED", group=MEASURE, help="seed of the run")
+@seed_option(MEASURE)
 @option(
     "--iterations",
     type=POSITIVE,
@@ -83,7 +83,8 @@ def _tune(config: Config, source: Source, seed: int | None, iterations: int | No
     for trial in tune(config, words, source.overrides, iterations):
         trials.append(trial)
         if not json:
-            result = trial.error if trial.speed is None else f"{trial.speed:,.0f} env steps/s"
+            speed = f"{trial.speed or 0:,.0f} env steps/s"
+            result = speed if trial.speed else trial.error.partition("\n")[0]
             print(f"{' '.join(with_setting([], trial.setting)) or 'as it is'}: {result}", flush=True)
     ranked = sorted(trials, key=lambda trial: -(trial.speed or 0.0))
     best = ranked[0]
