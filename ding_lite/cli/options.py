@@ -243,6 +243,24 @@ trust_option = option(
     help="let the checkpoint import this module or .py file, and no other; may be repeated",
 )
 run_argument = click.argument("run", type=PATH, metavar="RUN|CKPT", help="a run, or one of its checkpoints")
+
+
+def seed_option(group: str = "Options", default: int | None = None) -> Decorator:
+    """Adds ``--seed``; without a default it is the config's."""
+    text = "the config's" if default is None else str(default)
+    kind = WholeNumber(min=0)
+    return option(
+        *("-s", "--seed"), type=kind, default=default, metavar="SEED", group=group, help=f"(default: {text})"
+    )
+
+
+def seeds_option(group: str, text: str) -> Decorator:
+    """Adds ``--seed`` with one or several."""
+    return option(
+        *("-s", "--seed", "seeds"), type=Seeds(), default=(), metavar="SEED,...", group=group, help=text
+    )
+
+
 _limit = functools.partial(option, type=WholeNumber(min=1), metavar="N", group=LIMITS)
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from ding_lite.cli.options import (
     POSITIVE,
     Source,
-    WholeNumber,
     command,
     config_options,
     given,
@@ -16,6 +15,7 @@ from ding_lite.cli.options import (
     option,
     print_json,
     print_table,
+    seed_option,
 )
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ TUNE = "Find the fastest settings, such as: --tune"
 
 @command(preload="ding_lite.tools.profile")
 @config_options
-@option(*("-s", "--seed"), type=WholeNumber(min=0), metavar="SEED", group=MEASURE, help="seed of the run")
+@seed_option(MEASURE)
 @option(
     "--iterations",
     type=POSITIVE,

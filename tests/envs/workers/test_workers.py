@@ -126,7 +126,7 @@ def test_no_transition_crosses_a_loss_and_every_step_is_accounted_for(double_buf
     with pool(make, max_restarts=1000, double_buffer=double_buffer) as envs:
         collector = Collector(envs, policy_for(envs).collect_mode, 60)
         steps = finished = 0
-        for _ in range(6):
+        for _ in range(4):
             steps += check_chain(collector.collect())
             finished += sum(episode.length for episode in collector.episodes)
             assert all(e.episode_return == e.length * (e.length + 1) / 2 for e in collector.episodes)
