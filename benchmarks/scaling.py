@@ -276,11 +276,11 @@ def sleeping(rows: list[dict[str, Any]]) -> Iterator[None]:
 
 def workers() -> dict[str, Any]:
     """Returns what a step costs in worker processes and in Ray actors, and the rates of slow environments."""
-    from ding_lite.envs.workers.ray_actors import RayLauncher
+    from ding_lite.envs.workers.ray_actors import connect
 
     torch.set_num_threads(1)
     rates: dict[str, dict[str, list[float]]] = {}
-    connection = RayLauncher()  # so that Ray is started once
+    connect()  # so that Ray is started once
     for turn in range(TURNS):
         for halves in (False, True):
             for kind in KINDS:
@@ -290,7 +290,6 @@ def workers() -> dict[str, Any]:
                 )
                 print(turn, kind, halves, of[kind][-1], flush=True)
     costs = {kind: [message(kind) for _ in range(TURNS)] for kind in KINDS}
-    connection.close([], 0.0)
     return {
         "rates": rates,
         "ratios": {

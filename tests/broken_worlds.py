@@ -86,11 +86,6 @@ class OldStep(Sound):
         return obs, reward, terminated or truncated, info
 
 
-class ThreeValues(Sound):
-    def step(self, action):
-        return super().step(action)[:3]
-
-
 class NoInfo(Sound):
     def step(self, action):
         return (*super().step(action)[:4], None)

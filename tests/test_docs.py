@@ -106,7 +106,7 @@ def here(tmp_path, monkeypatch):
     """An empty working directory, where modules are found; what they register is forgotten afterwards."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(POLICY_REGISTRY, "_entries", dict(POLICY_REGISTRY._entries))
+    monkeypatch.setattr(POLICY_REGISTRY, "entries", dict(POLICY_REGISTRY.entries))
     modules = set(sys.modules)
     yield tmp_path
     for name in set(sys.modules) - modules:

@@ -11,7 +11,6 @@ import click
 from ding_lite.cli.options import (
     PATH,
     POSITIVE,
-    WholeNumber,
     command,
     import_modules,
     import_option,
@@ -19,6 +18,7 @@ from ding_lite.cli.options import (
     option,
     print_json,
     print_table,
+    seed_option,
 )
 from ding_lite.errors import ConfigError, EnvError
 
@@ -45,12 +45,7 @@ STYLES = {"OK": "green", "WARN": "yellow", "FAIL": "bold red"}
     metavar="N",
     help="steps to play in each of two environments (default: 1000)",
 )
-@option(
-    *("-s", "--seed"),
-    type=WholeNumber(min=0),
-    metavar="SEED",
-    help="seed of start states and actions (default: the config's seed)",
-)
+@seed_option()
 @option(
     "--rollout",
     type=POSITIVE,

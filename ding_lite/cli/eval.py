@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +12,6 @@ import click
 from ding_lite.cli.options import (
     PATH,
     POSITIVE,
-    WholeNumber,
     command,
     import_modules,
     json_option,
@@ -22,13 +19,13 @@ from ding_lite.cli.options import (
     print_json,
     print_table,
     run_argument,
+    seed_option,
     trust_option,
 )
 from ding_lite.errors import ConfigError
 
 if TYPE_CHECKING:
     from ding_lite.data.episodes import Evaluation
-    from ding_lite.envs.vector import Episode
 
 EPISODES, SHOWN = 16, 3  # episodes by default; with --video or --human, which take long
 PLAY = "Episodes, such as: -n 100 -s 1"
@@ -44,14 +41,7 @@ SHOW = "Look at them, such as: --video videos"
     group=PLAY,
     help=f"(default: {EPISODES}; shown: {SHOWN})",
 )
-@option(
-    *("-s", "--seed"),
-    type=WholeNumber(min=0),
-    default=0,
-    metavar="SEED",
-    group=PLAY,
-    help="seed of the start states (default: 0)",
-)
+@seed_option(PLAY, default=0)
 @option(
     "--stochastic", is_flag=True, group=PLAY, help="sample the actions; without it, take the most likely ones"
 )
@@ -91,6 +81,8 @@ def run(
     Prints the distribution of their returns. The policy and its environment are those of the run; keys of
     env can be given other values. Nothing in the run's folder changes.
     """
+    from rich.console import Console
+
     from ding_lite.config.compile import parse_overrides
     from ding_lite.tools.evaluate import evaluate_checkpoint
 
@@ -98,7 +90,8 @@ def run(
         raise ConfigError("--human shows episodes in a window: it excludes --video")
     episodes = episodes or (SHOWN if video or human else EPISODES)
     videos: list[Path] = []
-    with _progress(episodes, sys.stdout.isatty() and not (json or human)) as show:
+    ended = itertools.count(1)
+    with Console(file=sys.stderr).status("loading the policy") as status:
         checkpoint, evaluation = evaluate_checkpoint(
             Path(run),
             episodes=episodes,
@@ -109,7 +102,7 @@ def run(
             episodes_csv=Path(episodes_csv) if episodes_csv else None,
             changes=parse_overrides(overrides),
             trust=import_modules(imports),
-            on_episode=_say if human else show,
+            on_episode=lambda episode: status.update(f"{next(ended)} of {episodes} episodes"),
             on_video=videos.append,
         )
     if checkpoint.stem == "last" and Path(run).is_dir():
@@ -121,23 +114,6 @@ def run(
         print_json(report)
     else:
         _print(report)
-
-
-def _say(episode: Episode) -> None:
-    print(f"return {episode.episode_return:>10.2f}   length {episode.length}", flush=True)
-
-
-@contextlib.contextmanager
-def _progress(episodes: int, shown: bool) -> Iterator[Callable[[Episode], None]]:
-    """Yields a function of each episode, which shows their number on the terminal if ``shown``."""
-    if not shown:
-        yield lambda episode: None
-        return
-    from rich.console import Console
-
-    done = itertools.count(1)
-    with Console().status(f"0 of {episodes} episodes") as status:
-        yield lambda episode: status.update(f"{next(done)} of {episodes} episodes")
 
 
 def _report(evaluation: Evaluation, checkpoint: Path, seed: int) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from pathlib import Path
 from ding_lite.cli.options import (
     PATH,
     POSITIVE,
-    WholeNumber,
     command,
     import_modules,
     json_option,
@@ -15,6 +14,7 @@ from ding_lite.cli.options import (
     print_json,
     print_table,
     run_argument,
+    seed_option,
     stdout_to_stderr,
     trust_option,
 )
@@ -36,13 +36,7 @@ from ding_lite.cli.options import (
     metavar="N",
     help="number of observations on which the file is compared with the policy (default: 512)",
 )
-@option(
-    *("-s", "--seed"),
-    type=WholeNumber(min=0),
-    default=0,
-    metavar="SEED",
-    help="of these episodes (default: 0)",
-)
+@seed_option(default=0)
 @trust_option
 @json_option
 def run(run: str, output: str, observations: int, seed: int, imports: tuple[str, ...], json: bool) -> None:

@@ -243,6 +243,24 @@ trust_option = option(
     help="let the checkpoint import this module or .py file, and no other; may be repeated",
 )
 run_argument = click.argument("run", type=PATH, metavar="RUN|CKPT", help="a run, or one of its checkpoints")
+
+
+def seed_option(group: str = "Options", default: int | None = None) -> Decorator:
+    """Adds ``--seed``; without a default it is the config's."""
+    text = "the config's" if default is None else str(default)
+    kind = WholeNumber(min=0)
+    return option(
+        *("-s", "--seed"), type=kind, default=default, metavar="SEED", group=group, help=f"(default: {text})"
+    )
+
+
+def seeds_option(group: str, text: str) -> Decorator:
+    """Adds ``--seed`` with one or several."""
+    return option(
+        *("-s", "--seed", "seeds"), type=Seeds(), default=(), metavar="SEED,...", group=group, help=text
+    )
+
+
 _limit = functools.partial(option, type=WholeNumber(min=1), metavar="N", group=LIMITS)
 
 
@@ -407,19 +425,19 @@ def config_options(function: Callable[..., Any]) -> Any:
 
 
 def import_modules(names: Sequence[str]) -> list[str]:
-    """Imports modules, .py files and shipped configs; returns the names of the modules.
+    """Imports modules and .py files; returns their names. Those beside shipped configs are found, too.
 
     Raises:
         ConfigError: if there is no such module or file.
     """
-    from ding_lite.config.compile import shipped_configs
+    from ding_lite.config.compile import CONFIG_FOLDERS
     from ding_lite.config.registry import import_module
 
-    shipped = shipped_configs() if names else {}
     modules = []
     for name in names:
         try:
-            modules.append(import_module(str(shipped.get(name, name))).__name__)
+            shipped = [str(file) for folder in CONFIG_FOLDERS if (file := folder / f"{name}.py").is_file()]
+            modules.append(import_module((shipped or [name])[0]).__name__)
         except (ModuleNotFoundError, OSError) as error:
             if isinstance(error, ModuleNotFoundError) and not f"{name}.".startswith(f"{error.name}."):
                 raise  # one that the module needs

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from ding_lite.cli.options import (
     POSITIVE,
     Source,
-    WholeNumber,
     command,
     config_options,
     given,
@@ -16,6 +15,7 @@ from ding_lite.cli.options import (
     option,
     print_json,
     print_table,
+    seed_option,
 )
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ TUNE = "Find the fastest settings, such as: --tune"
 
 @command(preload="ding_lite.tools.profile")
 @config_options
-@option(*("-s", "--seed"), type=WholeNumber(min=0), metavar="SEED", group=MEASURE, help="seed of the run")
+@seed_option(MEASURE)
 @option(
     "--iterations",
     type=POSITIVE,
@@ -65,7 +65,9 @@ def run(source: Source, seed: int | None, iterations: int | None, tune: bool, js
     if json:
         print_json(report)
         return
-    print(f"{report['config']} on {report['device']}: {report['backend']}, {report['threads']} torch threads")
+    print(
+        f"{report['config']} on {report['device']}: {report['backend']}, torch threads: {report['threads']}"
+    )
     print(f"{report['iterations']} iterations, {report['env_steps']:,} env steps\n")
     phases = [[name, f"{row['ms']:.2f}", f"{row['percent']:.1f}"] for name, row in report["phases"].items()]
     total = ["iteration", f"{report['iteration_ms']:.2f}", "100.0"]
@@ -83,7 +85,8 @@ def _tune(config: Config, source: Source, seed: int | None, iterations: int | No
     for trial in tune(config, words, source.overrides, iterations):
         trials.append(trial)
         if not json:
-            result = trial.error if trial.speed is None else f"{trial.speed:,.0f} env steps/s"
+            speed = f"{trial.speed or 0:,.0f} env steps/s"
+            result = speed if trial.speed else trial.error.partition("\n")[0]
             print(f"{' '.join(with_setting([], trial.setting)) or 'as it is'}: {result}", flush=True)
     ranked = sorted(trials, key=lambda trial: -(trial.speed or 0.0))
     best = ranked[0]

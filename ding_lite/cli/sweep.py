@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from ding_lite.cli.options import (
     PATH,
     POSITIVE,
-    Seeds,
     Source,
     command,
     config_options,
@@ -24,6 +23,7 @@ from ding_lite.cli.options import (
     print_json,
     print_line,
     print_table,
+    seeds_option,
 )
 from ding_lite.errors import ConfigError
 
@@ -52,14 +52,7 @@ SEARCH = 'Search, such as: --search "policy.learn.learning_rate=log(1e-5,1e-2)" 
     group=SEARCH,
     help=f"number of trials, with those before --resume (default: that of the file, or {DEFAULT_TRIALS})",
 )
-@option(
-    *("-s", "--seed", "seeds"),
-    type=Seeds(),
-    default=(),
-    metavar="SEED,...",
-    group=SEARCH,
-    help="seeds of each trial (default: those of the file, or the config's seed)",
-)
+@seeds_option(SEARCH, "seeds of each trial (default: those of the file, or the config's seed)")
 @option(
     "--exp-name",
     type=PATH,

@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ding_lite.cli.options import (
     PATH,
-    Seeds,
     Source,
     command,
     config_options,
@@ -21,12 +20,9 @@ from ding_lite.cli.options import (
     print_json,
     print_line,
     print_table,
+    seeds_option,
 )
 from ding_lite.errors import ConfigError
-
-if TYPE_CHECKING:
-    from ding_lite.run.hooks import Hook
-    from ding_lite.run.pipeline import SerialPipeline
 
 RUN = "Run, such as: -s 3 --exp-name /tmp/try"
 START = "Start from saved weights, such as: --resume runs/cartpole_ppo --max-env-step 500000"
@@ -47,14 +43,7 @@ class Request:
 
 @command(preload="ding_lite.run.pipeline")
 @config_options
-@option(
-    *("-s", "--seed", "seeds"),
-    type=Seeds(),
-    default=(),
-    metavar="SEED,...",
-    group=RUN,
-    help="seed of the run (default: the config's seed); several, such as 0,1,2, train one run each",
-)
+@seeds_option(RUN, "seed (default: the config's seed); several, such as 0,1,2, train one run each")
 @option("--exp-name", type=PATH, metavar="DIR", group=RUN, help="the run's folder, which must not exist")
 @option(
     *("-q", "--quiet"),
@@ -119,11 +108,30 @@ def run(
 
 
 def _train_one(source: Source, request: Request, quiet: bool) -> int:
+    from ding_lite.config.compile import parse_overrides
     from ding_lite.run.display import display_for
+    from ding_lite.run.pipeline import SerialPipeline
     from ding_lite.run.signals import EXIT_CODES
 
-    display = None if quiet else display_for(sys.stdout)
-    pipeline = (_new_run if request.resume is None else _resumed_run)(source, request, display)
+    numbers: dict[str, Any] = {
+        "seed": request.seeds[0] if request.seeds else None,
+        "max_env_step": request.max_env_step,
+        "max_train_iter": request.max_train_iter,
+    }
+    options: dict[str, Any] = {"display": None if quiet else display_for(sys.stdout), "own_process": True}
+    if request.resume is None:
+        folder, weights = request.exp_name, request.init_from
+        pipeline = SerialPipeline(source.read(), folder=folder, init_from=weights, **numbers, **options)
+    elif request.exp_name:
+        raise ConfigError("--exp-name is for a new run: a resumed run keeps its folder")
+    else:
+        changes = {key: number for key, number in numbers.items() if number is not None}
+        # Beside --resume a config only says which modules the user trusts.
+        options["trust"] = [*source.modules, *(source.read().trusted if source else ())]
+        changes = parse_overrides(source.overrides) | changes
+        pipeline = SerialPipeline.resume(
+            request.resume, changes=changes, override=request.override, **options
+        )
     try:
         for _ in pipeline:
             pass
@@ -149,45 +157,6 @@ def _after_restart(request: Request) -> Request:
     if folder is not None and request.exp_name:  # it failed before its first checkpoint
         return dataclasses.replace(request, exp_name=f"{request.exp_name}_restart{restarts()}")
     return request
-
-
-def _new_run(source: Source, request: Request, display: Hook | None) -> SerialPipeline:
-    from ding_lite.run.pipeline import SerialPipeline
-
-    return SerialPipeline(
-        source.read(),
-        seed=request.seeds[0] if request.seeds else None,
-        max_env_step=request.max_env_step,
-        max_train_iter=request.max_train_iter,
-        folder=request.exp_name,
-        init_from=request.init_from,
-        display=display,
-        own_process=True,
-    )
-
-
-def _resumed_run(source: Source, request: Request, display: Hook | None) -> SerialPipeline:
-    from ding_lite.config.compile import parse_overrides
-    from ding_lite.run.pipeline import SerialPipeline
-
-    assert request.resume is not None
-    if request.exp_name:
-        raise ConfigError("--exp-name is for a new run: a resumed run keeps its folder")
-    given = {
-        "seed": request.seeds[0] if request.seeds else None,
-        "max_env_step": request.max_env_step,
-        "max_train_iter": request.max_train_iter,
-    }
-    return SerialPipeline.resume(
-        request.resume,
-        changes=parse_overrides(source.overrides)
-        | {key: value for key, value in given.items() if value is not None},
-        override=request.override,
-        display=display,
-        own_process=True,
-        # Beside --resume a config only says which modules the user trusts.
-        trust=[*source.modules, *(source.read().trusted if source else ())],
-    )
 
 
 def _train_seeds(

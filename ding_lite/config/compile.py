@@ -39,6 +39,7 @@ from ding_lite.config.registry import (
     name_of,
 )
 from ding_lite.config.schema import (
+    Choice,
     Key,
     Name,
     Schema,
@@ -196,10 +197,11 @@ def compile_config(
     source: dict[str, str] = {}
     if pair := as_pair(user):
         user, notes, refused = from_di_engine(*pair)
-        _refuse(PAIR if origin == "config" else origin, refused)
+        origin = PAIR if origin == "config" else origin
+        _refuse(origin, refused)
     if not isinstance(user, Mapping):
         raise ConfigError(f"expected a config as a dict, or DI-engine's {PAIR}; got {user!r:.60}")
-    given: dict[str, Any] = copy.deepcopy(decode(dict(user)))
+    given: dict[str, Any] = decode(dict(user))  # its dicts and lists are new
     if {"config", "source"} <= set(given) and isinstance(given["config"], dict):  # a run's config.json
         given, source = given["config"], dict(given["source"])
     for section in ("env", "policy"):
@@ -259,7 +261,7 @@ def schema_of(user: Mapping[str, Any]) -> tuple[Schema, list[str]]:
             keys = {**declared, **merged_config(registry.get_class(kind))}
         except RegistryError as error:
             faults.append(f"{path}.type: {error}")
-            return Key({})
+            return Key({}, Choice)
         return {**keys, "type": dataclasses.replace(keys.get("type", Key(None, Name)), default=kind)}
 
     schema = {**as_schema(RUN_CONFIG), "env": as_schema(_envs().CONFIG)}
@@ -308,17 +310,7 @@ def _contradictions(values: Mapping[str, Any]) -> list[str]:
             f"policy.learn.batch_size: a minibatch of {policy['learn']['batch_size']} samples is larger than "
             f"a rollout, which has {rows}; decrease it, or increase policy.collect.n_sample"
         )
-    device, cuda = policy.get("device", "auto"), policy.get("cuda")
-    if device_contradicts(device, cuda):
-        faults.append(
-            f"policy.cuda: {cuda} and policy.device={device!r} contradict each other: remove one of them"
-        )
     return faults
-
-
-def device_contradicts(device: Any, cuda: Any) -> bool:
-    """Returns whether ``policy.device`` is another kind of device than ``policy.cuda`` asks for."""
-    return cuda is not None and str(device).partition(":")[0] not in ("auto", "cuda" if cuda else "cpu")
 
 
 def _with_other_env(overrides: Mapping[str, Any], env: Any) -> Mapping[str, Any]:

@@ -77,8 +77,8 @@ def decode(data: Any, path: str = "") -> Any:
     """
     import numpy as np
 
-    if isinstance(data, list):
-        return [decode(item, f"{path}[{i}]") for i, item in enumerate(data)]
+    if isinstance(data, (list, tuple)):  # a .py file has tuples
+        return type(data)(decode(item, f"{path}[{i}]") for i, item in enumerate(data))
     if not isinstance(data, dict):
         return data
     items = {name: decode(item, f"{path}.{name}".removeprefix(".")) for name, item in data.items()}

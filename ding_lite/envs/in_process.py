@@ -244,7 +244,8 @@ class InProcessVectorEnv(VectorEnv):
     def _located(self, i: int, call: str, error: BaseException) -> DingLiteError:
         """Returns an error that says in which environment, episode, step and call ``error`` was raised."""
         where, actions = f"{self.describe(i)}, {call}", self._recorders[i].game.actions
-        if call != "reset" and not _is_finite(to_tree(actions[-1], self.action_space)):
+        leaves = tree_leaves(to_tree(actions[-1], self.action_space)) if call != "reset" else []
+        if not all(np.isfinite(leaf).all() for leaf in leaves):
             return NumericsError(f"{where}: the policy's action is not finite; {error_text(error)}")
         kind = type(error) if isinstance(error, EnvError) else EnvError
         return kind(f"{where}: {error_text(error)}")
@@ -315,10 +316,6 @@ def _made(make: Callable[[int], gym.Env], number: int) -> gym.Env:
         raise
     except FOREIGN as error:
         raise EnvError(f"env {number} cannot be made: {error_text(error)}") from error
-
-
-def _is_finite(action: Tree) -> bool:
-    return all(bool(np.isfinite(leaf).all()) for leaf in tree_leaves(action))
 
 
 def _copied(action: Any) -> Any:

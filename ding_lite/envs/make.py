@@ -129,17 +129,13 @@ def check_env_setting(setting: Any) -> None:
     Raises:
         ConfigError: saying what it is.
     """
-    wanted = "env_setting: expected (make, collector_cfgs, evaluator_cfgs)"
-    if not isinstance(setting, (tuple, list)) or len(setting) != 3:
-        raise ConfigError(f"{wanted}, got {setting!r:.60}")
-    make, *sides = setting
-    if not callable(make):
-        raise ConfigError(f"{wanted}, where make(cfg) returns an environment; got {make!r:.60} for make")
-    for name, cfgs in zip(("collector_cfgs", "evaluator_cfgs"), sides, strict=True):
-        if not hasattr(cfgs, "__getitem__") or isinstance(cfgs, (str, Mapping)) or not len(cfgs):
-            raise ConfigError(
-                f"{wanted}, where {name} is a list with one item for each environment; got {cfgs!r:.60}"
-            )
+    if not (isinstance(setting, (tuple, list)) and len(setting) == 3 and callable(setting[0])) or not all(
+        isinstance(cfgs, Sequence) and cfgs and not isinstance(cfgs, str) for cfgs in setting[1:]
+    ):
+        raise ConfigError(
+            "env_setting: expected (make, collector_cfgs, evaluator_cfgs), where make(cfg) returns an "
+            f"environment, and the lists have an item for each; got {setting!r:.100}"
+        )
 
 
 def section_faults(env: Mapping[str, Any]) -> list[str]:
@@ -245,8 +241,13 @@ def make_vector_env(
     kind = backend_of(env_cfg)
     options: dict[str, Any] = dict(seed=seed, index_offset=index_offset)
     if kind in ("vector", "env_pool"):
-        make = _make_native if kind == "vector" else _make_env_pool
-        return make(env_cfg, num_envs, **options)
+        options["info_keys"] = tuple(env_cfg["info_keys"])
+        if kind == "env_pool":
+            return EnvPoolVectorEnv(env_cfg["env_id"], num_envs, kwargs=env_cfg["kwargs"], **options)
+        options |= dict(
+            entry_point=native_entry_point(env_cfg), mask_from_info=env_cfg["action_mask"] == "info"
+        )
+        return NativeVectorEnv(_make_native(env_cfg, num_envs), **options)
     manager = env_cfg["manager"]
     options["on_bad_value"] = env_cfg["on_bad_value"]
     if kind in ("subprocess", "ray"):
@@ -273,9 +274,16 @@ def _ray_actors(manager: Mapping[str, Any], num_envs: int, evaluate: bool) -> Ra
 
 
 def backend_of(env_cfg: Mapping[str, Any]) -> str:
-    """Returns the backend that ``env.manager.type`` names, or that ``auto`` selects."""
+    """Returns the backend that ``env.manager.type`` names, or that ``auto`` selects.
+
+    ``auto`` takes gymnasium's own vector environment if its open episodes can be restored, it needs no
+    arguments, and no environment of it must be reset alone.
+    """
     kind = str(env_cfg["manager"]["type"])
-    return ("vector" if auto_is_native(env_cfg) else "base") if kind == "auto" else kind
+    if kind != "auto":
+        return kind
+    is_plain = not env_cfg["kwargs"] and env_cfg["on_bad_value"] == RAISE
+    return "vector" if is_plain and native_entry_point(env_cfg) in STATE_ADAPTERS else "base"
 
 
 def native_entry_point(env_cfg: Mapping[str, Any]) -> str:
@@ -284,19 +292,6 @@ def native_entry_point(env_cfg: Mapping[str, Any]) -> str:
         return ""
     spec = gym.registry.get(env_cfg["env_id"])
     return str(getattr(spec, "vector_entry_point", None) or "")
-
-
-def auto_is_native(env_cfg: Mapping[str, Any]) -> bool:
-    """Returns whether ``auto`` selects gymnasium's own vector environment.
-
-    Its open episodes must be restorable, it must need no arguments, and no environment of it must be reset
-    alone.
-    """
-    return (
-        native_entry_point(env_cfg) in STATE_ADAPTERS
-        and not env_cfg["kwargs"]
-        and env_cfg["on_bad_value"] == RAISE
-    )
 
 
 def _make_numbered(env_cfg: Mapping[str, Any], evaluate: bool, index: int) -> gym.Env:
@@ -321,41 +316,20 @@ def _resolved(env_cfg: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def _make_native(env_cfg: Mapping[str, Any], num_envs: int, **options: Any) -> NativeVectorEnv:
-    name = env_name(env_cfg)
+def _make_native(env_cfg: Mapping[str, Any], num_envs: int) -> gym.vector.VectorEnv:
+    kwargs = {"num_envs": num_envs, **env_cfg["kwargs"]}
     try:
-        if env_cfg["type"] == "gymnasium":
-            register_ids(env_cfg["env_id"])
-            env = gym.make_vec(
-                env_cfg["env_id"],
-                num_envs=num_envs,
-                vectorization_mode="vector_entry_point",
-                **env_cfg["kwargs"],
-            )
-        else:
-            env = ENV_REGISTRY.get(env_cfg["type"])(num_envs=num_envs, **env_cfg["kwargs"])
+        if env_cfg["type"] != "gymnasium":
+            made: gym.vector.VectorEnv = ENV_REGISTRY.get(env_cfg["type"])(**kwargs)
+            return made
+        register_ids(env_cfg["env_id"])
+        return gym.make_vec(env_cfg["env_id"], vectorization_mode="vector_entry_point", **kwargs)
     except DingLiteError:
         raise
     except FOREIGN as error:
         advice = "" if native_entry_point(env_cfg) else "; set env.manager.type='base' or 'subprocess'"
-        raise EnvError(f"vector env {name!r} cannot be made: {_message(error)}{advice}") from error
-    return NativeVectorEnv(
-        env,
-        entry_point=native_entry_point(env_cfg),
-        info_keys=tuple(env_cfg["info_keys"]),
-        mask_from_info=env_cfg["action_mask"] == "info",
-        **options,
-    )
-
-
-def _make_env_pool(env_cfg: Mapping[str, Any], num_envs: int, **options: Any) -> NativeVectorEnv:
-    return EnvPoolVectorEnv(
-        env_cfg["env_id"],
-        num_envs=num_envs,
-        kwargs=env_cfg["kwargs"],
-        info_keys=tuple(env_cfg["info_keys"]),
-        **options,
-    )
+        message = f"{_message(error)}{advice}"
+        raise EnvError(f"vector env {env_name(env_cfg)!r} cannot be made: {message}") from error
 
 
 def vector_env_of(

@@ -223,16 +223,18 @@ class NativeVectorEnv(VectorEnv):
         check_step(result)
         obs, reward, terminated, truncated, _ = result
         self._check_observation(self._to_tree(obs) if self._has_obs_branches else obs)
-        for name, flags in {"terminated": terminated, "truncated": truncated}.items():
-            if not isinstance(flags, np.ndarray) or flags.dtype != bool:
-                kind = getattr(flags, "dtype", type(flags).__name__)
-                raise EnvContractError(f"{name} must be an array of bool, got {kind}")
-        if np.asarray(reward).dtype.kind not in "biuf":
-            raise EnvContractError(f"reward must be an array of numbers, got {reward!r:.60}")
-        for name, values in {"reward": reward, "terminated": terminated, "truncated": truncated}.items():
-            if np.shape(values) != (self.num_envs,):
+        for name, values, kinds in (
+            ("reward", reward, "biuf"),
+            ("terminated", terminated, "b"),
+            ("truncated", truncated, "b"),
+        ):
+            kind = values.dtype if isinstance(values, np.ndarray) else type(values).__name__
+            is_array = isinstance(values, np.ndarray) and values.dtype.kind in kinds
+            if not is_array or values.shape != (self.num_envs,):
+                what = "numbers" if name == "reward" else "bool"
                 raise EnvContractError(
-                    f"{name} must have the shape (num_envs,) = ({self.num_envs},), got {np.shape(values)}"
+                    f"{name} must be an array of {what} with the shape (num_envs,) = ({self.num_envs},), got "
+                    f"{np.shape(values)} {kind}"
                 )
 
     def _check_observation(self, obs: Tree) -> None:

@@ -55,18 +55,6 @@ def _register(module: str) -> None:
     getattr(loaded, "register_envs", lambda: gym.register_envs(loaded))()
 
 
-def registering_module(env_id: str) -> str:
-    """Returns the module of the class that gymnasium makes ``env_id`` of; "" if it needs no import by hand.
-
-    Those are the ids of gymnasium itself and of the packages that :func:`register_ids` knows.
-    """
-    entry_point: Any = gym.registry[env_id].entry_point if env_id in gym.registry else ""
-    is_text = isinstance(entry_point, str)
-    module = entry_point.partition(":")[0] if is_text else getattr(entry_point, "__module__", "")
-    known = {"gymnasium", "ding_lite", *(name.split(".")[0] for name in NAMESPACES.values())}
-    return "" if str(module).split(".")[0] in known else str(module)
-
-
 def missing_extra(error: BaseException) -> str:
     """Returns the install line for the module that ``error`` reports missing, or ""."""
     if not isinstance(error, (ImportError, gym.error.DependencyNotInstalled, gym.error.NamespaceNotFound)):

@@ -19,7 +19,6 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -27,7 +26,6 @@ import numpy as np
 from gymnasium.wrappers import (
     FrameStackObservation,
     MaxAndSkipObservation,
-    RecordVideo,
     RescaleAction,
     TimeLimit,
     TransformObservation,
@@ -122,24 +120,6 @@ class ActionBins(gym.ActionWrapper):
     def action(self, action: Any) -> np.ndarray:
         index = np.reshape(action, (1, *self._values.shape[1:]))
         return np.take_along_axis(self._values, index, axis=0)[0]
-
-
-@WRAPPER_REGISTRY.register("record")
-def record(env: gym.Env, folder: str, every: int = 100, *, evaluate: bool = False, index: int = 0) -> gym.Env:
-    """Films every 100th (``every``) episode of environment 0, from the first, into ``folder``."""
-    if index:
-        return env
-    if env.render_mode is None:
-        raise ConfigError(
-            "env.wrappers: record: the environment renders no frames; set "
-            'env.kwargs={"render_mode": "rgb_array"}'
-        )
-    return RecordVideo(
-        env,
-        str(Path(folder) / ("eval" if evaluate else "train")),
-        episode_trigger=lambda number: number % every == 0,
-        disable_logger=True,
-    )
 
 
 @WRAPPER_REGISTRY.register("frame_stack")

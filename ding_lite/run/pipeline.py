@@ -485,7 +485,7 @@ class SerialPipeline:
         run = shlex.quote(str(self.folder))
         goes_on = self.status in ("interrupted", "failed")
         command = f"ding-lite train --resume {run}" if goes_on else f"ding-lite eval {run} -n 100"
-        imports = "".join(f" --import {module}" for module in self.config.trusted)
+        imports = "".join(f" --import {_typed(module)}" for module in self.config.trusted)
         return f"{self.status}{why} after {done}{evaluation}\nrun: {self.folder}   try: {command}{imports}"
 
     def _parts(self) -> dict[str, Any]:
@@ -515,10 +515,8 @@ class SerialPipeline:
         state["hooks"] = {
             name: dict(hook.state_dict()) for name, hook in self.hooks.items() if hasattr(hook, "state_dict")
         }
-        state["wall_time"] = self.progress.wall_time
-        if self.ranks.size > 1:
-            state["ranks"] = self.ranks.to_first(on_host(state))[1:]
-        return state
+        others = self.ranks.to_first(on_host(state))[1:] if self.ranks.size > 1 else []
+        return {**state, "ranks": others, "wall_time": self.progress.wall_time}
 
     def load_state_dict(self, state: Mapping[str, Any], *, new_episodes: bool = False) -> list[str]:
         """Restores the whole state; the environments continue in the middle of their episodes.
@@ -542,8 +540,9 @@ class SerialPipeline:
             raise CheckpointError(f"the saved state does not fit: {error_text(error)}") from error
 
     def _load(self, state: Mapping[str, Any], new_episodes: bool) -> list[str]:
-        ranks, others = self.ranks, state.get("ranks", [])
+        ranks, others = self.ranks, state["ranks"]
         saved_by = 1 + len(others)
+        self.progress.wall_time = float(state["wall_time"])
         stream: tuple[str | int, ...] = ()
         if saved_by == ranks.size:
             state = [state, *others][ranks.rank]
@@ -562,7 +561,6 @@ class SerialPipeline:
         for name, hook in self.hooks.items():
             if name in state["hooks"] and hasattr(hook, "load_state_dict"):
                 hook.load_state_dict(state["hooks"][name])
-        self.progress.wall_time = float(state["wall_time"])
         lost = has_new or not self.collector.envs.restorable or state["collector"]["envs"] is None
         if lost:
             self.policy.forget_open_episodes()
@@ -572,6 +570,14 @@ class SerialPipeline:
             self.policy.change_ranks(self.progress.env_step)
         lines = [f"number of ranks {saved_by} -> {ranks.size}"] if saved_by != ranks.size else []
         return [*lines, f"the run goes on with new episodes: {NOT_BIT_EQUAL}"] if lost else lines
+
+
+def _typed(module: str) -> str:
+    """Returns what a command in this folder imports: the name of a module, or its file elsewhere."""
+    file, here = Path(getattr(sys.modules.get(module), "__file__", None) or module), Path.cwd()
+    if "." in module or file.suffix != ".py" or file.parent == here or "site-packages" in file.parts:
+        return module
+    return shlex.quote(str(file.relative_to(here) if file.is_relative_to(here) else file))
 
 
 def _say(hooks: Sequence[Hook], line: str) -> None:

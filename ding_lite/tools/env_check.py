@@ -99,14 +99,15 @@ def findings(
     """Yields each finding; see :func:`check_env`.
 
     Args:
-        env_cfg: a complete section ``env``. Environments that its backend steps in this process are played on
-            "base" first, others on their own backend.
+        env_cfg: a complete section ``env``. Worker processes that it asks for are played first, since they
+            survive a simulator that hangs or dies; else "base" is.
         steps, seed, backends: see :func:`check_env`.
     """
     given, own, num_envs = env_cfg["type"], backend_of(env_cfg), NUM_ENVS
     is_made = isinstance(given, gym.Env)
     if is_made:
         env_cfg, backends, num_envs = {**env_cfg, "type": lambda: given}, ("base",), 1
+    # A vector environment of one's own, or EnvPool's, has no single environments to compare it with.
     has_single = own not in ("vector", "env_pool") or (own == "vector" and given == "gymnasium")
     first = "base" if has_single and own not in ("subprocess", "ray") else own
     others = [kind for kind in dict.fromkeys([*backends, own]) if kind != first] if has_single else []

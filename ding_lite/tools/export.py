@@ -31,9 +31,7 @@ from ding_lite.data.hidden import ends_of
 from ding_lite.envs.make import make_vector_env
 from ding_lite.envs.space_json import space_to_json
 from ding_lite.errors import ConfigError, ContractError, DingLiteError
-from ding_lite.models.encoders import Encoder
 from ding_lite.models.recurrent import chosen_hidden
-from ding_lite.policies.base import Policy
 from ding_lite.policies.ppo import PPOPolicy
 from ding_lite.run.checkpoint import write_whole
 from ding_lite.tools.evaluate import load
@@ -54,8 +52,6 @@ ONNX_PACKAGES = ("onnx", "onnxruntime", "onnxscript")
 METADATA_KEY = "ding_lite.manifest"  # in the metadata of an ONNX model, and the name of a file in a .pt2
 TOLERANCE = 1e-5  # accepted difference of a number x, in units of max(1, |x|)
 MAX_ENVS = 4  # environments that the recorded observations come from
-# Methods that the exported module stands for; a policy that replaces one of them may act otherwise.
-ACTS = ("act", "_forward_eval", "_to_env")
 
 Arrays = dict[str, np.ndarray]
 Runner = Callable[[Mapping[str, np.ndarray]], Arrays]
@@ -148,7 +144,12 @@ def export_policy(
     output = Path(output)
     _check_output(output)
     loaded = load(Path(run), trust=trust)
-    config, module = loaded.config.values, ExportedPolicy(_exportable(loaded.policy))
+    if not isinstance(loaded.policy, PPOPolicy):
+        raise ContractError(
+            f"{type(loaded.policy).__name__} cannot be exported: it must subclass PPOPolicy, which acts by a "
+            "model and a distribution"
+        )
+    config, module = loaded.config.values, ExportedPolicy(loaded.policy)
     example = module.example()
     packages = ("ding_lite", "torch", "numpy", "gymnasium", *(ONNX_PACKAGES if output.suffix == ONNX else ()))
     described = {
@@ -178,7 +179,8 @@ def export_policy(
         raise DingLiteError(
             f"{output} would act otherwise than {run}: on {parity['observations']} observations the largest "
             f"difference is {parity['difference']:.2g} (of {parity['output']!r}; at most {TOLERANCE:g} is "
-            f"accepted), and {parity['different_actions']} discrete actions differ. No file is written"
+            f"accepted), and {parity['different_actions']} discrete actions differ. No file is written. What "
+            "changes actions belongs in inputs(), distribution() or the model, whose encoders use float32"
         )
     manifest = {**described, "parity": parity}
     try:
@@ -201,32 +203,6 @@ def _check_output(output: Path) -> None:
             f'{ONNX} files need the package {missing[0]}: pip install "ding_lite[export]". {PT2} files need '
             "no other package"
         )
-
-
-def _exportable(policy: Policy) -> PPOPolicy:
-    """Returns the policy if it acts as :class:`ExportedPolicy` does.
-
-    Raises:
-        ContractError: if it does not.
-    """
-    kind = type(policy)
-    if not isinstance(policy, PPOPolicy):
-        raise ContractError(
-            f"{kind.__name__} cannot be exported: it must subclass PPOPolicy, which acts by a model "
-            "and a distribution"
-        )
-    replaced = [name for name in ACTS if getattr(kind, name) is not getattr(PPOPolicy, name)]
-    if replaced:
-        raise ContractError(
-            f"{kind.__name__} cannot be exported: it has a {replaced[0]} of its own, which may do anything. "
-            "What changes the actions belongs in inputs(), distribution() or the model: these are exported"
-        )
-    if any(isinstance(part, Encoder) and part.dtype != torch.float32 for part in policy.model.modules()):
-        raise ContractError(
-            "a policy with policy.model.encoder_dtype='bfloat16' cannot be exported: other programs "
-            "round differently, and its actions would change. Train it with 'float32'"
-        )
-    return policy
 
 
 def file_of(module: ExportedPolicy, suffix: str, manifest: Mapping[str, Any]) -> bytes:

@@ -42,7 +42,6 @@ STATISTICS: dict[str, Statistic] = {
     "mean": lambda values: np.asarray(values.mean(axis=-1)),
     "iqm": interquartile_mean,
 }
-STATISTIC_NAMES = {"mean": "mean", "iqm": "interquartile mean"}
 
 # Colours that colour-blind readers can distinguish (Okabe and Ito); the dashes work without colours.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -244,10 +243,11 @@ def draw(
                 draw_curve(axes, data, style_of(place))
                 if data.n < len(group):
                     notes.append(f"{panel.title}: {data.n} of {len(group)} seeds: {name}")
+                if not data.x.size:
+                    notes.append(f"{panel.title}: no mean, since the seeds share no step: {name}")
         format_axes(axes, panel.title, X_LABEL, panel.y_label)
         if "length" in panel.column:
             axes.set_ylim(bottom=0)
-    notes += curve_notes([data for row in drawn.values() for data in row if data is not None], statistic)
     configs = [group[0].config for group in groups]
     if len(envs := dict.fromkeys(map(env_of, configs))) > 1:
         notes.append(f"the environments differ, so the curves do not compare: {', '.join(envs)}")
@@ -260,18 +260,6 @@ def draw(
 def seeds_text(group: Sequence[Run]) -> str:
     """Returns the number of seeds of a group, or its seed."""
     return f"n={len(group)} seeds" if len(group) > 1 else f"seed {group[0].config.get('seed')}"
-
-
-def curve_notes(curves: Sequence[Curve], statistic: str) -> list[str]:
-    """Returns a sentence about each kind of band and line among the curves."""
-    bands = {data.n > 1 for data in curves if data.band is not None}
-    notes = {
-        f"band: 95 % bootstrap interval of the {STATISTIC_NAMES[statistic]} over seeds": True in bands,
-        "band of one seed: one standard deviation over episodes": False in bands,
-        "thick: the mean of two seeds; thin: the seeds": any(d.seeds and d.x.size for d in curves),
-        "no mean where seeds share no step": any(not data.x.size for data in curves),
-    }
-    return [note for note, applies in notes.items() if applies]
 
 
 # ------------------------------------------------------------------ the picture

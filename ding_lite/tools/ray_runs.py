@@ -4,35 +4,48 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
+import time
+import uuid
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from ding_lite.envs.workers.ray_actors import knock, signals_kept
 from ding_lite.errors import ConfigError
-from ding_lite.tools.parallel import INTERRUPTED, Job, Load, Outcome, follow, python_path, start
+from ding_lite.tools.parallel import Job, Load, Outcome, follow, python_path, start
 
 try:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # else Ray reports its usage to its makers
     import ray
-    from ray.exceptions import RayError, TaskCancelledError
+    from ray.exceptions import RayError
 except ImportError as error:
     raise ConfigError('--ray needs Ray: pip install "ding_lite[ray]"') from error
 
 POLL_SECONDS = 0.5
 
 
-def run_in_folder(job: Job, folder: str, path: str) -> Outcome:
-    """Runs a job on a node, with the PYTHONPATH of the driver; when it is cancelled, the job ends saved."""
+def run_in_folder(job: Job, folder: str, path: str, stop: str) -> Outcome | None:
+    """Runs a job on a node, and returns how it ended; None: it was not started.
+
+    Args:
+        job: to run.
+        folder: working directory.
+        path: PYTHONPATH of the driver.
+        stop: a file; once it exists, no job starts, and one that runs ends after its iteration, saved.
+    """
     os.chdir(folder)
+    if Path(stop).exists():
+        return None
     process = start(job, {"PYTHONPATH": path})
-    try:
-        return follow(process, job, print)
-    except KeyboardInterrupt:  # ray.cancel
-        process.send_signal(signal.SIGINT)
-        process.wait()
-        return Outcome(INTERRUPTED[0])
+    with ThreadPoolExecutor(1) as reader:
+        outcome = reader.submit(follow, process, job, print)
+        while not outcome.done():
+            time.sleep(POLL_SECONDS)
+            if Path(stop).exists():
+                process.terminate()  # SIGINT is ignored below a worker of Ray
+                break
+    return outcome.result()
 
 
 class RayPool:
@@ -59,34 +72,32 @@ class RayPool:
         gpus = int(load.gpu and any("GPU" in node for node in nodes))
         self._cpus = max(1, min(load.cores, int(max(node.get("CPU", 0) for node in nodes))))
         self._task = ray.remote(num_cpus=self._cpus, num_gpus=gpus, max_retries=0)(run_in_folder)
+        self._stop = Path.cwd() / f".ding_lite_stop_{uuid.uuid4().hex}"
         self.stopped_by = ""
         self.jobs = max(1, int(ray.cluster_resources().get("CPU", 1)) // self._cpus)
 
     def stop(self, name: str) -> None:
         """Ends all jobs after their iterations, saved."""
         self.stopped_by = name
+        self._stop.touch()
 
     def run(self, jobs: Sequence[Job]) -> list[Outcome | None]:
         """Runs all jobs, and returns how each ended; None: it was not started, since the pool was stopped."""
-        tasks = [self._task.remote(job, str(Path.cwd()), python_path()) for job in jobs]
-        waiting, cancelled = list(tasks), False
-        while waiting:
+        fixed = (str(Path.cwd()), python_path(), str(self._stop))
+        tasks = [self._task.remote(job, *fixed) for job in jobs]
+        waiting = list(tasks)
+        while waiting:  # with a timeout, so that signals are handled
             _, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=POLL_SECONDS)
-            if self.stopped_by and not cancelled:
-                cancelled = True
-                for task in waiting:
-                    ray.cancel(task)
         outcomes: list[Outcome | None] = []
         for task in tasks:
             try:
                 outcomes.append(ray.get(task))
-            except TaskCancelledError:
-                outcomes.append(None)
             except RayError as error:
                 outcomes.append(Outcome(1, f"Ray lost the run: {str(error).strip().splitlines()[0]}"))
         return outcomes
 
     def close(self) -> None:
         """Leaves the cluster; ends it if it was started here."""
+        self._stop.unlink(missing_ok=True)
         with signals_kept():
             ray.shutdown()

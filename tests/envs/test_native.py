@@ -132,6 +132,7 @@ def test_a_reset_that_fails_after_an_end_names_its_call():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*precision lowered by casting")
 def test_env_pool_begins_anew_from_the_seed_of_the_stream():
     pytest.importorskip("envpool", reason="the extra envpool is not installed")
     vectors = [EnvPoolVectorEnv("CartPole-v1", 4, seed, {"num_threads": 1}) for seed in (1, 1, 1)]

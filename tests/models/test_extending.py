@@ -28,7 +28,7 @@ from ding_lite.rl.distributions import BOX_DISTRIBUTIONS, LocationScale, Normal,
 
 @pytest.fixture(autouse=True)
 def _tables_are_restored():
-    tables = [BOX_DISTRIBUTIONS, HEADS, ENCODER_REGISTRY._entries, MODEL_REGISTRY._entries]
+    tables = [BOX_DISTRIBUTIONS, HEADS, ENCODER_REGISTRY.entries, MODEL_REGISTRY.entries]
     before = [dict(table) for table in tables]
     yield
     for table, entries in zip(tables, before, strict=True):

@@ -39,14 +39,13 @@ def runs_at(x: list[float], *ys: list[float]) -> list[Run]:
 
 
 def test_the_lines_are_the_numbers_of_the_csv(tmp_path):
-    figure, notes = draw([[read_run(write_run(tmp_path / "run"))]])
+    figure, _ = draw([[read_run(write_run(tmp_path / "run"))]])
     steps = [1000, 2000, 3000, 4000]
     assert lines(figure, 0) == [(steps, [10, 20, 15, 40])]
     assert lines(figure, 1) == [(steps, [30, 60, 45, 120])]
     # Rows without an evaluation are missing, not zero.
     assert lines(figure, 2) == [([2000, 4000], [25, 45])]
     assert lines(figure, 3) == [([2000, 4000], [40, 80])]
-    assert [note.partition(":")[0] for note in notes] == ["band of one seed"]
 
 
 def test_cells_that_are_empty_or_nan_are_missing(tmp_path):
@@ -101,7 +100,7 @@ def test_seeds_that_share_no_step_have_no_mean(tmp_path):
     assert drawn.x.size == 0
     assert [x.tolist() for x, _ in drawn.seeds] == [[4000], [4004], [4008]]
     _, notes = draw([runs])
-    assert "no mean where seeds share no step" in notes
+    assert any("Evaluation return: no mean" in note for note in notes)
 
 
 # The picture

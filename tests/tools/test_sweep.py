@@ -190,8 +190,7 @@ def test_an_open_trial_continues_its_run_with_its_values(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["SIGKILL", "SIGINT"])
-def test_sweep_that_was_ended_continues_and_has_all_its_trials(name, tmp_path):
+def test_sweep_that_was_killed_continues_and_has_all_its_trials(tmp_path):
     world = {"type": "slow_worlds:SlowEnv", "env_id": "", "kwargs": {"pause": 0.001}}
     config = small_config(max_env_step=2048, exp_name="c", env=world, checkpoint={"freq": 256})
     (tmp_path / "c.py").write_text(f"config = {config!r}\n")
@@ -206,13 +205,16 @@ def test_sweep_that_was_ended_continues_and_has_all_its_trials(name, tmp_path):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    process.send_signal(signal.Signals[name])
+    process.kill()
     process.communicate(timeout=300)
-    assert process.returncode == {"SIGKILL": -9, "SIGINT": 130}[name]
+    still_open = [
+        trial.number for trial in open_study(tmp_path / "s").trials if trial.state.name == "RUNNING"
+    ]
+    assert still_open
     done = subprocess.run([*command, "--resume", "--json"], capture_output=True, timeout=600, **options)
     assert (done.returncode, done.stderr) == (0, "")
     trials = json.loads(done.stdout)["trials"]
     assert [trial["state"] for trial in trials] == ["complete"] * 3
     assert all(trial["score"] == trial["values"][LENGTH] for trial in trials)
-    for number in (0, 1):  # from their checkpoints, and not anew
-        assert "resumed at " in (tmp_path / "s" / f"trial_00{number}_s0" / "log.txt").read_text()
+    for number in set(still_open) & {0, 1}:  # from their checkpoints, and not anew
+        assert "resumed from " in (tmp_path / "s" / f"trial_00{number}_s0" / "log.txt").read_text()

@@ -47,7 +47,6 @@ from ding_lite.trees import Tree, leading_size, map_tree, same_layout, tree_leav
 
 POLL_SECONDS = 0.5  # between looks for dead workers: a child of a dead worker may hold its socket open
 FAILURE_GRACE = 1.0  # seconds that environments have to close after a failure
-OF_EACH_ENV = "returns"  # the array (B,) of the state
 
 
 class Worker(Protocol):
@@ -148,9 +147,9 @@ class SubprocessVectorEnv(VectorEnv):
         self.seed = seed
         self.index_offset = index_offset
         self.on_bad_value = on_bad_value
-        self.step_timeout = step_timeout
-        self.reset_timeout = reset_timeout
-        self.start_timeout = start_timeout
+        self._timeouts = dict(
+            step_timeout=step_timeout, reset_timeout=reset_timeout, start_timeout=start_timeout
+        )
         self.close_timeout = close_timeout
         self.max_restarts, self.restart_window = max_restarts, restart_window
         self.episode_returns = np.zeros(num_envs)
@@ -213,9 +212,8 @@ class SubprocessVectorEnv(VectorEnv):
         self._start_if_ended()
         self._stream = stream
         arguments = {n: (stream, [0] * len(rows)) for n, rows in enumerate(self._rows)}
-        self._count_bad_resets(
-            self._request("begin_episodes", arguments, self.reset_timeout, "reset_timeout")
-        )
+        replies = self._request("begin_episodes", arguments)
+        self._count_bad_values(list(itertools.chain(*replies.values())))
         return self._begun()
 
     def step(self, action: Tree) -> Transition:
@@ -239,9 +237,9 @@ class SubprocessVectorEnv(VectorEnv):
             if lost[share.rows].any():
                 lost[share.rows] = True
                 del requests[number]
-        self._steps += group is not self._groups[-1] or len(self._groups) == 1
+        self._steps += not group.rows.start  # once for both halves
         with self._ending_on_error():
-            exchange = self._send(requests, self.step_timeout, "step_timeout")
+            exchange = self._send(requests, "step_timeout")
         self._in_flight.append((group, exchange))
 
     def _step_requests(self, group: Group, action: Tree) -> dict[int, bytes]:
@@ -315,7 +313,7 @@ class SubprocessVectorEnv(VectorEnv):
 
     def state_dict(self) -> dict[str, Any]:
         self._check_ready()
-        replies = self._request("state_dict", self._for_all(), self.reset_timeout, "reset_timeout")
+        replies = self._request("state_dict", self._for_all())
         parts = [part for _, part in sorted(replies.items())]
         return {
             "stream": list(self._stream),
@@ -345,17 +343,16 @@ class SubprocessVectorEnv(VectorEnv):
             )
         # Each worker plays every action of its open episodes again, one environment after the other.
         records = [env["actions"] for env in state["envs"] if env["actions"] is not None]
-        num_actions = sum(leading_size(actions) for actions in records)
-        timeout = self.num_envs * self.reset_timeout + num_actions * self.step_timeout
-        self._request("restore", arguments, timeout, "envs * reset_timeout + actions * step_timeout")
+        step, reset = (self._timeouts[name] for name in ("step_timeout", "reset_timeout"))
+        timeout = self.num_envs * reset + sum(map(leading_size, records)) * step
+        self._request("restore", arguments, timeout)
         obs = self._begun()
         self._lost[:] = state.get("lost", False)
         return obs
 
     def _call(self, name: str, args: Sequence[Any]) -> list[Any]:
         self._start_if_ended()
-        arguments = self._for_all(name, args)
-        replies = self._request("call_method", arguments, self.reset_timeout, "reset_timeout")
+        replies = self._request("call_method", self._for_all(name, args))
         results: list[Any] = []
         for _, reply in sorted(replies.items()):
             if isinstance(reply, ErrorReport):
@@ -385,10 +382,6 @@ class SubprocessVectorEnv(VectorEnv):
         self.episode_returns[rows] = self._arrays.episode_return[rows]
         self.episode_lengths[rows] = self._arrays.step[rows]
 
-    def _count_bad_resets(self, replies: Mapping[int, list[str]]) -> None:
-        for messages in replies.values():
-            self._count_bad_values(messages)
-
     def _for_all(self, *arguments: Any) -> dict[int, tuple[Any, ...]]:
         """Returns the same arguments for each worker."""
         return dict.fromkeys(range(len(self._rows)), arguments)
@@ -415,27 +408,24 @@ class SubprocessVectorEnv(VectorEnv):
     def _prepare(self, numbers: Sequence[int]) -> None:
         """Lets new workers make their environments, attaches them to the memory, and repeats calls."""
         jobs = {number: self._jobs[number] for number in numbers}
-        replies = self._receive(self._send(jobs, self.start_timeout, "start_timeout"))
+        replies = self._receive(self._send(jobs, "start_timeout"))
         if self._shared is None:
-            self.obs_space, self.action_space = spaces = replies[0]
-            self._check_spaces(replies)
+            self.obs_space, self.action_space = replies[0]
+        spaces = self.obs_space, self.action_space
+        for number, found in sorted(replies.items()):
+            env = self.index_offset + self._rows[number][0]
+            check_same_spaces(env, found, self.index_offset, spaces)
+        if self._shared is None:
             self._shared = self._starter.share(spaces, self.num_envs, len(self._rows))
-        self._check_spaces(replies)
         requests = [("attach", ()), *(("call_method", call) for call in self.calls.items())]
         for method, arguments in requests:
             request = dict.fromkeys(numbers, _request(method, *arguments))
-            for reply in self._receive(self._send(request, self.reset_timeout, "reset_timeout")).values():
+            for reply in self._receive(self._send(request, "reset_timeout")).values():
                 if isinstance(reply, ErrorReport):
                     raise _error_of(reply)
 
-    def _check_spaces(self, replies: Mapping[int, tuple[gym.Space, gym.Space]]) -> None:
-        expected = self.obs_space, self.action_space
-        for number, spaces in sorted(replies.items()):
-            env = self.index_offset + self._rows[number][0]
-            check_same_spaces(env, spaces, self.index_offset, expected)
-
     def _request(
-        self, method: str, arguments: Mapping[int, tuple[Any, ...]], timeout: float, setting: str
+        self, method: str, arguments: Mapping[int, tuple[Any, ...]], timeout: float | None = None
     ) -> dict[int, Any]:
         """Lets all workers call a method and returns their results; replaces the workers that fail.
 
@@ -445,7 +435,7 @@ class SubprocessVectorEnv(VectorEnv):
         replies: dict[int, Any] = {}
         with self._ending_on_error():
             while requests:
-                replies |= self._receive(self._send(requests, timeout, setting))
+                replies |= self._receive(self._send(requests, "reset_timeout", timeout))
                 new: set[int] = set()
                 while self._failed:
                     new |= self._failed.keys()
@@ -453,8 +443,15 @@ class SubprocessVectorEnv(VectorEnv):
                 requests = {n: requests[n] for n in new if n in requests and method != "begin_episodes"}
         return replies
 
-    def _send(self, requests: Mapping[int, bytes], timeout: float, setting: str) -> Exchange:
-        """Sends requests, by number of the worker; workers that have failed are left out."""
+    def _send(self, requests: Mapping[int, bytes], setting: str, timeout: float | None = None) -> Exchange:
+        """Sends requests, by number of the worker; workers that have failed are left out.
+
+        Args:
+            requests: by number of the worker.
+            setting: name of the timeout, for messages.
+            timeout: seconds that each worker has; None: those of the setting.
+        """
+        timeout = timeout or self._timeouts[setting]
         workers = {}
         for number in requests.keys() - self._failed.keys():
             worker = self._workers[number]
@@ -592,7 +589,8 @@ class SubprocessVectorEnv(VectorEnv):
             episodes = shared.episode[self._rows[number].start : self._rows[number].stop]
             episodes += 1  # also here, because a worker that fails at once has not written the new numbers
             requests[number] = _request("begin_episodes", self._stream, episodes.tolist())
-        self._count_bad_resets(self._receive(self._send(requests, self.reset_timeout, "reset_timeout")))
+        replies = self._receive(self._send(requests, "reset_timeout"))
+        self._count_bad_values(list(itertools.chain(*replies.values())))
 
     @contextlib.contextmanager
     def _ending_on_error(self) -> Iterator[None]:
