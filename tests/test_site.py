@@ -53,7 +53,7 @@ def test_page_of_keys_has_each_key_of_the_four_policies_once_with_its_effect(pag
 
 def test_other_generated_parts_name_commands_configs_and_examples(pages):
     commands = pages.commands()
-    assert all(f"## ding-lite {name}" in commands for name in ("train", "eval", "check-env", "import"))
+    assert all(f"## ding-lite {name}" in commands for name in ("train", "eval", "check-env", "export"))
     assert "| `nature_cnn` |" in pages.names()
     assert "| `SerialPipeline` |" in pages.public_names()
     assert "## cartpole_ppo {" in pages.configs_page()

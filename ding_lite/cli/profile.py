@@ -65,7 +65,9 @@ def run(source: Source, seed: int | None, iterations: int | None, tune: bool, js
     if json:
         print_json(report)
         return
-    print(f"{report['config']} on {report['device']}: {report['backend']}, {report['threads']} torch threads")
+    print(
+        f"{report['config']} on {report['device']}: {report['backend']}, torch threads: {report['threads']}"
+    )
     print(f"{report['iterations']} iterations, {report['env_steps']:,} env steps\n")
     phases = [[name, f"{row['ms']:.2f}", f"{row['percent']:.1f}"] for name, row in report["phases"].items()]
     total = ["iteration", f"{report['iteration_ms']:.2f}", "100.0"]

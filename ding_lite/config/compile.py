@@ -310,17 +310,7 @@ def _contradictions(values: Mapping[str, Any]) -> list[str]:
             f"policy.learn.batch_size: a minibatch of {policy['learn']['batch_size']} samples is larger than "
             f"a rollout, which has {rows}; decrease it, or increase policy.collect.n_sample"
         )
-    device, cuda = policy.get("device", "auto"), policy.get("cuda")
-    if device_contradicts(device, cuda):
-        faults.append(
-            f"policy.cuda: {cuda} and policy.device={device!r} contradict each other: remove one of them"
-        )
     return faults
-
-
-def device_contradicts(device: Any, cuda: Any) -> bool:
-    """Returns whether ``policy.device`` is another kind of device than ``policy.cuda`` asks for."""
-    return cuda is not None and str(device).partition(":")[0] not in ("auto", "cuda" if cuda else "cpu")
 
 
 def _with_other_env(overrides: Mapping[str, Any], env: Any) -> Mapping[str, Any]:

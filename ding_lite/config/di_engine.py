@@ -40,38 +40,26 @@ def _paths(section: str, names: str) -> tuple[str, ...]:
 BUFFER = "policy.other.replay_buffer"
 # Paths with the same meaning here. The schema checks their values.
 SAME = (
-    "exp_name",
+    *("exp_name", "policy.on_policy"),
     *_paths("env", "collector_env_num evaluator_env_num n_evaluator_episode"),
-    *_paths("policy", "on_policy"),
     *_paths("policy.learn", "batch_size learning_rate value_weight entropy_weight clip_ratio adv_norm"),
     *_paths("policy.collect", "n_sample unroll_len discount_factor gae_lambda"),
     *_paths("policy.model", "type sigma_type fixed_sigma_value bound_type"),
 )
-PPO_LEARN = _paths("policy.learn", "value_norm grad_clip_type grad_clip_value")
-AUXILIARY = _paths("policy.learn", "aux_train_epoch aux_bc_weight value_norm")
 # Paths with the same meaning that only the code of some policies reads, in DI-engine 0.5.3 or later.
+PPO_LEARN = _paths("policy.learn", "value_norm grad_clip_type grad_clip_value")
+PPG_LEARN = _paths("policy.learn", "value_norm aux_train_epoch aux_bc_weight")
 SAME_BY_POLICY = {
-    "ppo": (
-        *PPO_LEARN,
-        "policy.recompute_adv",
-        *_paths("policy.learn", "epoch_per_collect kl_beta kl_type pretrained_model_path"),
-    ),
-    "ppo_offpolicy": (
-        *PPO_LEARN,
-        *_paths("policy", "nstep nstep_return"),
-        "policy.learn.update_per_collect",
-        *_paths(BUFFER, "replay_buffer_size max_use"),
-    ),
-    "ppg": (
-        *AUXILIARY,
-        *_paths("policy.learn", "aux_freq actor_epoch_per_collect critic_epoch_per_collect"),
-    ),
-    "ppg_offpolicy": (
-        *AUXILIARY,
-        "policy.learn.update_per_collect",
-        *_paths(f"{BUFFER}.policy", "replay_buffer_size max_use"),
-        *_paths(f"{BUFFER}.value", "replay_buffer_size max_use"),
-    ),
+    "ppo": PPO_LEARN
+    + _paths("policy", "recompute_adv learn.epoch_per_collect learn.kl_beta learn.kl_type")
+    + ("policy.learn.pretrained_model_path",),
+    "ppo_offpolicy": PPO_LEARN
+    + _paths("policy", "nstep nstep_return learn.update_per_collect")
+    + _paths(BUFFER, "replay_buffer_size max_use"),
+    "ppg": PPG_LEARN + _paths("policy.learn", "aux_freq actor_epoch_per_collect critic_epoch_per_collect"),
+    "ppg_offpolicy": PPG_LEARN
+    + ("policy.learn.update_per_collect",)
+    + _paths(BUFFER, "policy.replay_buffer_size policy.max_use value.replay_buffer_size value.max_use"),
 }
 # Keys that have one value here, and why.
 FIXED = {
@@ -95,39 +83,33 @@ NOT_BUILT = {
     "policy.random_collect_size": "PPO learns only from actions of a policy: random ones have no log-prob",
     "policy.model.encoder": "a module of torch cannot be a value here; register an encoder or a model",
     "policy.learn.learner.hook.load_ckpt_before_run": "--init-from gives weights, --resume continues a run",
-    "env.obs_plus_prev_action_reward": "write env.wrappers=['previous_action', 'previous_reward'] in a file "
-    "of ding_lite (ding-lite config -c FILE -o NEW.py, without this key)",
+    "env.obs_plus_prev_action_reward": "write env.wrappers=['previous_action', 'previous_reward']",
     "env.move_bonus": "the bonus for moving towards the goal is not built",
     "env.delay_reward_step": "delayed rewards are not built",
 }
 # Switches that are on in DI-engine, and off by default here.
-ON = {
-    "ppo": ("policy.recompute_adv", "policy.learn.value_norm"),
-    "ppo_offpolicy": ("policy.learn.value_norm",),
-}
+ON = {"policy.learn.value_norm": ("ppo", "ppo_offpolicy"), "policy.recompute_adv": ("ppo",)}
 # Sections and keys of DI-engine's machinery. What of them has a counterpart here is converted before.
+OF_ENVS = _paths("env", "manager replay_path save_replay_gif")  # of every type of environment
 MACHINERY = (
-    *_paths("env", "manager replay_path replay_path_gif save_replay_gif"),
+    *OF_ENVS,
+    *_paths("env", "replay_path_gif act_scale action_clip is_train"),
     *_paths("policy", "import_names multi_gpu action_space learn.learner collect.collector eval.evaluator"),
-    *_paths("policy", "other.commander model.import_names model.obs_shape model.action_shape"),
-    "policy.model.action_space",
+    *_paths("policy.model", "import_names obs_shape action_shape action_space"),
+    "policy.other.commander",
 )
 IN_EVERY_FILE = (CREATE, "policy.type")  # left out without a note
 BUFFERS = {"ppo_offpolicy": (BUFFER,), "ppg_offpolicy": (f"{BUFFER}.policy", f"{BUFFER}.value")}
 BUFFER_MACHINERY = (
-    *("type", "deepcopy", "anneal_step", "enable_track_used_data", "periodic_thruput_seconds"),
-    *("thruput_controller", "monitor", "alpha", "beta"),
+    "type deepcopy anneal_step enable_track_used_data periodic_thruput_seconds thruput_controller monitor "
+    "alpha beta"
 )
 # DI-engine's values of keys that a count of train iterations depends on.
 DEFAULTS = {"epoch_per_collect": 10, "update_per_collect": 5, "batch_size": 64}
 MANAGERS = {  # in-process managers are "auto", which uses gymnasium's own vector environment where it can
-    "base": "auto",
-    "base_v2": "auto",
-    "subprocess": "subprocess",
-    "subprocess_v2": "subprocess",
-    "async_subprocess": "subprocess",
-    "gym_vector": "vector",
-    "env_pool": "env_pool",
+    **dict.fromkeys(("base", "base_v2"), "auto"),
+    **dict.fromkeys(("subprocess", "subprocess_v2", "async_subprocess"), "subprocess"),
+    **{"gym_vector": "vector", "env_pool": "env_pool"},
 }
 # Versions that gymnasium has today, of environments whose older versions are gone.
 VERSIONS = {
@@ -209,9 +191,11 @@ class _Conversion:
         self.set("env.wrappers", [*self.get("env.wrappers", []), item])
 
     def note(self, path: str, text: str) -> None:
+        """Adds a line about what was converted."""
         self.notes.append(f"{path}: {text}")
 
     def refuse(self, path: str, reason: str) -> None:
+        """Adds a line about what cannot be honoured."""
         self.faults.append(f"{path}: {reason}")
 
     # -- Sections
@@ -228,8 +212,8 @@ class _Conversion:
         for path in (*SAME, *SAME_BY_POLICY.get(self.policy, SAME_BY_POLICY["ppo"])):
             if path in self.left:
                 self.set(path, self.take(path))
-        for path in ON.get(self.policy, ()):
-            if self.get(path) is None:
+        for path, policies in ON.items():
+            if self.policy in policies and self.get(path) is None:
                 self.set(path, True)
         if (cuda := self.take("policy.cuda")) is not None:  # True is "if there is a GPU"
             self.set("policy.device", "auto" if cuda else "cpu")
@@ -239,7 +223,9 @@ class _Conversion:
         self.model()
         self.learning()
         self.buffers()
-        buffers = [f"{buffer}.{name}" for buffer in BUFFERS.get(self.policy, ()) for name in BUFFER_MACHINERY]
+        buffers = [
+            path for buffer in BUFFERS.get(self.policy, ()) for path in _paths(buffer, BUFFER_MACHINERY)
+        ]
         known = tuple(f"{path}." for path in (*MACHINERY, *IN_EVERY_FILE, *buffers))
         unread = [path for path in self.left if not f"{path}.".startswith(known)]
         not_needed = [path for path in self.left if path not in unread and not path.startswith(IN_EVERY_FILE)]
@@ -260,22 +246,15 @@ class _Conversion:
         path = "policy.model.encoder_hidden_size_list"
         sizes, impala = self.take(path), self.take("policy.model.impala_cnn_encoder", False)
         if impala:
-            self.set(
-                "policy.model.encoder", {"type": "impala_cnn", **({"widths": [*sizes]} if sizes else {})}
-            )
-            out = sizes[-1] if sizes and actor_width is None else actor_width
-            if out is not None:
+            self.set("policy.model.encoder", {"type": "impala_cnn"} | ({"widths": [*sizes]} if sizes else {}))
+            if (out := sizes[-1] if sizes and actor_width is None else actor_width) is not None:
                 self.set(path, [out])
         elif self.env_type in ("atari", "procgen") and sizes is not None:
             if 3 <= len(sizes) <= 4:
                 self.set("policy.model.encoder", {"type": "nature_cnn", "widths": [*sizes[:3]]})
                 self.set(path, [sizes[-1]])
             else:
-                self.refuse(
-                    path,
-                    f"{list(sizes)} is for an image encoder of {len(sizes) - 1} blocks; write the widths of "
-                    "three convolutions and of the layer after them, such as [32, 64, 64, 512]",
-                )
+                self.refuse(path, f"{list(sizes)}: write three convolutions and a layer: [32, 64, 64, 512]")
         elif sizes is not None:
             self.set(path, sizes)
         shares = self.take("policy.model.share_encoder")
@@ -320,13 +299,10 @@ class _Conversion:
             self.set(f"{learn}.lr_final", float(final))
             self.set(f"{learn}.schedule_env_step", collects * self.rows)
             self.note(
-                path,
-                f"linear to {final:g} over {collects * self.rows:,} env steps, {collects:,} collects",
+                path, f"linear to {final:g} over {collects * self.rows:,} env steps, {collects:,} collects"
             )
         elif any(scheduler.values()):
-            self.refuse(
-                path, f"expected epoch_num and min_lr_lambda, with policy.collect.n_sample; got {scheduler}"
-            )
+            self.refuse(path, f"expected epoch_num and min_lr_lambda, and n_sample; got {scheduler}")
         path = f"{learn}.aux_freq"
         if self.policy == "ppg_offpolicy" and path in self.left:
             steps = self.take(path)
@@ -336,9 +312,7 @@ class _Conversion:
         if self.policy.startswith("ppg") and self.get(f"{learn}.value_norm") is False:
             self.set(f"{learn}.allow_raw_values", True)
             self.note(
-                f"{learn}.value_norm",
-                "False, so the error of raw values may outweigh the KL that holds the policy in the "
-                "auxiliary phase (allow_raw_values)",
+                f"{learn}.value_norm", "False, with allow_raw_values=True: the KL may not hold the policy"
             )
 
     def frequency(self, path: str, here: str) -> None:
@@ -347,17 +321,12 @@ class _Conversion:
         if not isinstance(count, (int, float)):
             return
         if not self.per_collect or not self.rows:
-            self.note(
-                path, f"{count} train iterations are an unknown number of env steps; {here} keeps its default"
-            )
+            self.note(path, f"{count} train iterations are an unknown number of env steps: the default stays")
             return
         iterations = max(1, math.ceil(count / self.per_collect))
-        self.set(here, iterations * self.rows)
-        self.note(
-            path,
-            f"{count} train iterations are {iterations} iteration{'s' * (iterations > 1)} here, "
-            f"{iterations * self.rows:,} env steps ({here})",
-        )
+        steps = iterations * self.rows
+        self.set(here, steps)
+        self.note(path, f"{count} train iterations are {iterations} here, {steps:,} env steps ({here})")
 
     def buffers(self) -> None:
         """Converts ages of transitions; a buffer holds a rollout, and gives as many uses as are asked for."""
@@ -376,9 +345,7 @@ class _Conversion:
             uses = math.ceil(updates * size / self.rows) if updates and size and self.rows else 0
             if uses > 3 and self.get(f"{buffer}.max_use") is None:
                 self.set(f"{buffer}.max_use", uses)
-                self.note(
-                    f"{buffer}.max_use", f"{uses}, as often as update_per_collect={updates} uses a transition"
-                )
+                self.note(f"{buffer}.max_use", f"{uses}, as often as {updates} updates use a transition")
 
     # -- Environments
 
@@ -401,14 +368,13 @@ class _Conversion:
             ENVIRONMENTS[self.env_type](self)
         elif isinstance(self.env_type, str) and (self.env_type in ENV_REGISTRY or ":" in self.env_type):
             self.set("env.type", self.env_type)
-            own = [path for path in self.left if path.startswith("env.") and not path.startswith(MACHINERY)]
+            own = [path for path in self.left if path.startswith("env.") and not path.startswith(OF_ENVS)]
             self.set("env.kwargs", {path.removeprefix("env."): self.take(path) for path in own})
         else:
             self.refuse(
                 f"{CREATE}.env.type",
                 f"the environment {self.env_type!r} is not known; known are {', '.join(ENVIRONMENTS)}, and "
-                "gymnasium environments of your own that are registered under this name (ENV_REGISTRY, "
-                "--import MODULE)",
+                "those that you register under this name (ENV_REGISTRY, --import MODULE)",
             )
 
     def environment_id(self, default: str | None = None) -> str:
@@ -428,29 +394,20 @@ class _Conversion:
 
 def _pendulum(c: _Conversion) -> None:
     c.environment_id("Pendulum-v1")
-    scaled = c.take("env.act_scale", False)
     if c.take("env.continuous", True) is False:
         c.wrap("action_bins", bins=11)
-    elif scaled:
+    elif c.take("env.act_scale", False):
         c.wrap("action_rescale")
-
-
-def _lunarlander(c: _Conversion) -> None:
-    c.environment_id("LunarLander-v2")
-    for name in ("act_scale", "action_clip"):  # its bounds are -1 .. 1, and actions are clipped to bounds
-        c.take(f"env.{name}")
 
 
 def _bipedalwalker(c: _Conversion) -> None:
     c.environment_id("BipedalWalker-v3")
-    c.take("env.act_scale")  # its bounds are -1 .. 1
     if c.take("env.rew_clip"):
         c.wrap("reward_clip", low=-10.0)
 
 
 def _mujoco(c: _Conversion) -> None:
     c.environment_id()
-    c.take("env.action_clip")  # actions are clipped to the bounds
     if bins := c.take("env.action_bins_per_branch"):
         c.wrap("action_bins", bins=bins)
     obs, reward = c.section("env.norm_obs"), c.section("env.norm_reward")
@@ -460,15 +417,12 @@ def _mujoco(c: _Conversion) -> None:
     if reward.get("use_norm"):
         c.set("policy.normalize.reward", True)
         c.set("policy.normalize.reward_discount", reward.get("reward_discount"))
-        c.note(
-            "env.norm_reward", "policy.normalize.reward: one scale for all environments, for training only"
-        )
+        c.note("env.norm_reward", "policy.normalize.reward: one scale for all environments, in training")
 
 
 def _atari(c: _Conversion) -> None:
     env_id = c.environment_id()
     frames = c.take("env.frame_stack", 4)
-    c.take("env.is_train")  # evaluations have whole games and raw rewards, as in DI-engine
     c.wrap("atari", stack_size=frames or 1)
     if env_id.startswith("ALE/"):  # the wrapper skips frames
         c.set("env.kwargs", {"frameskip": 1})
@@ -505,7 +459,7 @@ ENVIRONMENTS: dict[str, Callable[[_Conversion], object]] = {
     "acrobot": lambda c: c.environment_id("Acrobot-v1"),
     "mountain_car": lambda c: c.environment_id("MountainCar-v0"),
     "pendulum": _pendulum,
-    "lunarlander": _lunarlander,
+    "lunarlander": lambda c: c.environment_id("LunarLander-v2"),
     "bipedalwalker": _bipedalwalker,
     "mujoco": _mujoco,
     "atari": _atari,

@@ -160,15 +160,13 @@ class Collector:
         else:
             output = mode.forward(obs, self.hidden.before(t, group, self.envs.groups[group]))
         action = mode.to_env(output["action"])
-        self.timer("env")
+        self.timer("env")  # until a group is received
         self.envs.send(action, group)
-        self.timer("store")
         self._pending[group] = obs, output
 
     def _finish_row(self, mode: CollectMode, t: int, group: int) -> None:
         """Waits for the transition of row ``t`` of a group of environments, and stores it."""
         obs, output = self._pending[group]
-        self.timer("env")
         transition = self.envs.receive(group)
         self.timer("store")
         self.obs[group], self._pending[group] = transition.obs, None

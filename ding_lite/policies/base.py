@@ -68,7 +68,6 @@ from ding_lite.trees import (
 )
 
 FIELDS = ("learn", "collect", "eval")
-DECLARED = ("obs_shape", "action_shape", "action_space")  # keys of policy.model that are no arguments of it
 CHUNK_SAMPLES, CHUNK_BYTES = 2**13, 2**24  # what a network is given in one call without a gradient
 GPU_LAYER = 2**16  # weights; with 64 x 64 a gradient step takes four times as long on a GPU
 
@@ -111,7 +110,7 @@ class Policy:
         self._generators: dict[str, torch.Generator] = {}  # by the names of their streams
         self.model: Any = self.keep("model", self._make_model() if model is None else self._checked(model))
         try:
-            self.device = chosen_device(self.cfg.device, self.cfg.cuda, self.model)
+            self.device = chosen_device(self.cfg.device, self.model)
             self.model.to(device=self.device)
         except (RuntimeError, AssertionError) as error:
             raise ConfigError(
@@ -516,8 +515,6 @@ class Policy:
     def _make_model(self) -> ActorCritic:
         options = dict(self.cfg.model)
         kind = options.pop("type")
-        for key in DECLARED:
-            options.pop(key, None)
         factory = MODEL_REGISTRY.get(kind) if isinstance(kind, str) else kind
         with seeded_layers(self.seed, "policy", "model"):
             return self._checked(factory(self.obs_space, self.action_space, **options))
@@ -535,8 +532,8 @@ class Policy:
         return model
 
 
-def chosen_device(name: str, cuda: bool | None, model: torch.nn.Module) -> torch.device:
-    """Returns the device that ``policy.device`` and ``policy.cuda`` ask for; of a rank its own GPU.
+def chosen_device(name: str, model: torch.nn.Module) -> torch.device:
+    """Returns the device that ``policy.device`` asks for; of a rank its own GPU.
 
     "auto" is a GPU, if there is one, for a model with a convolution or a layer of more than 256 x 256
     weights. A model that is on a GPU stays there.
@@ -545,9 +542,8 @@ def chosen_device(name: str, cuda: bool | None, model: torch.nn.Module) -> torch
     if name == "auto":
         present = next((parameter.device for parameter in model.parameters()), device)
         is_large = any(weight.dim() > 2 or weight.numel() > GPU_LAYER for weight in model.parameters())
-        wants_gpu = torch.cuda.is_available() and is_large if cuda is None else cuda
-        is_there = cuda is None and present.type in ("cuda", "mps")
-        device = present if is_there else torch.device("cuda" if wants_gpu else "cpu")
+        wants_gpu = torch.cuda.is_available() and is_large
+        device = torch.device("cuda") if wants_gpu and present.type == "cpu" else present
     if device.type == "cuda" and ranks.current().size > 1 and torch.cuda.is_available():
         device = torch.device("cuda", torch.cuda.current_device())
     return device

@@ -11,7 +11,6 @@ from ding_lite.config.schema import DROPPED, Key, Name
 from ding_lite.data.replay import MOST_USES
 
 Schedule = Literal["constant", "linear", "cosine"]  # rl.schedules.SCHEDULES
-ActionSpace = Literal["discrete", "continuous", "hybrid"]
 OFF: dict[str, Any] = dict(needs="not on_policy", strict=True)
 
 POLICY: dict[str, Any] = dict(
@@ -27,36 +26,25 @@ POLICY: dict[str, Any] = dict(
         "with convolutions or a layer of more than 256 x 256 weights; smaller ones are faster on the "
         "CPU",
     ),
-    cuda=Key(None, bool | None, doc='DI-engine\'s. With device="auto", True is "cuda" and False "cpu"'),
     cuda_graph=Key(
         True,
         doc="on a GPU, without a recurrent network: launch all kernels of acting in one call, and those of a "
         "gradient. Then a print in a loss or a model runs only while a graph is captured",
     ),
-    multi_gpu=Key(
-        False, doc="DI-engine's. Whether a run is data-parallel is decided by how it is started: torchrun"
-    ),
-    action_space=Key(None, ActionSpace | None, doc="DI-engine's. Spaces are read from the environment"),
     model=dict(
         type=Key("vac", Name, doc='the model: a registered name, or "package.module:Class"'),
-        obs_shape=Key(None, int | list | None, doc="DI-engine's. Spaces are read from the environment"),
-        action_shape=Key(None, int | list | None, doc="as obs_shape, of actions"),
-        action_space=Key(None, ActionSpace | None, doc="as obs_shape, the kind of actions"),
     ),
     collect=dict(n_sample=Key(2048, low=2, doc="transitions in a rollout, over all environments")),
     learn=dict(
         sequence_length=Key(
-            64,
-            low=1,
-            doc="recurrent networks: rows of the runs that rollouts are cut into; gradients go no further "
-            "back",
+            64, low=1, doc="rows of the runs that recurrent networks learn from; gradients go no further back"
         ),
     ),
     eval=dict(
         eval_freq=Key(
             10_000,
             low=0,
-            doc="env steps between evaluations, at the first boundary past each multiple; 0: only at the end",
+            doc="env steps between evaluations, at the first boundary past each; 0: only at the end",
         ),
     ),
     normalize=dict(
@@ -75,14 +63,9 @@ POLICY: dict[str, Any] = dict(
 
 PPO: dict[str, Any] = dict(
     on_policy=Key(True, doc="learn from each rollout once it is collected, or draw from a replay buffer"),
-    recompute_adv=Key(
-        False,
-        doc="compute values and advantages again at each pass, by the newest network; off-policy by V-trace",
-    ),
+    recompute_adv=Key(False, doc="compute values and advantages again at each pass; off-policy by V-trace"),
     nstep_return=Key(
-        False,
-        doc="value targets of nstep steps, instead of those of GAE; off-policy they are not corrected for "
-        "the older policy",
+        False, doc="value targets of nstep steps in place of GAE's; off-policy they are not corrected"
     ),
     nstep=Key(3, low=1, needs="nstep_return", doc="rewards in a value target"),
     intrinsic=dict(
@@ -104,23 +87,21 @@ PPO: dict[str, Any] = dict(
             int | None,
             low=1,
             **OFF,
-            doc="off-policy: optimiser steps after each collect; None: as many as reuse (PPG: the epochs of "
-            "each network) asks for, ceil(reuse n_sample / batch_size)",
+            doc="off-policy: optimiser steps after each collect; None: ceil(reuse n_sample / batch_size)",
         ),
         reuse=Key(3.0, above=0, **OFF, doc="off-policy: mean number of uses of a transition"),
         proximal=Key(
             "decoupled",
             Literal["decoupled", "behaviour"],
             **OFF,
-            doc="off-policy: clip around the policy of this iteration's start, or around the one that "
-            "collected",
+            doc="off-policy: clip around the policy of the iteration's start, or the one that collected",
         ),
         weight_bound=Key(2.0, low=1, **OFF, doc="off-policy: upper bound of w"),
         adam_eps=Key(1e-5, above=0, doc="epsilon of Adam"),
         grad_clip_type=Key(
             "clip_norm",
             Literal["clip_norm", "clip_value"] | None,
-            doc='gradients are scaled to a norm ("clip_norm") or clipped each ("clip_value"); None: no bound',
+            doc="gradients are scaled to a norm, or each is clipped; None: no bound",
         ),
         grad_clip_value=Key(
             0.5, above=0, needs="learn.grad_clip_type", doc="the largest norm, or the largest absolute value"
@@ -136,15 +117,14 @@ PPO: dict[str, Any] = dict(
             low=0,
             high=1,
             needs="learn.value_norm",
-            doc="factor on the weight of earlier targets in value_norm at each iteration; 1: all have equal "
-            "weight",
+            doc="weight of earlier targets after an iteration; 1: all have equal weight",
         ),
         value_weight=Key(0.5, low=0, doc="weight of the value loss 0.5 (V - R)^2"),
         entropy_weight=Key(
             None,
             float | None,
             low=0,
-            doc="weight of the entropy bonus; None: 0.01 for discrete actions, 0 where a Box is among them",
+            doc="weight of the entropy bonus; None: 0.01, or 0 where a Box is among the actions",
         ),
         clip_ratio=Key(0.2, above=0, doc="epsilon: the ratio gains nothing outside of 1 - eps .. 1 + eps"),
         dual_clip=Key(
@@ -152,16 +132,15 @@ PPO: dict[str, Any] = dict(
             float | None,
             above=1,
             needs="not learn.kl_penalty",
-            doc="bound of the ratio where the advantage is negative, such as 3.0 (arXiv:1912.09729); None: "
-            "none",
+            doc="bound of the ratio where the advantage is negative (arXiv:1912.09729); None: none",
         ),
         value_clip=Key(
             None,
             float | None,
             above=0,
             needs="not nstep_return",
-            doc="clips the value this far from that at the start of the pass (with recompute_adv=False of "
-            "collection), in the units of the loss; None: no clip",
+            doc="clips the value this far from that at the start of the pass, in units of the loss; None: "
+            "no clip",
         ),
         value_loss=Key("mse", Literal["mse", "smooth_l1"], doc="smooth_l1 is linear for errors above 1"),
         kl_penalty=Key(
@@ -175,13 +154,12 @@ PPO: dict[str, Any] = dict(
             low=0,
             needs="learn.pretrained_model_path",
             strict=True,
-            doc="weight of KL(pi || pi_ref) to the frozen policy of pretrained_model_path, added to the loss",
+            doc="weight of KL(pi || pi_ref) to the frozen policy of pretrained_model_path",
         ),
         kl_type=Key(
             "exact",
             Literal["exact", "k1", "k2", "k3"],
-            doc='that KL: "exact" is over the whole distribution; k1, k2, k3 are estimates by the actions '
-            "taken (rl.losses.reference_kl)",
+            doc='that KL: "exact", or an estimate by the actions taken (rl.losses.reference_kl)',
         ),
         pretrained_model_path=Key(
             None,
@@ -194,7 +172,7 @@ PPO: dict[str, Any] = dict(
             None,
             float | None,
             above=0,
-            doc="epochs of the policy end when the KL of an epoch exceeds 1.5 times this; None: they do not",
+            doc="the policy's epochs end when the KL of one exceeds 1.5 times this; None: they do not",
         ),
         compile=Key(False, doc="torch.compile for gradient steps on the CPU, in place of NumPy and autograd"),
         lr_schedule=Key(
@@ -231,23 +209,16 @@ PPO: dict[str, Any] = dict(
             None,
             int | None,
             low=1,
-            doc="env steps after which schedules have reached their end; None: the config's max_env_step",
+            doc="env steps until the end of schedules; None: the config's max_env_step",
         ),
     ),
     collect=dict(
         unroll_len=Key(
-            1,
-            low=0,
-            high=10_000,
-            doc="steps of the segments that advantages are computed over; 0 and 1: the whole rollout",
+            1, low=0, high=10_000, doc="steps of the segments of advantages; 0 and 1: the whole rollout"
         ),
         discount_factor=Key(0.99, low=0, high=1, doc="gamma: weight of the next step's value"),
         gae_lambda=Key(
-            0.95,
-            low=0,
-            high=1,
-            doc="lambda of the advantages: 0 is one step's error (low variance), 1 the whole return (no "
-            "bias)",
+            0.95, low=0, high=1, doc="lambda of the advantages: 0 is one step's error, 1 the whole return"
         ),
     ),
     normalize=dict(
@@ -264,8 +235,7 @@ PPO: dict[str, Any] = dict(
             None,
             float | None,
             above=0,
-            doc="training rewards are clipped to -reward_clip .. reward_clip, after the scaling; None: no "
-            "clip",
+            doc="scaled training rewards are clipped to -reward_clip .. reward_clip; None: no clip",
         ),
     ),
     other=dict(
@@ -306,9 +276,9 @@ PPG: dict[str, Any] = dict(
             low=1,
             high=MOST_USES,
             needs="not learn.update_per_collect",
-            doc="E_pi: passes of the policy over each rollout; off-policy the mean number of uses of a "
-            "transition. If both buffers have the same limits, one loop and one Adam serve both losses. "
-            "Else the value's epochs come first, and each loss has its own Adam",
+            doc="E_pi: passes of the policy over each rollout; off-policy the mean uses of a transition. "
+            "One loop serves both losses if the value has as many, and the same buffer; else the "
+            "value's come first",
         ),
         critic_epoch_per_collect=Key(
             1,

@@ -56,11 +56,8 @@ class Optimizer:
         if not self.parameters:
             raise ContractError("the optimiser has no parameter: all layers of the model are frozen")
         self.learning_rate = learn.learning_rate if learning_rate is None else learning_rate
-        self.eps, self.clip_type, self.clip_value = (
-            learn.adam_eps,
-            learn.grad_clip_type,
-            learn.grad_clip_value,
-        )
+        self.eps = learn.adam_eps
+        self.clip_type, self.clip_value = learn.grad_clip_type, learn.grad_clip_value
         self.gradients = Gradients(model, self.parameters, size, compiled=compiled, captured=captured)
         self.ranges = parameter_ranges(model)
         # Not a torch.optim.Adam: creating one imports torch's compiler, which takes a second.

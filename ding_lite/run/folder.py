@@ -28,6 +28,7 @@ from filelock import FileLock, Timeout
 
 from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.run.checkpoint import Checkpoints, write_whole
+from ding_lite.run.display import evaluation_line
 from ding_lite.run.hooks import Hook
 
 ENDED = ("solved", "finished")  # statuses of a run that has reached its stop value or its limit
@@ -268,6 +269,8 @@ class RunFolder(Hook):
                 f"from the last checkpoint: --resume {self.folder}"
             ) from error
         self._row = progress.iteration
+        if progress.evaluation is not None:
+            self.log(evaluation_line(progress))
 
     def after_run(self, pipeline: Any) -> None:
         """Writes result.json, and the traceback of an error to log.txt."""

@@ -20,7 +20,7 @@ from ding_lite.config.values import decode, encode, named_paths
 from ding_lite.envs.space_json import space_from_json
 from ding_lite.errors import FOREIGN, CheckpointError, ConfigError, error_text
 from ding_lite.models.actor_critic import PhasicActorCritic, default_activation
-from ding_lite.policies.base import DECLARED, Policy
+from ding_lite.policies.base import Policy
 from ding_lite.run.checkpoint import METADATA, SUFFIX, load_of_run
 
 MAX_NAMES = 6  # names of parameters in one line of a message
@@ -95,7 +95,7 @@ def policy_from_state(
         if expected is not None:
             refuse_misfit(file, expected, state["policy"]["model"])
         policy: Policy = policy_class(
-            {**config, "device": device, "cuda": None},
+            {**config, "device": device},
             *spaces,
             enable_field=("collect", "eval"),
             model=model,
@@ -187,7 +187,7 @@ def _unallocated_weights(model: Mapping[str, Any], *spaces: gym.Space) -> Mappin
 
     None if the model cannot be built without data, as a user's model that computes with its parameters.
     """
-    arguments = {name: value for name, value in model.items() if name not in ("type", *DECLARED)}
+    arguments = {name: value for name, value in model.items() if name != "type"}
     try:
         with torch.device("meta"), torch.random.fork_rng(devices=[]):
             built: nn.Module = MODEL_REGISTRY.get(model["type"])(*spaces, **arguments)

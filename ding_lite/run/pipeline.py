@@ -515,10 +515,8 @@ class SerialPipeline:
         state["hooks"] = {
             name: dict(hook.state_dict()) for name, hook in self.hooks.items() if hasattr(hook, "state_dict")
         }
-        state["wall_time"] = self.progress.wall_time
-        if self.ranks.size > 1:
-            state["ranks"] = self.ranks.to_first(on_host(state))[1:]
-        return state
+        others = self.ranks.to_first(on_host(state))[1:] if self.ranks.size > 1 else []
+        return {**state, "ranks": others, "wall_time": self.progress.wall_time}
 
     def load_state_dict(self, state: Mapping[str, Any], *, new_episodes: bool = False) -> list[str]:
         """Restores the whole state; the environments continue in the middle of their episodes.
@@ -542,8 +540,9 @@ class SerialPipeline:
             raise CheckpointError(f"the saved state does not fit: {error_text(error)}") from error
 
     def _load(self, state: Mapping[str, Any], new_episodes: bool) -> list[str]:
-        ranks, others = self.ranks, state.get("ranks", [])
+        ranks, others = self.ranks, state["ranks"]
         saved_by = 1 + len(others)
+        self.progress.wall_time = float(state["wall_time"])
         stream: tuple[str | int, ...] = ()
         if saved_by == ranks.size:
             state = [state, *others][ranks.rank]
@@ -562,7 +561,6 @@ class SerialPipeline:
         for name, hook in self.hooks.items():
             if name in state["hooks"] and hasattr(hook, "load_state_dict"):
                 hook.load_state_dict(state["hooks"][name])
-        self.progress.wall_time = float(state["wall_time"])
         lost = has_new or not self.collector.envs.restorable or state["collector"]["envs"] is None
         if lost:
             self.policy.forget_open_episodes()

@@ -40,9 +40,7 @@ EFFECTS = {
     "env.manager.type": REFUSED,
     "env.manager.double_buffer": WARNED,  # which environments share a batch of actions, and their order
     "policy.device": WARNED,
-    "policy.cuda": WARNED,
     "policy.cuda_graph": WARNED,  # other rounding
-    "policy.multi_gpu": FREE,
     "policy.model.encoder_dtype": WARNED,  # the saved weights are float32
     "policy.recompute_adv": WARNED,
     "policy.nstep_return": WARNED,

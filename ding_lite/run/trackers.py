@@ -139,8 +139,9 @@ class Trackers(Hook):
                     f"WARNING: tracker {name} failed in {method}: {error_text(error)}; the run goes on "
                     "without it"
                 )
-                with contextlib.suppress(*FOREIGN):  # the fault is known
-                    tracker.close()
+                if method != "close":
+                    with contextlib.suppress(*FOREIGN):  # the fault is known
+                        tracker.close()
 
 
 @TRACKER_REGISTRY.register("tensorboard")

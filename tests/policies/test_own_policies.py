@@ -421,6 +421,25 @@ def test_act_takes_one_observation_or_a_batch_and_refuses_the_rest():
             policy.act(wrong_obs)
 
 
+def test_act_refuses_an_index_outside_of_its_range():
+    space = gym.spaces.Discrete(4, start=2)
+    policy = PPOPolicy(trainee("ppo")[0].cfg, space, gym.spaces.Discrete(2))
+    assert policy.act(np.array([2, 5])).shape == (2,)
+    for index in (1, 6):  # NumPy's table would be read from its end
+        with pytest.raises(ContractError, match=f"{index} is not in Discrete"):
+            policy.act(index)
+
+
+def test_a_cut_without_its_last_observation_is_refused():
+    policy, collector = trainee("ppo")
+    collector.mode = collector.mode._replace(get_train_sample=lambda rollout: rollout)
+    rollout = collector.collect()
+    assert rollout.truncated[:-1].any()
+    del rollout.final
+    with pytest.raises(ContractError, match="truncated rows and no final"):
+        policy.collect_mode.get_train_sample(rollout)
+
+
 def test_states_and_rollouts_of_another_kind_are_refused():
     policy, _ = trainee("ppo")
     with pytest.raises(CheckpointError, match="the saved policy has no 'model'"):

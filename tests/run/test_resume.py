@@ -50,7 +50,7 @@ SCALES = {
 PHASES = {"aux_freq": 4, "aux_train_epoch": 2}
 MEMORY = {"model": {"rnn": "lstm", "rnn_hidden_size": 8}, "learn": {"sequence_length": 16}}
 RND = {"intrinsic": {"type": "rnd", "weight": 0.5}}
-BASE, NEXT = {"manager": {"type": "base"}}, {"manager": {"type": "base", "autoreset": "next_step"}}
+BASE, NEXT = {"manager": {"type": "base"}}, {"manager": {"type": "vector"}}
 WORKERS = {"manager": {"type": "subprocess", "worker_num": 2}}
 HALVES = {"manager": {"type": "subprocess", "worker_num": 2, "double_buffer": True}}
 # Episodes of Pendulum take 200 steps: two of them end in the first half.

@@ -99,7 +99,7 @@ def test_backend_is_advised_where_it_is_clear(milliseconds, num_envs, cores, sui
 
 STEP = r"env \d \(seed \d+, episode \d+, step \d+\), .*action .*: "
 RESET = r"env \d \(seed \d+, episode 0, step 0\), .*reset: "
-WORKERS = {"manager": {"type": "subprocess", "worker_num": 2, "step_timeout": 1.0, "max_restarts": 0}}
+WORKERS = {"manager": {"type": "subprocess", "worker_num": 1, "step_timeout": 0.5, "max_restarts": 0}}
 FAULTS = [
     # making and spaces
     ({"env_id": "CartPol-v1", "type": "gymnasium"}, "make", "CartPol.*Did you mean: `CartPole`"),
@@ -139,9 +139,11 @@ FAULTS = [
     (
         {"type": broken.Hangs, **WORKERS},
         "contract",
-        r"worker 0 .*did not answer within step_timeout=1 s, in env 0 \(seed \d+, ep.*step \d\)",
+        r"worker 0 .*did not answer within step_timeout=0.5 s, in env 0 \(seed \d+, ep.*step \d\)",
     ),
-    ({"type": broken.Dies, **WORKERS}, "contract", r"worker \d .*exit code 7"),
+    pytest.param(
+        *({"type": broken.Dies, **WORKERS}, "contract", r"worker \d .*exit code 7"), marks=pytest.mark.slow
+    ),
 ]
 
 

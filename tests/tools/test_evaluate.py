@@ -172,7 +172,7 @@ def test_evaluate_plays_what_a_loop_over_the_environment_plays(run):
 def test_evaluate_leaves_a_training_as_it_is(tmp_path):
     states = []
     for name in ("alone", "evaluated"):
-        with SerialPipeline(small_config(), folder=tmp_path / name) as pipeline:
+        with SerialPipeline(small_config(max_env_step=512), folder=tmp_path / name) as pipeline:
             for _ in pipeline:
                 if name == "evaluated":
                     evaluate(pipeline.policy, "CartPole-v1", episodes=2, stochastic=True)

@@ -1,0 +1,180 @@
+"""The health check names the cause of real runs that were set up wrongly, and is silent on a good one."""
+
+from __future__ import annotations
+
+import pytest
+from small_worlds import LengthEnv
+
+from ding_lite import SerialPipeline, compile_config
+from ding_lite.run.health import RULES, WINDOW, HealthCheck
+
+SICK = {
+    "the policy moves too far in one iteration": dict(learn=dict(learning_rate=0.1)),
+    "the policy hardly moves": dict(learn=dict(learning_rate=1e-9)),
+    "the value network predicts worse than a constant would": dict(learn=dict(learning_rate=1e-9)),
+    "the policy has stopped exploring early": dict(learn=dict(learning_rate=0.3, entropy_weight=0.0)),
+    "nearly all of the gradient is clipped away": dict(learn=dict(value_norm=False, value_weight=1e3)),
+    "observations lie outside their scale": dict(normalize=dict(obs=True, obs_clip=0.5)),
+    "the auxiliary phase moves the policy": dict(
+        type="ppg",
+        learn=dict(aux_bc_weight=0.0, aux_freq=2, aux_learning_rate=3e-2),
+        model=dict(init_gain=dict(policy=1.0)),
+    ),
+}
+
+
+def trained(policy, folder, n_sample=128, **env):
+    env = env if "type" in env else {"env_id": "CartPole-v1"} | env
+    config = dict(
+        max_env_step=32 * n_sample,
+        num_threads=1,
+        env=dict(n_evaluator_episode=1, evaluator_env_num=1, max_eval_steps=20) | env,
+        policy=dict(collect=dict(n_sample=n_sample), eval=dict(eval_freq=0)) | {"type": "ppo"} | policy,
+        logger=dict(trackers=[]),
+    )
+    pipeline = SerialPipeline(config, folder=folder)
+    for _ in pipeline:
+        pass
+    health = pipeline._watchers[0]
+    return health.findings, (pipeline.folder / "log.txt").read_text()
+
+
+@pytest.mark.daily(1)
+@pytest.mark.parametrize("cause", SICK)
+def test_cause_of_a_run_that_was_set_up_wrongly_is_named(cause, tmp_path):
+    findings, log = trained(SICK[cause], tmp_path / "run")
+    assert cause in findings
+    assert log.count(f"health: {cause}: ") == 1, "reported once, when it appears"
+    assert log.count(f"health, in this run: {cause}: ") == 1, "and at the end"
+    assert "policy." in findings[cause].advice, "a key to change"
+
+
+@pytest.mark.parametrize("kind", ["ppo", "ppg"])
+def test_equal_returns_are_the_only_finding_of_a_constant_reward(kind, tmp_path):
+    policy = dict(type=kind, learn=dict(value_norm=True))
+    one_step = dict(type=LengthEnv, kwargs=dict(length=1))
+    findings, log = trained(policy, tmp_path / "run", **one_step)
+    assert set(findings) == {"all returns are equal"}
+    assert "health: all returns are equal: 1 in every episode" in log
+
+
+def test_every_rule_is_provoked_here():
+    assert len(SICK) + 1 == len(RULES)
+
+
+@pytest.mark.slow
+def test_run_with_the_defaults_has_no_findings(tmp_path):
+    findings, log = trained({}, tmp_path / "run", n_sample=512)
+    assert not findings
+    assert "health" not in log
+
+
+def test_policy_without_these_metrics_has_no_findings():
+    check = HealthCheck({"learn": {}, "normalize": {"reward": False}}, 100, 0)
+    for step in range(3 * WINDOW):
+        assert check.check({"learn/mine": 1.0}, step) == []
+    assert not check.findings
+
+
+RISING = [10.0 * i for i in range(40)]
+STANDING = [10.0 * min(i, 12) for i in range(40)]
+
+
+def findings_of(returns, entropy=0.001, stop_value=None, numbers=0):
+    """The findings of a run whose entropy collapses after its first iteration, by the returns of episodes."""
+    learn = {"value_norm": False, "grad_clip_type": None}
+    policy = {"learn": learn, "normalize": {"reward": False}}
+    check = HealthCheck(policy, 10_000, numbers, stop_value)
+    for i, value in enumerate(returns):
+        metrics = {"learn/entropy_loss": entropy if i else 0.69, "collect/episode_return": value}
+        check.check(metrics, 100 * (i + 1))
+    return set(check.findings)
+
+
+@pytest.mark.parametrize(
+    ("returns", "stop_value", "found"),
+    [
+        (RISING, None, False),
+        (STANDING, None, True),
+        (STANDING, 130.0, True),
+        (STANDING, 45.0, False),  # 45 is the mean of the first ten
+        ([-value for value in RISING], None, True),
+        ([5.0, 6.0] * 20, None, True),
+    ],
+)
+def test_a_policy_may_stop_exploring_while_its_returns_improve(returns, stop_value, found):
+    cause = "the policy has stopped exploring early"
+    assert findings_of(returns, stop_value=stop_value) == ({cause} if found else set())
+    assert findings_of(returns, entropy=0.6, stop_value=stop_value) == set()
+
+
+@pytest.mark.parametrize("numbers", [1, 6])
+def test_each_number_of_a_box_may_lose_four_nats(numbers):
+    """The entropy is the sum over the numbers; it starts at 0.69 here."""
+    assert findings_of(STANDING, entropy=0.69 - 3.9 * numbers, numbers=numbers) == set()
+    assert findings_of(STANDING, entropy=0.69 - 4.1 * numbers, numbers=numbers) != set()
+
+
+NOTHING_TO_LEARN = {
+    "learn/approx_kl": 1e-8,
+    "learn/cur_lr": 1e-3,
+    "learn/entropy_loss": 0.4,
+    "learn/explained_variance": -2.0,
+    "learn/value_loss": 1.0,
+    "learn/value_mean": 100.0,
+    "learn/grad_norm": 200.0,
+}
+STANDS_STILL = {
+    "the policy hardly moves",
+    "the value network predicts worse than a constant would",
+    "nearly all of the gradient is clipped away",
+}
+TO_THE_BEST = [min(20.0 + 20 * i, 500.0) for i in range(60)]
+
+
+@pytest.mark.parametrize(
+    ("returns", "found"),
+    [
+        (TO_THE_BEST, False),
+        (
+            [value - 8 * (i % 2) for i, value in enumerate(TO_THE_BEST)],
+            False,
+        ),  # sampled actions fail at times
+        ([*TO_THE_BEST, *[400.0] * 30], True),  # it has fallen
+        ([20.0 + (i % 7) for i in range(60)], True),  # it has never learned
+        ([*[500.0] * 10, *[300.0] * 20, *[500.0] * 30], True),  # it has learned nothing that it did not have
+    ],
+)
+def test_a_run_that_stays_at_its_best_returns_need_not_move(returns, found):
+    learn = {"value_norm": True, "grad_clip_type": "clip_norm", "grad_clip_value": 0.5}
+    check = HealthCheck({"learn": learn, "normalize": {"reward": False}}, 1000, 0)
+    for i, value in enumerate(returns):
+        metrics = {"learn/entropy_loss": 0.69} if i < 40 else NOTHING_TO_LEARN
+        check.check({**metrics, "collect/episode_return": value}, 10 * i)
+    assert set(check.findings) == (STANDS_STILL if found else set())
+
+
+def test_a_policy_without_scales_is_checked_too():
+    """One of a user's own, from Policy, has no section normalize."""
+    cfg = compile_config({"env": {"env_id": "CartPole-v1"}, "policy": {"type": "ppo"}}).values.policy
+    del cfg["normalize"]
+    cfg.learn.value_norm = False
+    check = HealthCheck(cfg, 1000, 0)
+    metrics = {"learn/explained_variance": -2.0, "learn/value_loss": 9.0, "learn/value_mean": 1.0}
+    found = [str(line) for step in range(1, 1001, 20) for line in check.check(metrics, step)]
+    assert any("worse than a constant" in line and "value_norm=True" in line for line in found)
+
+
+def causes_of(metrics, policy=None, first=None, **options):
+    """The findings half-way through a run whose iterations, but for the ``first``, have these metrics."""
+    check = HealthCheck({"learn": {}, **(policy or {})}, 1000, 0, **options)
+    for each in [first or metrics, *[metrics] * (WINDOW - 1)]:
+        check.check(each, 500)
+    return set(check.findings)
+
+
+@pytest.mark.parametrize(("loss", "found"), [(4.0, False), (6.0, True)])
+def test_an_error_below_a_twentieth_of_the_squared_mean_is_small(loss, found):
+    cause = "the value network predicts worse than a constant would"
+    metrics = {"learn/explained_variance": -2.0, "learn/value_loss": loss, "learn/value_mean": 10.0}
+    assert causes_of(metrics) == ({cause} if found else set())

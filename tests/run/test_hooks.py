@@ -1,0 +1,161 @@
+"""The library's own hooks, and hooks of the user that are faulty."""
+
+import importlib.util
+import os
+import re
+
+import numpy as np
+import pytest
+from worlds import MatchEnv, digest, small_config
+
+from ding_lite import Hook, SerialPipeline, Tracker, compile_config
+from ding_lite.data.episodes import Evaluation
+from ding_lite.errors import ConfigError, RegistryError
+from ding_lite.run.checkpoint import load_checkpoint
+
+BASE = {"manager": {"type": "base"}}
+
+
+def train(folder, **others):
+    pipeline = SerialPipeline(small_config(**{"env": BASE, **others}), folder=folder)
+    for _ in pipeline:
+        pass
+    return pipeline
+
+
+def test_a_method_that_would_never_be_called_is_refused():
+    with pytest.raises(TypeError, match="after_iteration.*after_iter"):
+
+        class Misnamed(Hook):
+            def after_iteration(self, pipeline):
+                pass
+
+
+@pytest.mark.parametrize(
+    ("hook", "error"),
+    [
+        ("early_stoping", ConfigError),
+        ({"type": "early_stopping", "patience": 0}, ConfigError),
+        ({"type": "early_stopping", "patiens": 3}, ConfigError),
+        (Tracker, RegistryError),
+    ],
+)
+def test_a_hook_that_cannot_be_made_is_an_error_before_the_run(hook, error, tmp_path):
+    with pytest.raises(error, match="hook"):
+        train(tmp_path / "run", hooks=[hook])
+    assert not (tmp_path / "run").exists()
+
+
+class Breaks(Hook):
+    def after_iter(self, pipeline):
+        if pipeline.progress.iteration == 3:
+            raise KeyError("mine")
+
+
+def test_an_error_of_a_hook_ends_the_run_which_is_saved(tmp_path):
+    with pytest.raises(KeyError, match="mine"):
+        train(tmp_path / "run", hooks=[Breaks])
+    state, _ = load_checkpoint(tmp_path / "run" / "ckpt" / "last.safetensors")
+    assert state["progress"]["iteration"] == 3
+    assert (tmp_path / "run" / "metrics.csv").read_text().count("\n") == 1 + 3
+
+
+class TouchStop(Hook):
+    def before_iter(self, pipeline):
+        if pipeline.progress.iteration == 2:
+            (pipeline.folder / "stop").touch()
+
+
+def test_a_stop_file_ends_the_run_in_order_and_is_removed(tmp_path):
+    pipeline = train(tmp_path / "run", hooks=[TouchStop, "stop_file"])
+    assert (pipeline.status, pipeline.progress.iteration) == ("interrupted", 3)
+    assert "stop appeared" in pipeline.stop_reason
+    assert not (tmp_path / "run" / "stop").exists()
+
+
+def test_early_stopping_ends_a_run_without_improvement_and_counts_on_after_a_resume(tmp_path, monkeypatch):
+    means = iter([1.0, 3.0, 3.05, 2.0, 9.0, 1.0, 1.0, 1.0, 1.0])
+    monkeypatch.setattr(
+        "ding_lite.data.episodes.Evaluator.evaluate", lambda *_, **__: Evaluation((next(means),), (1,))
+    )
+    config = small_config(
+        max_env_step=10**6,
+        env=BASE,
+        policy={"eval": {"eval_freq": 1}},
+        hooks=[{"type": "early_stopping", "patience": 2, "min_delta": 0.1}],
+    )
+    pipeline = SerialPipeline(config, folder=tmp_path / "run")
+    for progress in pipeline:
+        if progress.iteration == 3:
+            break
+    pipeline = SerialPipeline.resume(tmp_path / "run")
+    assert [progress.iteration for progress in pipeline] == [4]
+    assert re.search("last 2 was above 3 ", pipeline.stop_reason)
+    assert [p.iteration for p in SerialPipeline.resume(tmp_path / "run")] == [5, 6, 7], "as many again"
+
+
+# ---------------------------------------------------------------------- videos
+
+needs_video = pytest.mark.skipif(importlib.util.find_spec("moviepy") is None, reason="needs the extra video")
+VIDEO = {"type": "video", "freq": 512}
+
+
+class Album(Tracker):
+    """Keeps the videos that it receives."""
+
+    received: list = []
+
+    def video(self, env_step, name, file):
+        self.received.append((env_step, name, file.name, os.path.getsize(file) > 1000))
+
+
+class Blind(MatchEnv):
+    """Says that it draws, and draws nothing."""
+
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
+
+    def __init__(self, render_mode=None):
+        super().__init__()
+        self.render_mode = render_mode
+
+    def render(self):
+        return None
+
+
+@pytest.mark.slow
+@needs_video
+def test_videos_are_made_at_the_interval_sent_to_the_trackers_and_change_nothing(tmp_path):
+    Album.received.clear()
+    states = []
+    for hooks in ([], [VIDEO]):
+        pipeline = train(
+            tmp_path / f"run_{len(hooks)}", hooks=hooks, logger={"trackers": [Album]}, max_env_step=1024
+        )
+        states.append(digest(pipeline.policy.state_dict()))
+    assert states[0] == states[1]
+    assert sorted(file.name for file in (tmp_path / "run_1" / "videos").iterdir()) == [
+        "step_1024.mp4",
+        "step_512.mp4",
+    ]
+    assert Album.received == [
+        (512, "eval/episode", "step_512.mp4", True),
+        (1024, "eval/episode", "step_1024.mp4", True),
+    ]
+
+
+@needs_video
+def test_an_environment_that_draws_nothing_costs_one_warning(tmp_path):
+    pipeline = train(tmp_path / "run", world=Blind, hooks=[VIDEO])
+    assert pipeline.status == "finished"
+    assert (tmp_path / "run" / "log.txt").read_text().count("WARNING") == 1
+
+
+def test_environments_of_a_script_and_a_missing_package_are_refused(tmp_path, monkeypatch):
+    setting = (lambda cfg: Blind(), [0, 0], [0])
+    config = compile_config(small_config(Blind, hooks=[VIDEO]))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: np)
+    with pytest.raises(ConfigError, match="env_setting"):
+        list(SerialPipeline(config, folder=tmp_path / "run", env_setting=setting))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"ding_lite\[video\]"):
+        SerialPipeline(config, folder=tmp_path / "other")

@@ -1,0 +1,204 @@
+"""A policy loaded from its run acts as before; a run begins from the weights of another, or of a file."""
+
+import sys
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from small_worlds import SeededEnv
+from worlds import MatchBox, MatchTree, ShownTwice, digest, merged, same_tree, small_config
+
+from ding_lite import SerialPipeline, load_policy
+from ding_lite.errors import CheckpointError, ConfigError
+from ding_lite.models import VAC
+from ding_lite.run.checkpoint import load_checkpoint, save_checkpoint
+from ding_lite.testing import MatchEnv
+from ding_lite.trees import map_tree
+
+TRUST = ["worlds", "small_worlds", "ding_lite.testing"]
+SCALED = {"normalize": {"obs": True, "reward": True}}
+CONFIG = small_config(env={"manager": {"type": "base"}}, policy=SCALED, max_env_step=512)
+BIAS = "critic_head.0.bias"
+WORLDS = {"discrete": MatchEnv, "box": MatchBox, "tree": MatchTree, "unsorted": ShownTwice}
+
+
+def train(folder, config=CONFIG, **options):
+    pipeline = SerialPipeline(config, folder=folder, **options)
+    for _ in pipeline:
+        pass
+    return pipeline
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    return train(tmp_path_factory.mktemp("runs") / "trained").folder
+
+
+# ---------------------------------------------------------------------- load_policy
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_loaded_policy_acts_as_the_run_s_own_on_one_observation_or_a_batch(world, tmp_path):
+    pipeline = train(tmp_path / "run", small_config(WORLDS[world], max_env_step=512, policy=SCALED))
+    policy = load_policy(pipeline.folder, checkpoint="last", trust=TRUST)
+    policy.obs_space.seed(3)
+    samples = [policy.obs_space.sample() for _ in range(7)]
+    obs = map_tree(lambda *leaves: np.stack(leaves), *samples)
+    batch = policy.act(obs)
+    assert same_tree(batch, pipeline.policy.act(obs))
+    assert same_tree(policy.act(obs, deterministic=False), pipeline.policy.act(obs, deterministic=False))
+    one = policy.act(map_tree(lambda x: x[2], obs))
+    assert policy.action_space.contains(map_tree(lambda x: x.item() if x.ndim == 0 else x, one))
+
+
+def test_a_loaded_policy_has_no_learn_mode_and_a_device_of_choice(trained):
+    policy = load_policy(trained)
+    assert str(policy.device) == "cpu"
+    with pytest.raises(Exception, match="learn"):
+        policy.learn_mode.forward(None)
+    with pytest.raises(ConfigError, match="policy.device"):
+        load_policy(trained, device="no such device")
+
+
+def test_best_is_loaded_by_default_and_last_where_there_is_none(tmp_path):
+    run = train(tmp_path / "run").folder
+    for name, scale in (("best", 1.0), ("last", 2.0)):
+        file = run / "ckpt" / f"{name}.safetensors"
+        state, config = load_checkpoint(file)
+        state["policy"]["model"][BIAS][:] = scale
+        save_checkpoint(file, state, config)
+    paths = [run, run / "ckpt" / "last", run / "ckpt" / "best.safetensors"]
+    assert [load_policy(path).model.state_dict()[BIAS][0].item() for path in paths] == [1.0, 2.0, 1.0]
+    (run / "ckpt" / "best.safetensors").unlink()
+    assert load_policy(run).model.state_dict()[BIAS][0].item() == 2.0
+
+
+def test_a_model_that_a_script_gave_is_given_again(tmp_path):
+    spaces = SeededEnv().observation_space, SeededEnv().action_space
+    config = small_config(SeededEnv, max_env_step=256)
+    pipeline = train(tmp_path / "run", config, model=VAC(*spaces, encoder_hidden_size_list=[8]))
+    with pytest.raises(ConfigError, match="model"):
+        load_policy(pipeline.folder, trust=TRUST)
+    loaded = load_policy(pipeline.folder, model=VAC(*spaces, encoder_hidden_size_list=[8]), trust=TRUST)
+    assert digest(loaded.model.state_dict()) == digest(pipeline.policy.model.state_dict())
+    with pytest.raises(CheckpointError, match="of another shape"):
+        load_policy(pipeline.folder, model=VAC(*spaces, encoder_hidden_size_list=[9]), trust=TRUST)
+
+
+OWN = """
+from ding_lite import POLICY_REGISTRY, PPOPolicy
+@POLICY_REGISTRY.register("of_a_trusted_module")
+class Own(PPOPolicy):
+    pass
+"""
+
+
+def test_a_module_of_the_user_is_imported_when_it_is_trusted(trained, tmp_path, monkeypatch):
+    (tmp_path / "my_own_policies.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    state, config = load_checkpoint(trained / "ckpt" / "last.safetensors")
+    for name in ("of_a_trusted_module", "my_own_policies:Own"):
+        named = merged(config, {"config": {"policy": {"type": name}}})
+        save_checkpoint(tmp_path / "run" / "ckpt" / "last.safetensors", state, named)
+        if name.endswith("Own") or "my_own_policies" not in sys.modules:
+            for way in (load_policy, SerialPipeline.resume):
+                with pytest.raises(CheckpointError, match="--import|named 'of_a_trusted"):
+                    way(tmp_path / "run")
+        assert type(load_policy(tmp_path / "run", trust=["my_own_policies"])).__name__ == "Own"
+        SerialPipeline.resume(tmp_path / "run", trust=["my_own_policies"]).close()
+    with pytest.raises(CheckpointError, match="no_such_module"):
+        load_policy(trained, trust=["no_such_module"])
+
+
+class OfScript(MatchEnv):
+    pass
+
+
+def test_classes_of_the_running_script_need_no_trust(tmp_path, monkeypatch):
+    main = sys.modules["__main__"]
+    monkeypatch.setattr(main, "OfScript", OfScript, raising=False)
+    monkeypatch.setattr(OfScript, "__module__", "__main__")
+    pipeline = train(tmp_path / "run", small_config(OfScript, max_env_step=256))
+    SerialPipeline.resume(pipeline.folder).close()
+
+
+# ---------------------------------------------------------------------- init_from
+
+
+def begin(config, folder, path):
+    pipeline = SerialPipeline(config, folder=folder, init_from=path, seed=7)
+    pipeline.close()
+    return pipeline, (folder / "log.txt").read_text()
+
+
+def test_weights_and_scales_are_those_of_the_run_and_all_else_is_new(trained, tmp_path):
+    pipeline, log = begin(CONFIG, tmp_path / "run", trained)
+    old, new = load_policy(trained), pipeline.policy
+    assert digest(new.model.state_dict()) == digest(old.model.state_dict())
+    for scale in ("obs_norm", "value_norm"):
+        assert digest(getattr(new, scale).state_dict()) == digest(getattr(old, scale).state_dict())
+    assert (new.reward_scale.std, new.reward_scale.running_return) == (old.reward_scale.std, None)
+    assert (new.progress.env_step, pipeline.progress.iteration, pipeline.cfg.seed) == (0, 0, 7)
+    assert f"begins from the weights of {trained}/ckpt/best" in log
+
+
+def test_ppo_weights_begin_a_ppg_run_whose_auxiliary_head_is_new(trained, tmp_path):
+    config = merged(CONFIG, {"policy": {"type": "ppg", "model": {"arch": "dual"}, "learn": {"aux_freq": 1}}})
+    del config["policy"]["learn"]["epoch_per_collect"]
+    pipeline, log = begin(config, tmp_path / "run", trained)
+    old, new = load_policy(trained).model.state_dict(), pipeline.policy.model.state_dict()
+    assert all(torch.equal(old[name], new[name]) for name in old)
+    assert {name.split(".")[0] for name in new if name not in old} == {"auxiliary_head"}
+    assert "auxiliary head" in log
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"model": {"encoder_hidden_size_list": [8]}}, "of another shape"),
+        ({"model": {"activation": "relu"}}, "policy.model.activation"),
+        ({"normalize": {"obs": False}}, "policy.normalize.obs"),
+        ({"learn": {"value_norm": False}}, "policy.learn.value_norm"),
+    ],
+)
+def test_weights_that_do_not_fit_or_compute_something_else_are_refused(change, fault, trained, tmp_path):
+    with pytest.raises(CheckpointError, match=fault):
+        begin(merged(CONFIG, {"policy": change}), tmp_path / "run", trained)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("nested", ["", "model", "state_dict", "safetensors"])
+def test_files_of_other_programs_are_read(nested, trained, tmp_path):
+    weights = load_policy(trained).model.state_dict()
+    file = tmp_path / ("weights.safetensors" if nested == "safetensors" else "weights.pt")
+    if nested == "safetensors":
+        save_file(weights, file)
+    else:
+        torch.save({nested: weights} if nested else weights, file)
+    pipeline, log = begin(CONFIG, tmp_path / "run", file)
+    assert digest(pipeline.policy.model.state_dict()) == digest(weights)
+    assert "no statistics for policy.normalize.obs" in log
+
+
+@pytest.mark.parametrize(
+    "contents", [{}, {"model": {}}, {"a": 1}, [torch.zeros(1)], torch.nn.Linear(1, 1)], ids=str
+)
+def test_a_file_without_a_state_dict_of_tensors_is_refused(contents, tmp_path):
+    torch.save(contents, tmp_path / "weights.pt")
+    with pytest.raises(CheckpointError, match="weights.pt"):
+        begin(CONFIG, tmp_path / "run", tmp_path / "weights.pt")
+
+
+# ---------------------------------------------------------------------- a reference policy
+
+
+def test_the_reference_of_a_run_is_loaded_and_a_fault_names_the_key(trained, tmp_path):
+    learn = {"pretrained_model_path": str(trained), "kl_beta": 0.1}
+    pipeline = train(tmp_path / "run", merged(CONFIG, {"policy": {"learn": learn}}))
+    assert pipeline.progress.metrics["learn/reference_kl"] > 0
+    with pytest.raises(CheckpointError, match="policy.learn.pretrained_model_path"):
+        train(
+            tmp_path / "other",
+            merged(CONFIG, {"policy": {"learn": {**learn, "pretrained_model_path": "no_run"}}}),
+        )

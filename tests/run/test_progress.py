@@ -1,0 +1,104 @@
+"""Scores and metrics by hand, the time left, and the lines of a display."""
+
+import io
+import types
+
+import pytest
+
+from ding_lite.data.episodes import Evaluation
+from ding_lite.run.display import Lines, TimeLeft, evaluation_line, key_metrics, score_text
+from ding_lite.run.progress import Progress, Scores, evaluation_metrics, merged_metrics
+
+
+def test_metrics_of_an_evaluation_are_those_counted_by_hand():
+    metrics = evaluation_metrics(
+        Evaluation((1.0, 3.0), (10, 30), infos=({"is_success": 1.0, "episode_return_mean": 9.0}, {}))
+    )
+    assert metrics == {
+        "eval/episode_return_mean": 2.0,
+        "eval/episode_return_std": 1.0,
+        "eval/episode_return_min": 1.0,
+        "eval/episode_return_max": 3.0,
+        "eval/episode_length_mean": 20.0,
+        "eval/episode_length_max": 30.0,
+        "eval/is_success": 0.5,
+    }
+
+
+def test_scores_come_back_from_their_state():
+    scores, again = Scores(None), Scores(None)
+    again.load_state_dict(scores.state_dict())
+    assert (again.last, again.best) == (None, -float("inf"))
+    scores.last = Evaluation((1.0, 2.0), (3, 4), 1, ({"a": 1.0}, {}))
+    assert scores.update_best(scores.last)
+    again.load_state_dict(scores.state_dict())
+    assert (again.last, again.best) == (scores.last, 1.5)
+
+
+@pytest.mark.parametrize("mean", [float("nan"), float("inf"), -float("inf")])
+def test_what_is_not_finite_is_never_the_best(mean):
+    scores = Scores(None)
+    assert not scores.update_best(Evaluation((mean,), (1,)))
+    assert scores.update_best(Evaluation((-1e9,), (1,)))
+
+
+def test_metrics_of_ranks_are_means_maxima_and_sums():
+    merged = merged_metrics(
+        [
+            {
+                "learn/loss": 1.0,
+                "collect/episode_count": 2.0,
+                "collect/episode_length_max": 5.0,
+                "time/env_s": 1.0,
+            },
+            {
+                "learn/loss": 2.0,
+                "collect/episode_count": 3.0,
+                "collect/episode_length_max": 4.0,
+                "time/env_s": 3.0,
+            },
+        ]
+    )
+    assert merged == {
+        "learn/loss": 1.5,
+        "collect/episode_count": 5.0,
+        "collect/episode_length_max": 5.0,
+        "time/env_s": 3.0,
+    }
+
+
+def test_a_multiple_is_crossed_once():
+    progress = Progress(env_step=100, step_before=80)
+    assert [progress.crossed(freq) for freq in (0, 10, 50, 90, 100, 101)] == [
+        False,
+        True,
+        True,
+        True,
+        True,
+        False,
+    ]
+
+
+def test_lines_show_evaluations_and_key_metrics_and_survive_a_closed_stream():
+    stream = io.StringIO()
+    lines = Lines(stream)
+    progress = Progress(env_step=1000, metrics={"learn/cur_lr": 3e-4, "time/env_steps_per_second": 1234.5})
+    pipeline = types.SimpleNamespace(progress=progress, cfg=types.SimpleNamespace(max_env_step=5000))
+    for _ in range(2):  # within some seconds
+        lines.after_iter(pipeline)
+    assert stream.getvalue() == "    1,000/5,000 steps  lr 0.0003  1,234 steps/s  left ?\n"
+    progress.evaluation, progress.solved = Evaluation((1.0, 2.0), (3, 4), 1), True
+    assert evaluation_line(progress) == (
+        "    1,000 steps  evaluation 1.500 ± 0.500 over 2 episodes  (1 cut short)  solved"
+    )
+    stream.close()
+    lines.say("nobody reads this")
+    assert key_metrics({}) == []
+
+
+def test_the_time_left_is_that_at_the_mean_speed_without_the_first_iteration():
+    now = iter([0.0, 100.0, 110.0, 120.0])
+    left = TimeLeft(clock=lambda: next(now))
+    assert [left.after(step, 40_000) for step in (1000, 2000, 3000)][0] == "?"
+    assert score_text(None) == "-"
+    assert score_text(0.1234, 10.0) == "0.1 ± 10.0"
