@@ -39,7 +39,7 @@ test: $(VENV)/ready    ## install, and run the daily tests
 
 # Tests that need these extras are slow ones; contributors who run only the daily tests need not install them.
 $(VENV)/extras: $(VENV)/ready
-	$(BIN)/pip install --quiet -c constraints.txt -e ".[completion,docs,envpool,export,mlflow,ray,wandb]"
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[docs,envpool,export,mlflow,ray,wandb]"
 	touch $@
 
 test-slow: $(VENV)/extras   ## run the slow tests

@@ -4,7 +4,6 @@ ding-lite train -c acrobot_ppo
 """
 
 config = dict(
-    exp_name="acrobot_ppo",
     seed=0,
     max_env_step=500_000,
     env=dict(env_id="Acrobot-v1", collector_env_num=16, evaluator_env_num=8, n_evaluator_episode=16),

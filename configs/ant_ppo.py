@@ -7,7 +7,6 @@ ding-lite train -c ant_ppo
 """
 
 config = dict(
-    exp_name="ant_ppo",
     seed=0,
     max_env_step=1_000_000,
     env=dict(

@@ -5,7 +5,6 @@ ding-lite train -c bipedalwalker_ppo
 """
 
 config = dict(
-    exp_name="bipedalwalker_ppo",
     seed=0,
     max_env_step=3_000_000,
     env=dict(env_id="BipedalWalker-v3", collector_env_num=32, evaluator_env_num=8, n_evaluator_episode=16),

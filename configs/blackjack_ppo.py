@@ -4,7 +4,6 @@ ding-lite train -c blackjack_ppo
 """
 
 config = dict(
-    exp_name="blackjack_ppo",
     seed=0,
     max_env_step=200_000,
     env=dict(

@@ -7,7 +7,6 @@ The auxiliary memory holds the stacked frames of 32 iterations as uint8: 0.9 GB.
 """
 
 config = dict(
-    exp_name="breakout_ppg",
     seed=0,
     max_env_step=10_240_000,
     env=dict(

@@ -9,7 +9,6 @@ range and value clip range all decay linearly to 0.
 """
 
 config = dict(
-    exp_name="breakout_ppo",
     seed=0,
     max_env_step=10_240_000,
     env=dict(

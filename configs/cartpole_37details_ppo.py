@@ -4,7 +4,6 @@ ding-lite train -c cartpole_37details_ppo
 """
 
 config = dict(
-    exp_name="cartpole_37details_ppo",
     seed=0,
     max_env_step=200_000,
     env=dict(env_id="CartPole-v1", collector_env_num=4, evaluator_env_num=8, n_evaluator_episode=16),

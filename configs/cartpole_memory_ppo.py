@@ -6,7 +6,6 @@ Without memory (policy.model.rnn=None) the mean return stays far below.
 """
 
 config = dict(
-    exp_name="cartpole_memory_ppo",
     max_env_step=200_000,
     env=dict(
         type="memory_env:cartpole_without_velocities",

@@ -12,7 +12,6 @@ With kl_beta it forgets less of the long pole (docs/fine_tuning.md).
 """
 
 config = dict(
-    exp_name="cartpole_pole_ppo",
     max_env_step=40_000,
     env=dict(
         type="pole_env:cartpole",

@@ -4,7 +4,6 @@ ding-lite train -c cartpole_ppg
 """
 
 config = dict(
-    exp_name="cartpole_ppg",
     seed=0,
     max_env_step=200_000,
     env=dict(

@@ -4,7 +4,6 @@ ding-lite train -c cartpole_ppo
 """
 
 config = dict(
-    exp_name="cartpole_ppo",
     seed=0,
     max_env_step=100_000,
     env=dict(

@@ -4,7 +4,6 @@ ding-lite train -c cartpole_ppo_offpolicy
 """
 
 config = dict(
-    exp_name="cartpole_ppo_offpolicy",
     seed=0,
     max_env_step=200_000,
     env=dict(

@@ -8,7 +8,6 @@ the critic never learns; here the target is fixed at the start of each epoch.
 """
 
 config = dict(
-    exp_name="cartpole_recompute_ppo",
     seed=0,
     max_env_step=200_000,
     env=dict(

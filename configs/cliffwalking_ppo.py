@@ -6,7 +6,6 @@ ding-lite train -c cliffwalking_ppo
 """
 
 config = dict(
-    exp_name="cliffwalking_ppo",
     seed=0,
     max_env_step=200_000,
     env=dict(

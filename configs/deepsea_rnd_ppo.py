@@ -6,7 +6,6 @@ Without it (policy.intrinsic.type=None) the treasure is not found.
 """
 
 config = dict(
-    exp_name="deepsea_rnd_ppo",
     max_env_step=300_000,
     env=dict(
         type="sparse_env:DeepSea",

@@ -4,7 +4,6 @@ ding-lite train -c frozenlake8x8_ppo
 """
 
 config = dict(
-    exp_name="frozenlake8x8_ppo",
     seed=0,
     max_env_step=1_000_000,
     env=dict(env_id="FrozenLake8x8-v1", collector_env_num=64, evaluator_env_num=32, n_evaluator_episode=64),

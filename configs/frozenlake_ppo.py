@@ -4,7 +4,6 @@ ding-lite train -c frozenlake_ppo
 """
 
 config = dict(
-    exp_name="frozenlake_ppo",
     seed=0,
     max_env_step=100_000,
     env=dict(

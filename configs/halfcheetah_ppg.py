@@ -5,7 +5,6 @@ ding-lite train -c halfcheetah_ppg
 """
 
 config = dict(
-    exp_name="halfcheetah_ppg",
     seed=0,
     max_env_step=1_000_000,
     env=dict(env_id="HalfCheetah-v5", collector_env_num=8, evaluator_env_num=8, n_evaluator_episode=16),

@@ -4,7 +4,6 @@ ding-lite train -c hybrid_ppo
 """
 
 config = dict(
-    exp_name="hybrid_ppo",
     seed=0,
     max_env_step=200_000,
     env=dict(type="hybrid_env:Docking", collector_env_num=16, evaluator_env_num=8, n_evaluator_episode=32),

@@ -11,7 +11,6 @@ recomputed at every epoch; learning rate with a cosine schedule to 0.
 """
 
 config = dict(
-    exp_name="inverted_double_pendulum_ppo",
     seed=0,
     max_env_step=1_000_000,
     env=dict(

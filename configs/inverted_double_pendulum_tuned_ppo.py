@@ -10,7 +10,6 @@ ding-lite train -c inverted_double_pendulum_tuned_ppo
 """
 
 config = dict(
-    exp_name="inverted_double_pendulum_tuned_ppo",
     seed=0,
     max_env_step=1_000_000,
     env=dict(

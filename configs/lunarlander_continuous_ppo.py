@@ -5,7 +5,6 @@ ding-lite train -c lunarlander_continuous_ppo
 """
 
 config = dict(
-    exp_name="lunarlander_continuous_ppo",
     seed=0,
     max_env_step=1_000_000,
     env=dict(

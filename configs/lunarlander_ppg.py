@@ -5,7 +5,6 @@ ding-lite train -c lunarlander_ppg
 """
 
 config = dict(
-    exp_name="lunarlander_ppg",
     seed=0,
     max_env_step=1_000_000,
     env=dict(env_id="LunarLander-v3", collector_env_num=16, evaluator_env_num=8, n_evaluator_episode=16),

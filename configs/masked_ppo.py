@@ -4,7 +4,6 @@ ding-lite train -c masked_ppo
 """
 
 config = dict(
-    exp_name="masked_ppo",
     seed=0,
     max_env_step=50_000,
     env=dict(type="masked_env:Maze", collector_env_num=16, evaluator_env_num=8, n_evaluator_episode=64),

@@ -9,7 +9,6 @@ episodes.
 """
 
 config = dict(
-    exp_name="minatar_seaquest_ppg",
     seed=0,
     max_env_step=1_000_000,
     num_threads=1,  # 10 x 10 cells: more threads are slower

@@ -7,7 +7,6 @@ The environment has no time limit; env.max_eval_steps limits the evaluation epis
 """
 
 config = dict(
-    exp_name="minatar_space_invaders_ppo",
     seed=0,
     max_env_step=1_000_000,
     num_threads=1,  # 10 x 10 cells: more threads are slower

@@ -5,7 +5,6 @@ ding-lite train -c minigrid_doorkey_ppo
 """
 
 config = dict(
-    exp_name="minigrid_doorkey_ppo",
     seed=0,
     max_env_step=100_000,
     num_threads=1,

@@ -5,7 +5,6 @@ ding-lite train -c minigrid_empty_ppo
 """
 
 config = dict(
-    exp_name="minigrid_empty_ppo",
     seed=0,
     max_env_step=100_000,
     num_threads=1,

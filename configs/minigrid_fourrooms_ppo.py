@@ -5,7 +5,6 @@ ding-lite train -c minigrid_fourrooms_ppo
 """
 
 config = dict(
-    exp_name="minigrid_fourrooms_ppo",
     seed=0,
     max_env_step=2_000_000,
     num_threads=1,

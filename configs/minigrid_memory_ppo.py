@@ -8,7 +8,6 @@ A policy without memory guesses: its mean return is about 0.5.
 """
 
 config = dict(
-    exp_name="minigrid_memory_ppo",
     max_env_step=600_000,
     num_threads=1,
     env=dict(

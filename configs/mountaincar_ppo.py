@@ -4,7 +4,6 @@ ding-lite train -c mountaincar_ppo
 """
 
 config = dict(
-    exp_name="mountaincar_ppo",
     seed=0,
     max_env_step=1_000_000,
     env=dict(env_id="MountainCar-v0", collector_env_num=16, evaluator_env_num=8, n_evaluator_episode=16),

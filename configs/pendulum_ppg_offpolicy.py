@@ -4,7 +4,6 @@ ding-lite train -c pendulum_ppg_offpolicy
 """
 
 config = dict(
-    exp_name="pendulum_ppg_offpolicy",
     seed=0,
     max_env_step=300_000,
     env=dict(env_id="Pendulum-v1", collector_env_num=8, evaluator_env_num=8, n_evaluator_episode=16),

@@ -5,7 +5,6 @@ ding-lite train -c pong_ppo
 """
 
 config = dict(
-    exp_name="pong_ppo",
     seed=0,
     max_env_step=10_000_000,
     env=dict(

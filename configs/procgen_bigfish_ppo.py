@@ -6,7 +6,6 @@ ding-lite train -c procgen_bigfish_ppo
 """
 
 config = dict(
-    exp_name="procgen_bigfish_ppo",
     seed=0,
     max_env_step=25_000_000,
     env=dict(

@@ -10,7 +10,6 @@ The auxiliary memory takes 6.4 GB.
 """
 
 config = dict(
-    exp_name="procgen_starpilot_ppg",
     seed=0,
     max_env_step=25_000_000,
     env=dict(

@@ -8,7 +8,6 @@ The paper's settings are in procgen_starpilot_ppg.
 """
 
 config = dict(
-    exp_name="procgen_starpilot_small_ppg",
     seed=0,
     max_env_step=2_000_000,
     env=dict(

@@ -5,7 +5,6 @@ ding-lite train -c reacher_ppo
 """
 
 config = dict(
-    exp_name="reacher_ppo",
     seed=0,
     max_env_step=1_000_000,
     env=dict(env_id="Reacher-v5", collector_env_num=8, evaluator_env_num=8, n_evaluator_episode=16),

@@ -5,7 +5,6 @@ ding-lite train -c swimmer_ppo
 """
 
 config = dict(
-    exp_name="swimmer_ppo",
     seed=0,
     max_env_step=1_000_000,
     env=dict(env_id="Swimmer-v5", collector_env_num=4, evaluator_env_num=8, n_evaluator_episode=16),

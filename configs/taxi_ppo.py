@@ -4,7 +4,6 @@ ding-lite train -c taxi_ppo
 """
 
 config = dict(
-    exp_name="taxi_ppo",
     seed=0,
     max_env_step=1_000_000,
     env=dict(

@@ -6,7 +6,6 @@ Without memory the mean return stays near 1.95 of 4 (benchmarks/RESULTS.md, "Mem
 """
 
 config = dict(
-    exp_name="tmaze_ppo",
     max_env_step=300_000,
     env=dict(
         type="memory_env:TMaze",

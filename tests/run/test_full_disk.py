@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 
 import pytest
 from worlds import digest, small_config
@@ -18,24 +19,31 @@ def write(folder, **others):
     return ["train", "-c", "c.json", "--exp-name", "run", "-q"]
 
 
+def run(*argv, cwd, max_file=None):
+    """Runs a command in a process that can write no file of more bytes."""
+    limit = f"ulimit -f {max_file // 1024}; " if max_file else ""
+    command = ["bash", "-c", f'{limit}exec "$@"', "-", sys.executable, "-m", "ding_lite", *argv]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True)
+
+
 def state_of(run):
     state, _ = load_checkpoint(run / LAST)
     del state["wall_time"]
     return {name: digest(part) for name, part in state.items()}
 
 
-def test_a_save_that_fails_ends_the_run_and_leaves_the_checkpoints(warm, tmp_path):
+def test_a_save_that_fails_ends_the_run_and_leaves_the_checkpoints(tmp_path):
     argv = write(
         tmp_path, policy={"model": {"encoder_hidden_size_list": [128, 128]}}, checkpoint={"freq": 256}
     )
-    assert warm.run(*argv, "--max-env-step", "256", cwd=tmp_path).code == 0
+    assert run(*argv, "--max-env-step", "256", cwd=tmp_path).returncode == 0
     before = state_of(tmp_path / "run")
     resume = ["train", "--resume", "run", "-q", "--max-env-step", "5000"]
-    job = warm.run(*resume, cwd=tmp_path, max_file=200_000)
-    assert (job.code, "last.safetensors cannot be written" in job.errors) == (5, True)
+    job = run(*resume, cwd=tmp_path, max_file=200_000)
+    assert (job.returncode, "last.safetensors cannot be written" in job.stderr) == (5, True)
     assert state_of(tmp_path / "run") == before
-    job = warm.run("train", "-c", "c.json", "--exp-name", "other", "-q", cwd=tmp_path, max_file=200_000)
-    assert job.code == 5
+    job = run("train", "-c", "c.json", "--exp-name", "other", "-q", cwd=tmp_path, max_file=200_000)
+    assert job.returncode == 5
     assert json.loads((tmp_path / "other" / "result.json").read_text())["checkpoint"] is None
     assert list((tmp_path / "other" / "ckpt").iterdir()) == []
 
@@ -56,7 +64,8 @@ def small_disk(tmp_path):
     subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
-def test_a_full_disk_ends_a_run_and_with_room_it_goes_on_to_the_same_end(warm, small_disk):
+@pytest.mark.slow
+def test_a_full_disk_ends_a_run_and_with_room_it_goes_on_to_the_same_end(small_disk):
     disk, enlarge = small_disk
     argv = write(
         disk,
@@ -65,24 +74,25 @@ def test_a_full_disk_ends_a_run_and_with_room_it_goes_on_to_the_same_end(warm, s
         logger={"trackers": ["tensorboard"]},
     )
     (disk / "filler").write_bytes(b"x" * 420_000)
-    job = warm.run(*argv, cwd=disk)
-    assert (job.code, "Traceback" in job.errors) == (5, False)
-    assert "cannot be written" in job.errors
+    job = run(*argv, cwd=disk)
+    assert (job.returncode, "Traceback" in job.stderr) == (5, False)
+    assert "cannot be written" in job.stderr
     saved = load_checkpoint(disk / "run" / LAST)[0]["progress"]
     assert saved["iteration"] >= 2
     assert enlarge() == 0
     limit = str(saved["env_step"] + 600)
-    job = warm.run("train", "--resume", "run", "-q", "--max-env-step", limit, cwd=disk)
-    assert (job.code, job.errors) == (0, "")
+    job = run("train", "--resume", "run", "-q", "--max-env-step", limit, cwd=disk)
+    assert (job.returncode, job.stderr) == (0, "")
     straight = ["train", "-c", "c.json", "--exp-name", "straight", "-q", "--max-env-step", limit]
-    assert warm.run(*straight, cwd=disk).code == 0
+    assert run(*straight, cwd=disk).returncode == 0
     assert state_of(disk / "run") == state_of(disk / "straight")
     rows = [(disk / name / "metrics.csv").read_text().splitlines() for name in ("run", "straight")]
     assert [row.split(",")[:3] for row in rows[0]] == [row.split(",")[:3] for row in rows[1]]
 
 
-def test_event_files_that_cannot_be_written_are_reported_once_and_the_run_goes_on(warm, tmp_path):
+@pytest.mark.slow
+def test_event_files_that_cannot_be_written_are_reported_once_and_the_run_goes_on(tmp_path):
     argv = write(tmp_path, logger={"trackers": ["tensorboard"], "freq": 1})
-    job = warm.run(*argv, "--max-env-step", "12800", cwd=tmp_path, max_file=40_000)
-    assert (job.code, job.errors) == (0, "")
+    job = run(*argv, "--max-env-step", "12800", cwd=tmp_path, max_file=40_000)
+    assert (job.returncode, job.stderr) == (0, "")
     assert (tmp_path / "run" / "log.txt").read_text().count("WARNING: tracker tensorboard failed") == 1
