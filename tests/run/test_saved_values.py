@@ -4,7 +4,6 @@ import enum
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -82,10 +81,6 @@ class Size:
     width: int = 1
 
 
-class Pair(NamedTuple):
-    width: int
-
-
 class Table:
     """As a data frame, it has no truth value and no equality."""
 
@@ -104,7 +99,6 @@ class Table:
         (Mode, "the class Mode"),
         (print, "a builtin_function_or_method"),
         (Size(), "a Size"),
-        (Pair(1), "a Pair"),
         (torch.ones(1), "a Tensor"),
         (Table(), "a Table"),
         (b"text", "a bytes"),
