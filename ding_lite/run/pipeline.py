@@ -409,17 +409,17 @@ class SerialPipeline:
             return
         stopped = error is None or isinstance(error, GeneratorExit)
         at_once = isinstance(error, (KeyboardInterrupt, SystemExit))
-        if not stopped:
-            self.error = error
-        self.status = (
-            ("solved" if self.progress.solved else "finished")
-            if stopped and self.is_over()
-            else "interrupted"
-            if stopped or at_once
-            else "failed"
-        )
+        self.error = None if stopped else error
+        if stopped and self.is_over():
+            self.status = "solved" if self.progress.solved else "finished"
+        else:
+            self.status = "interrupted" if stopped or at_once else "failed"
+        is_new = self.progress.iteration > self.progress.saved_at
         try:
-            self._finish_saving(stopped, at_once)
+            if is_new and not (self._is_learning or at_once) and (stopped or self.ranks.size == 1):
+                self._save(["last"])
+            if self.files is not None:
+                self.files.checkpoints.wait()
         except BaseException as second:  # the first error counts
             self.status, self.error = "failed", self.error or second
             if stopped:
@@ -431,14 +431,6 @@ class SerialPipeline:
                 self._call("after_run")
             finally:
                 self._resources.close()
-
-    def _finish_saving(self, stopped: bool, at_once: bool) -> None:
-        """Waits for a checkpoint that is being written, and saves the last whole iteration if none has it."""
-        is_new = self.progress.iteration > self.progress.saved_at
-        if is_new and not (self._is_learning or at_once) and (stopped or self.ranks.size == 1):
-            self._save(["last"])
-        if self.files is not None:
-            self.files.checkpoints.wait()
 
     def close(self) -> None:
         """Ends the run if it has not ended, and closes environments and files; see :meth:`finish`."""

@@ -73,7 +73,7 @@ def test_what_names_no_wrapper_is_refused_with_how_to_write_it(wrapper):
     [
         ("CartPole-v99", r"version `v99`.*provides versioned environments: \[ `v0`, `v1` \]\."),
         ("CartPol-v1", r"Did you mean: `CartPole`\?"),
-        ("MinAtar/Breakot-v1", r"Did you mean: `Breakout`\?"),
+        pytest.param("MinAtar/Breakot-v1", r"Did you mean: `Breakout`\?", marks=pytest.mark.slow),
     ],
 )
 def test_wrong_env_id_is_named_with_gymnasium_s_own_hint(env_id, hint):

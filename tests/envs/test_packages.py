@@ -175,6 +175,7 @@ def test_atari_is_reset_by_a_seed_to_what_a_loaded_rom_is(name, monkeypatch):
     assert np.array_equal(found[0], expected[0][0]) == (name == "Breakout")
 
 
+@pytest.mark.slow
 def test_a_sticky_atari_game_takes_its_seed_with_the_rom():
     env = make_env(section(env_id="ALE/Breakout-v5"))
     first, second, again = (memory_of(env.unwrapped, env, seed)[0] for seed in (3, 4, 3))

@@ -64,6 +64,7 @@ def small_disk(tmp_path):
     subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
+@pytest.mark.slow
 def test_a_full_disk_ends_a_run_and_with_room_it_goes_on_to_the_same_end(small_disk):
     disk, enlarge = small_disk
     argv = write(
@@ -89,6 +90,7 @@ def test_a_full_disk_ends_a_run_and_with_room_it_goes_on_to_the_same_end(small_d
     assert [row.split(",")[:3] for row in rows[0]] == [row.split(",")[:3] for row in rows[1]]
 
 
+@pytest.mark.slow
 def test_event_files_that_cannot_be_written_are_reported_once_and_the_run_goes_on(tmp_path):
     argv = write(tmp_path, logger={"trackers": ["tensorboard"], "freq": 1})
     job = run(*argv, "--max-env-step", "12800", cwd=tmp_path, max_file=40_000)
