@@ -138,8 +138,11 @@ def test_configs_and_templates_are_found_in_an_installed_package(tmp_path):
     command += ["policy.learn.batch_size=32", "env.n_evaluator_episode=2"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    config = (tmp_path / "runs" / "masked_ppo" / "config.json").read_text()
-    assert "site/ding_lite/_configs/masked_env.py" in config, "taken from the package, not from the checkout"
+    assert (tmp_path / "runs" / "masked_ppo" / "result.json").is_file()
+    where = "from ding_lite.config.compile import find_config; print(find_config('masked_ppo'))"
+    command = [sys.executable, "-c", where]
+    found = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == str(site / "ding_lite" / "_configs" / "masked_ppo.py")
 
 
 # ------------------------------------------------------------------ system E
