@@ -219,7 +219,7 @@ def test_other_fault_is_found(env, check, verdict, words):
         (broken.OneGeneratorForAll, r"step 1 of env \d: obs\[1\] was 0"),
         (functools.partial(broken.KnowsItsProcess, os.getpid()), "step 0 of env 0: reward was 1.0, is 0.0"),
     ],
-    ids=name_of,
+    ids=["seeds", "process"],
 )
 def test_what_depends_on_its_process_is_found_by_worker_processes(env, seen):
     found = {f.check: f for f in check_env(env, steps=60)}
