@@ -126,7 +126,7 @@ def trained(config, folder, *limits):
     for _ in pipeline:
         pass
     for limit in limits[1:]:
-        pipeline = SerialPipeline.resume(folder, max_env_step=limit, trust=["anything"])
+        pipeline = SerialPipeline.resume(folder, changes={"max_env_step": limit}, trust=["anything"])
         for _ in pipeline:
             pass
     return pipeline

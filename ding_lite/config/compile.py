@@ -279,6 +279,8 @@ def schema_of(user: Mapping[str, Any]) -> tuple[Schema, list[str]]:
             keys["intrinsic"] = keys_of(
                 INTRINSIC_REGISTRY, intrinsic, None, keys["intrinsic"], "policy.intrinsic"
             )
+        elif "intrinsic" in keys and "type" in intrinsic:
+            keys["intrinsic"] = Key({}, Choice)  # None: the keys beside it have no effect
     return schema, faults
 
 
