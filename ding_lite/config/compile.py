@@ -540,11 +540,10 @@ def parse_overrides(tokens: Sequence[str]) -> dict[str, Any]:
     """Returns ``["a.b=3"]`` as ``{"a.b": 3}``.
 
     A value is a Python literal, or true, false, none or null in any case, or a list of words without quotes
-    (the shell takes them away); any other text is a string.
+    (the shell takes them away); any other text is a string. Of two values of one key the last one counts.
 
     Raises:
-        ConfigError: for a token without "=", key or value, for a list or a dict that cannot be read, and for
-            two values of one key.
+        ConfigError: for a token without "=", key or value.
     """
     overrides: dict[str, Any] = {}
     for token in [tokens] if isinstance(tokens, str) else tokens:
@@ -554,24 +553,17 @@ def parse_overrides(tokens: Sequence[str]) -> dict[str, Any]:
                 f"override {token!r}: expected key.path=value, such as policy.learn.batch_size=128 (-c names "
                 "a config, --env an environment)"
             )
-        value = _value(text, token)
-        if repr(overrides.setdefault(path, value)) != repr(value):
-            raise ConfigError(f"{path} is given twice, as {overrides[path]!r} and as {value!r}: remove one")
+        overrides[path] = _value(text)
     return overrides
 
 
-def _value(text: str, token: str) -> Any:
+def _value(text: str) -> Any:
     """Returns the value that a text of the command line stands for."""
     try:
         return ast.literal_eval(text.strip())
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         if words := re.fullmatch(r"\[([\w.:-]+(?:,\s*[\w.:-]+)*)\]", text):
-            return [_value(word.strip(), token) for word in words[1].split(",")]
-        if text.startswith(("[", "{")):
-            raise ConfigError(
-                f"override {token!r}: its value begins as a list or a dict of Python, and is none; quote its "
-                """texts, and the whole for the shell, as in hooks='[{"type": "early_stopping"}]'"""
-            ) from error
+            return [_value(word.strip()) for word in words[1].split(",")]
         return LITERALS.get(text.lower(), text)
 
 
