@@ -13,7 +13,6 @@ import copy
 import dataclasses
 import difflib
 import importlib
-import itertools
 import json
 import keyword
 import math
@@ -220,7 +219,9 @@ def compile_config(
         values = _merged(defaults, values)
         policy_class = POLICY_REGISTRY.get(values["policy"]["type"])
         faults = _contradictions(values) + policy_class.config_faults(values)
-        for declared in _sections(values, schema):
+        section, keys = values["policy"], schema["policy"]
+        own = {key: rule for key, rule in keys.items() if key not in ("model", "intrinsic")}
+        for declared in ((section, own, "policy"), (section["model"], keys["model"], "policy.model")):
             idle, idle_notes = without_effect(*declared)
             faults, notes = faults + idle, notes + idle_notes
     _refuse(f"{origin} with the command line" if overrides and origin != COMMAND_LINE else origin, faults)
@@ -293,13 +294,6 @@ def _section(tree: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """Returns a section; a text is its ``type``. Any other value, which ``check`` reports, is empty."""
     value = tree.get(name)
     return value if isinstance(value, Mapping) else {"type": value} if isinstance(value, str) else {}
-
-
-def _sections(values: Mapping[str, Any], schema: Schema) -> list[tuple[Mapping[str, Any], Schema, str]]:
-    """Returns values, keys and path of the sections that classes of their own declare."""
-    policy, keys = values["policy"], schema["policy"]
-    own = {name: rule for name, rule in keys.items() if name not in ("model", "intrinsic")}
-    return [(policy, own, "policy"), (policy["model"], keys["model"], "policy.model")]
 
 
 def _contradictions(values: Mapping[str, Any]) -> list[str]:
@@ -597,12 +591,8 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[tuple[
     """
     left, right = dict(leaves(plain(one))), dict(leaves(plain(other)))
     paths = sorted(set(left) | set(right))
-    # A section that is empty in one of them is a leaf there.
-    sections: set[str] = set()
-    for path in paths:
-        sections.update(itertools.accumulate(path.split(".")[:-1], "{}.{}".format))
     return [
         (path, left.get(path), right.get(path))
         for path in paths
-        if path not in sections and repr(encode(left.get(path))) != repr(encode(right.get(path)))
+        if repr(encode(left.get(path))) != repr(encode(right.get(path)))
     ]
