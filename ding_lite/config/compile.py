@@ -14,9 +14,9 @@ import dataclasses
 import difflib
 import importlib
 import json
-import keyword
-import math
+import pprint
 import re
+import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,16 +63,9 @@ CONFIG_FOLDERS = (
 LITERALS = {"true": True, "false": False, "none": None, "null": None}
 
 
-def _run_name_faults(name: str, path: str) -> list[str]:
-    if not Path(name).is_absolute() and ".." not in Path(name).parts:
-        return []
-    return [f"{path}: expected a folder under runs/, got {name!r}; --exp-name DIR names one elsewhere"]
-
-
 RUN_CONFIG: dict[str, Any] = dict(
     exp_name=Key(
         "",
-        faults=_run_name_faults,
         doc="name of the run's folder under runs/; empty: that of the config file, or of environment and "
         "policy. If the folder exists, a new run is in the next one, such as my_run_2",
     ),
@@ -499,32 +492,10 @@ def python_source(config: Mapping[str, Any], comments: Sequence[str] = ()) -> st
         comments: lines at the top of the file.
     """
     lines = [f"# {line}" for comment in comments for line in comment.splitlines()]
-    return "\n".join([*lines, *([""] if lines else []), f"config = {_source(config, '')}", ""])
-
-
-def _source(value: Any, indent: str) -> str:
-    """Returns Python code for a value; each key of a dict with other keys has a line."""
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
-    if isinstance(value, (list, tuple)):
-        inside = ", ".join(_source(item, indent) for item in value)
-        return f"[{inside}]" if isinstance(value, list) else f"({inside}{',' * (len(value) == 1)})"
-    if isinstance(value, float) and not math.isfinite(value):
-        return f'float("{value}")'
-    if not isinstance(value, Mapping):
-        value = encode(value)
-    if not isinstance(value, Mapping):
-        return repr(value)
-    inner = indent + "    "
-    as_keywords = all(name.isidentifier() and not keyword.iskeyword(name) for name in value)
-    items = [
-        f"{inner}{name}={_source(item, inner)},"
-        if as_keywords
-        else f"{inner}{_source(name, inner)}: {_source(item, inner)},"
-        for name, item in value.items()
-    ]
-    opening, closing = ("dict(", ")") if as_keywords and items else ("{", "}")
-    return "\n".join([opening, *items, indent + closing]) if items else "{}"
+    text = pprint.pformat(encode(config), width=110, sort_dicts=False)
+    if re.search(r"\b(inf|nan)\b", text):
+        lines.append("from math import inf, nan")
+    return "\n".join([*lines, "", f"config = (\n{textwrap.indent(text, '    ')}\n)", ""])
 
 
 # ---------------------------------------------------------------------- overrides, differences
@@ -590,9 +561,10 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[tuple[
         a list of ``(path, value in one, value in other)``; the value of a missing key is None.
     """
     left, right = dict(leaves(plain(one))), dict(leaves(plain(other)))
-    paths = sorted(set(left) | set(right))
-    return [
-        (path, left.get(path), right.get(path))
-        for path in paths
-        if repr(encode(left.get(path))) != repr(encode(right.get(path)))
-    ]
+    found = []
+    for path in sorted({*left, *right}):
+        # A section that is empty in one of them is a leaf there.
+        is_section = any(deeper.startswith(f"{path}.") for deeper in (*left, *right))
+        if not is_section and repr(encode(left.get(path))) != repr(encode(right.get(path))):
+            found.append((path, left.get(path), right.get(path)))
+    return found

@@ -135,9 +135,8 @@ def build_policy(cfg: Any, envs: VectorEnv, model: torch.nn.Module | None, trust
         except CheckpointError as error:
             raise CheckpointError(f"policy.learn.pretrained_model_path: {error}") from error
         policy.use_reference(frozen)
-    policy.ranks.copy_first(
-        [*policy.model.state_dict().values()]
-    )  # a caller's model may differ between ranks
+    # The model of a caller may differ between ranks.
+    policy.ranks.copy_first([*policy.model.state_dict().values()])
     return policy
 
 

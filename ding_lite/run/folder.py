@@ -191,10 +191,8 @@ class RunFolder(Hook):
             for name in ("ckpt", "tb", "log.txt", "metrics.csv", "episodes.csv"):
                 if (place / name).is_symlink():  # somebody else may have made the folder
                     raise OSError(f"{name} is a link, which could lead to another file of yours")
-            for leftover in (
-                *place.glob(".*.tmp"),
-                *place.glob("ckpt/.*.tmp"),
-            ):  # of a process that was killed
+            # Of a process that was killed.
+            for leftover in (*place.glob(".*.tmp"), *place.glob("ckpt/.*.tmp")):
                 leftover.unlink()
             self._log = open(place / "log.txt", "a")  # noqa: SIM115 - until the run ends
             self._files.callback(self._log.close)
@@ -206,9 +204,8 @@ class RunFolder(Hook):
             else:
                 self._metrics.cut_after(resume_at)
                 self._episodes.cut_after(resume_at)
-                (place / "result.json").unlink(
-                    missing_ok=True
-                )  # if this session is killed, none says how it ended
+                # If this session is killed, no file says how it ended.
+                (place / "result.json").unlink(missing_ok=True)
             settings = {key: saved[key] for key in ("config", "source")}
             write_whole(place / "config.json", json.dumps(settings, indent=2) + "\n")
         except OSError as error:

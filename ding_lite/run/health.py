@@ -141,17 +141,6 @@ def findings_of(recent: Recent) -> Iterator[Finding]:
             "a higher policy.learn.entropy_weight, or a lower policy.learn.learning_rate",
         )
 
-    # Adam divides by the scale of the gradients, so raw returns of some hundreds, whose gradients are up to
-    # about 1,000 times the bound, are learned from all the same.
-    times = 1000 if improving else 100
-    clips = learn.get("grad_clip_type") == "clip_norm"
-    if clips and recent["grad_norm"] > times * learn["grad_clip_value"] and not at_best:
-        yield Finding(
-            "nearly all of the gradient is clipped away",
-            f"grad_norm {recent['grad_norm']:.3g}, policy.learn.grad_clip_value {learn['grad_clip_value']:g}",
-            "policy.learn.value_norm=True or policy.normalize.reward=True: the scale of the returns is large",
-        )
-
     if recent["obs_clipped"] > 0.02:
         yield Finding(
             "observations lie outside their scale",
