@@ -557,7 +557,7 @@ def scaled(env, scale, *, low=0.0):
 @pytest.mark.parametrize(
     ("arguments", "fault"),
     [
-        ({"scale": 3, "loww": 1}, "unexpected keyword argument 'loww'"),
+        ({"scale": 3, "loww": 1}, "got an unexpected keyword argument 'loww'"),
         ({"scale": 3, "env": 1}, "multiple values for argument 'env'"),
         ({}, "missing a required argument: 'scale'"),
     ],
