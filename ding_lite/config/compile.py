@@ -13,11 +13,10 @@ import copy
 import dataclasses
 import difflib
 import importlib
-import itertools
 import json
-import keyword
-import math
+import pprint
 import re
+import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,16 +63,9 @@ CONFIG_FOLDERS = (
 LITERALS = {"true": True, "false": False, "none": None, "null": None}
 
 
-def _run_name_faults(name: str, path: str) -> list[str]:
-    if not Path(name).is_absolute() and ".." not in Path(name).parts:
-        return []
-    return [f"{path}: expected a folder under runs/, got {name!r}; --exp-name DIR names one elsewhere"]
-
-
 RUN_CONFIG: dict[str, Any] = dict(
     exp_name=Key(
         "",
-        faults=_run_name_faults,
         doc="name of the run's folder under runs/; empty: that of the config file, or of environment and "
         "policy. If the folder exists, a new run is in the next one, such as my_run_2",
     ),
@@ -220,7 +212,9 @@ def compile_config(
         values = _merged(defaults, values)
         policy_class = POLICY_REGISTRY.get(values["policy"]["type"])
         faults = _contradictions(values) + policy_class.config_faults(values)
-        for declared in _sections(values, schema):
+        section, keys = values["policy"], schema["policy"]
+        own = {key: rule for key, rule in keys.items() if key not in ("model", "intrinsic")}
+        for declared in ((section, own, "policy"), (section["model"], keys["model"], "policy.model")):
             idle, idle_notes = without_effect(*declared)
             faults, notes = faults + idle, notes + idle_notes
     _refuse(f"{origin} with the command line" if overrides and origin != COMMAND_LINE else origin, faults)
@@ -293,13 +287,6 @@ def _section(tree: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """Returns a section; a text is its ``type``. Any other value, which ``check`` reports, is empty."""
     value = tree.get(name)
     return value if isinstance(value, Mapping) else {"type": value} if isinstance(value, str) else {}
-
-
-def _sections(values: Mapping[str, Any], schema: Schema) -> list[tuple[Mapping[str, Any], Schema, str]]:
-    """Returns values, keys and path of the sections that classes of their own declare."""
-    policy, keys = values["policy"], schema["policy"]
-    own = {name: rule for name, rule in keys.items() if name not in ("model", "intrinsic")}
-    return [(policy, own, "policy"), (policy["model"], keys["model"], "policy.model")]
 
 
 def _contradictions(values: Mapping[str, Any]) -> list[str]:
@@ -505,32 +492,10 @@ def python_source(config: Mapping[str, Any], comments: Sequence[str] = ()) -> st
         comments: lines at the top of the file.
     """
     lines = [f"# {line}" for comment in comments for line in comment.splitlines()]
-    return "\n".join([*lines, *([""] if lines else []), f"config = {_source(config, '')}", ""])
-
-
-def _source(value: Any, indent: str) -> str:
-    """Returns Python code for a value; each key of a dict with other keys has a line."""
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
-    if isinstance(value, (list, tuple)):
-        inside = ", ".join(_source(item, indent) for item in value)
-        return f"[{inside}]" if isinstance(value, list) else f"({inside}{',' * (len(value) == 1)})"
-    if isinstance(value, float) and not math.isfinite(value):
-        return f'float("{value}")'
-    if not isinstance(value, Mapping):
-        value = encode(value)
-    if not isinstance(value, Mapping):
-        return repr(value)
-    inner = indent + "    "
-    as_keywords = all(name.isidentifier() and not keyword.iskeyword(name) for name in value)
-    items = [
-        f"{inner}{name}={_source(item, inner)},"
-        if as_keywords
-        else f"{inner}{_source(name, inner)}: {_source(item, inner)},"
-        for name, item in value.items()
-    ]
-    opening, closing = ("dict(", ")") if as_keywords and items else ("{", "}")
-    return "\n".join([opening, *items, indent + closing]) if items else "{}"
+    text = pprint.pformat(encode(config), width=110, sort_dicts=False)
+    if re.search(r"\b(inf|nan)\b", text):
+        lines.append("from math import inf, nan")
+    return "\n".join([*lines, "", f"config = (\n{textwrap.indent(text, '    ')}\n)", ""])
 
 
 # ---------------------------------------------------------------------- overrides, differences
@@ -540,11 +505,10 @@ def parse_overrides(tokens: Sequence[str]) -> dict[str, Any]:
     """Returns ``["a.b=3"]`` as ``{"a.b": 3}``.
 
     A value is a Python literal, or true, false, none or null in any case, or a list of words without quotes
-    (the shell takes them away); any other text is a string.
+    (the shell takes them away); any other text is a string. Of two values of one key the last one counts.
 
     Raises:
-        ConfigError: for a token without "=", key or value, for a list or a dict that cannot be read, and for
-            two values of one key.
+        ConfigError: for a token without "=", key or value.
     """
     overrides: dict[str, Any] = {}
     for token in [tokens] if isinstance(tokens, str) else tokens:
@@ -554,24 +518,17 @@ def parse_overrides(tokens: Sequence[str]) -> dict[str, Any]:
                 f"override {token!r}: expected key.path=value, such as policy.learn.batch_size=128 (-c names "
                 "a config, --env an environment)"
             )
-        value = _value(text, token)
-        if repr(overrides.setdefault(path, value)) != repr(value):
-            raise ConfigError(f"{path} is given twice, as {overrides[path]!r} and as {value!r}: remove one")
+        overrides[path] = _value(text)
     return overrides
 
 
-def _value(text: str, token: str) -> Any:
+def _value(text: str) -> Any:
     """Returns the value that a text of the command line stands for."""
     try:
         return ast.literal_eval(text.strip())
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         if words := re.fullmatch(r"\[([\w.:-]+(?:,\s*[\w.:-]+)*)\]", text):
-            return [_value(word.strip(), token) for word in words[1].split(",")]
-        if text.startswith(("[", "{")):
-            raise ConfigError(
-                f"override {token!r}: its value begins as a list or a dict of Python, and is none; quote its "
-                """texts, and the whole for the shell, as in hooks='[{"type": "early_stopping"}]'"""
-            ) from error
+            return [_value(word.strip()) for word in words[1].split(",")]
         return LITERALS.get(text.lower(), text)
 
 
@@ -604,13 +561,10 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[tuple[
         a list of ``(path, value in one, value in other)``; the value of a missing key is None.
     """
     left, right = dict(leaves(plain(one))), dict(leaves(plain(other)))
-    paths = sorted(set(left) | set(right))
-    # A section that is empty in one of them is a leaf there.
-    sections: set[str] = set()
-    for path in paths:
-        sections.update(itertools.accumulate(path.split(".")[:-1], "{}.{}".format))
-    return [
-        (path, left.get(path), right.get(path))
-        for path in paths
-        if path not in sections and repr(encode(left.get(path))) != repr(encode(right.get(path)))
-    ]
+    found = []
+    for path in sorted({*left, *right}):
+        # A section that is empty in one of them is a leaf there.
+        is_section = any(deeper.startswith(f"{path}.") for deeper in (*left, *right))
+        if not is_section and repr(encode(left.get(path))) != repr(encode(right.get(path))):
+            found.append((path, left.get(path), right.get(path)))
+    return found

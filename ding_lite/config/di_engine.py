@@ -1,12 +1,12 @@
 """Configs of DI-engine: ``(main_config, create_config)`` becomes one config of ding_lite.
 
 What the pair says is kept, in the units of ding_lite; what it leaves out has ding_lite's defaults, but for
-``ON``. Each key of the pair ends in one of five ways:
+``ON``. Each key of the pair ends in one of four ways:
 
 * it means the same here (``SAME``, ``SAME_BY_POLICY``);
 * it is converted, with a note where a number or a name changes;
-* it is left out with a note, because it belongs to DI-engine's own machinery (``MACHINERY``);
-* it is left out with a warning, because DI-engine 0.5.3 never reads it for this policy;
+* it is left out with a note, because it belongs to DI-engine's own machinery, or because DI-engine 0.5.3
+  never reads it for this policy;
 * it is refused, with the reason (``FIXED``, ``NOT_BUILT``).
 
 ``docs/di_engine.md`` has the tables for users.
@@ -24,7 +24,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from ding_lite.config.registry import ENV_REGISTRY, POLICY_REGISTRY
+from ding_lite.config.registry import ENV_REGISTRY
 from ding_lite.config.schema import leaves
 from ding_lite.errors import ConfigError
 
@@ -89,21 +89,11 @@ NOT_BUILT = {
 }
 # Switches that are on in DI-engine, and off by default here.
 ON = {"policy.learn.value_norm": ("ppo", "ppo_offpolicy"), "policy.recompute_adv": ("ppo",)}
-# Sections and keys of DI-engine's machinery. What of them has a counterpart here is converted before.
-OF_ENVS = _paths("env", "manager replay_path save_replay_gif")  # of every type of environment
-MACHINERY = (
-    *OF_ENVS,
-    *_paths("env", "replay_path_gif act_scale action_clip is_train"),
-    *_paths("policy", "import_names multi_gpu action_space learn.learner collect.collector eval.evaluator"),
-    *_paths("policy.model", "import_names obs_shape action_shape action_space"),
-    "policy.other.commander",
-)
+# Keys of DI-engine's machinery: of every type of environment, and of every model.
+OF_ENVS = _paths("env", "manager replay_path save_replay_gif")
+OF_MODELS = _paths("policy.model", "import_names obs_shape action_shape action_space")
 IN_EVERY_FILE = (CREATE, "policy.type")  # left out without a note
 BUFFERS = {"ppo_offpolicy": (BUFFER,), "ppg_offpolicy": (f"{BUFFER}.policy", f"{BUFFER}.value")}
-BUFFER_MACHINERY = (
-    "type deepcopy anneal_step enable_track_used_data periodic_thruput_seconds thruput_controller monitor "
-    "alpha beta"
-)
 # DI-engine's values of keys that a count of train iterations depends on.
 DEFAULTS = {"epoch_per_collect": 10, "update_per_collect": 5, "batch_size": 64}
 MANAGERS = {  # in-process managers are "auto", which uses gymnasium's own vector environment where it can
@@ -223,16 +213,8 @@ class _Conversion:
         self.model()
         self.learning()
         self.buffers()
-        buffers = [
-            path for buffer in BUFFERS.get(self.policy, ()) for path in _paths(buffer, BUFFER_MACHINERY)
-        ]
-        known = tuple(f"{path}." for path in (*MACHINERY, *IN_EVERY_FILE, *buffers))
-        unread = [path for path in self.left if not f"{path}.".startswith(known)]
-        not_needed = [path for path in self.left if path not in unread and not path.startswith(IN_EVERY_FILE)]
-        if not_needed:
-            self.notes.append(f"not needed here, and left out: {', '.join(not_needed)}")
-        if unread and (self.policy in POLICY_REGISTRY or ":" in self.policy):  # others are refused
-            self.notes.append(f"warning: DI-engine itself never reads {', '.join(unread)}; left out")
+        if left := [path for path in self.left if not path.startswith(IN_EVERY_FILE)]:
+            self.notes.append(f"without effect on training, and left out: {', '.join(left)}")
 
     def model(self) -> None:
         """Converts ``policy.model``: numbers of layers to lists, encoders of images to their names."""
@@ -263,7 +245,7 @@ class _Conversion:
         elif shares is not None:
             self.set("policy.model.share_encoder", shares)
         for path in [path for path in self.left if path.startswith("policy.model.")]:
-            if not path.startswith(MACHINERY):
+            if not path.startswith(OF_MODELS):
                 self.set(path, self.take(path))  # DI-engine, too, reports keys that its models do not have
 
     def head(self, who: str, default_layers: int) -> Any:

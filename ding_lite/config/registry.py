@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import inspect
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -119,8 +118,8 @@ class Registry:
             existing = self.entries.get(name)
             if existing is not None and not force and name_of(existing) != name_of(entry):
                 raise RegistryError(
-                    f"{self.noun} {name!r} is registered twice: by {_place(existing)} and by "
-                    f"{_place(entry)}. Choose another name, or pass force=True to replace it."
+                    f"{self.noun} {name!r} is registered twice: by {name_of(existing)} and by "
+                    f"{name_of(entry)}. Choose another name, or pass force=True to replace it."
                 )
             self.entries[name] = entry
             return entry
@@ -243,14 +242,6 @@ class Registry:
             message = f"{self.noun} {path!r} cannot be imported: {error_text(error)}{advice}"
             raise RegistryError(message) from error
         return target
-
-
-def _place(entry: Any) -> str:
-    """Returns where an entry is defined: "package.module:Name (file:line)"."""
-    try:
-        return f"{name_of(entry)} ({inspect.getsourcefile(entry)}:{inspect.getsourcelines(entry)[1]})"
-    except (OSError, TypeError):
-        return name_of(entry)
 
 
 def as_choice(item: Any) -> dict[str, Any]:

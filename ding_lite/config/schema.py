@@ -210,20 +210,6 @@ def arguments_of(factory: Callable[..., Any], given: int = 1) -> Schema | None:
     return schema
 
 
-def argument_faults(factory: Callable[..., Any], arguments: Mapping[str, Any]) -> list[str]:
-    """Returns why ``factory``, whose first argument the library passes, does not accept keyword arguments."""
-    schema = arguments_of(factory)
-    faults = [] if schema is None else check(arguments, schema)[1]
-    if not faults:
-        try:
-            inspect.signature(factory).bind(None, **arguments)
-        except TypeError as error:
-            return [str(error)]
-        except ValueError:  # a built-in callable without a signature
-            return []
-    return faults
-
-
 def fitted(value: Any, annotation: Any) -> Any:
     """Returns a value in the type of an annotation.
 

@@ -33,7 +33,6 @@ from gymnasium.wrappers import (
 )
 
 from ding_lite.config.registry import WRAPPER_REGISTRY, as_choice
-from ding_lite.config.schema import argument_faults
 from ding_lite.envs.masks import branches_of, with_branch
 from ding_lite.errors import ConfigError
 
@@ -66,10 +65,7 @@ def wrap(env: gym.Env, wrapper: Any, *, evaluate: bool = False, index: int = 0) 
         RegistryError: if no wrapper is registered under this name; the message lists the names.
     """
     name, factory, arguments = find_wrapper(wrapper)
-    try:
-        signature = inspect.signature(factory)
-    except ValueError:  # built-in callables have no signature
-        signature = inspect.Signature()
+    signature = inspect.signature(factory)
     own = {
         keyword: value
         for keyword, value in {"evaluate": evaluate, "index": index}.items()
@@ -77,8 +73,10 @@ def wrap(env: gym.Env, wrapper: Any, *, evaluate: bool = False, index: int = 0) 
         and signature.parameters[keyword].kind is inspect.Parameter.KEYWORD_ONLY
     }
     arguments = {**own, **arguments}
-    if faults := argument_faults(factory, arguments):
-        raise ConfigError(f"env.wrappers: {name}: {'; '.join(faults)}")
+    try:
+        signature.bind(env, **arguments)
+    except TypeError as error:
+        raise ConfigError(f"env.wrappers: {name}: {error}") from error
     return factory(env, **arguments)
 
 

@@ -21,15 +21,13 @@ from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.policies.base import Policy
 from ding_lite.policies.ppo import PPOPolicy
 from ding_lite.ranks import Ranks
-from ding_lite.rl.schedules import ADAPTIVE, schedule
+from ding_lite.rl.schedules import ADAPTIVE
 from ding_lite.run.load import load_policy
 from ding_lite.run.resources import thread_count
-from ding_lite.trees import MASK_KEY, children
 
 # Numbers of the config that the ranks share: equally, or rounded up.
 SHARED = ("env.collector_env_num", "policy.learn.batch_size", "policy.learn.aux_batch_size")
 ROUNDED = tuple(f"policy.other.replay_buffer.{name}replay_buffer_size" for name in ("", "policy.", "value."))
-SCHEDULED = {"lr": "the learning rate", "clip": "the clip range", "entropy": "the entropy weight"}
 
 
 def own_share(cfg: Any, ranks: Ranks, env_setting: EnvSetting | None = None) -> Any:
@@ -52,7 +50,6 @@ def own_share(cfg: Any, ranks: Ranks, env_setting: EnvSetting | None = None) -> 
         _, collected, played = env_setting
         own.env.collector_env_num, own.env.evaluator_env_num = len(collected), len(played)
     num_envs, num_played = own.env.collector_env_num, own.env.evaluator_env_num
-    faults = []
     for path in (*SHARED, *ROUNDED):
         *sections, name = path.split(".")
         section = own
@@ -62,10 +59,8 @@ def own_share(cfg: Any, ranks: Ranks, env_setting: EnvSetting | None = None) -> 
         if number is None:
             continue
         if path in SHARED and number % ranks.size:
-            faults.append(f"{path}: {number} cannot be shared equally by {ranks.size} ranks")
+            raise ConfigError(f"{path}: {number} cannot be shared equally by {ranks.size} ranks")
         section[name] = -(-number // ranks.size)
-    if faults:
-        raise ConfigError("\n".join(faults))
     steps = math.ceil(cfg.policy.collect.n_sample / num_envs)
     own.policy.collect.n_sample = steps * own.env.collector_env_num
     episodes = shares(cfg.env.n_evaluator_episode, num_played)[ranks.slice_of(num_played)]
@@ -140,20 +135,9 @@ def build_policy(cfg: Any, envs: VectorEnv, model: torch.nn.Module | None, trust
         except CheckpointError as error:
             raise CheckpointError(f"policy.learn.pretrained_model_path: {error}") from error
         policy.use_reference(frozen)
-    policy.ranks.copy_first(
-        [*policy.model.state_dict().values()]
-    )  # a caller's model may differ between ranks
+    # The model of a caller may differ between ranks.
+    policy.ranks.copy_first([*policy.model.state_dict().values()])
     return policy
-
-
-def build_collector(cfg: Any, envs: VectorEnv, policy: Policy) -> Collector:
-    """Builds the collector and allocates its memory for one rollout.
-
-    Memory that does not suffice is thus noticed before the run has a folder.
-    """
-    collector = Collector(envs, policy.collect_mode, cfg.policy.collect.n_sample, policy.timer)
-    collector.storage.write(0, "obs", collector.obs[0], envs.groups[0])
-    return collector
 
 
 def description(config: Config, own: Any, policy: Policy, collector: Collector) -> list[str]:
@@ -168,14 +152,9 @@ def description(config: Config, own: Any, policy: Policy, collector: Collector) 
     lines = [
         f"env {env_name(cfg.env)}: {envs.backend}",
         f"policy {encode(cfg.policy.type, 'policy.type')} on {policy.device}, "
-        f"{_size(policy.model):,} parameters, "
+        f"{sum(parameter.numel() for parameter in policy.model.parameters()):,} parameters, "
         f"{threads} torch {'thread' if threads == 1 else 'threads'}, seed {cfg.seed}",
     ]
-    sizes = {name: _size(part) for name, part in policy.model.named_children()}
-    if len(parts := [f"{name} {size:,}" for name, size in sizes.items() if size]) > 1:
-        lines.append(f"parameters: {', '.join(parts)}")
-    if MASK_KEY in (children(envs.obs_space) or {}):
-        lines.append(f"action masks: from {'info' if cfg.env.action_mask == 'info' else 'the observation'}")
     if torch.cuda.is_available() and policy.device.type == "cpu" and cfg.policy.device == "auto":
         lines.append("the GPU is not used: this network is faster on the CPU; policy.device=cuda uses it")
     if policy.ranks.size > 1:
@@ -196,35 +175,12 @@ def description(config: Config, own: Any, policy: Policy, collector: Collector) 
         )
     if not envs.restorable:
         lines.append("this backend cannot save open episodes: a resumed run begins new ones")
-    n_sample = own.policy.collect.n_sample
-    if collector.n_sample != n_sample:
-        lines.append(
-            f"n_sample={n_sample} is rounded up to {collector.n_sample}: {collector.steps} steps of "
-            f"{envs.num_envs} environments"
-        )
-    return [*lines, *_schedule_notes(cfg)]
-
-
-def _size(module: torch.nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
-
-
-def _schedule_notes(cfg: Any) -> list[str]:
-    """Returns a line for the user if the schedules do not end where the run does, else none.
-
-    A limit of the call never changes a schedule: a run that is continued later has the same rates.
-    """
     learn, end = cfg.policy.learn, cfg.max_env_step
-    total = learn.get("schedule_env_step") or 0
-    reached = []
-    for name, what in SCHEDULED.items():
-        kind = learn.get(f"{name}_schedule", "constant")
-        if end != total and kind not in ("constant", ADAPTIVE):
-            share = f"{schedule(kind, min(1.0, end / total), learn[f'{name}_final']):.3g} of its start"
-            reached.append(f"{what} is then at {share}" if end < total else f"{what} stays at {share}")
-    if not reached:
-        return []
-    return [
-        f"schedules end at {total:,} env steps, this run at {end:,}: {', '.join(reached)}; to anneal over "
-        f"this run: policy.learn.schedule_env_step={end}"
-    ]
+    kinds = {learn.get(f"{name}_schedule", "constant") for name in ("lr", "clip", "entropy")}
+    if kinds - {"constant", ADAPTIVE} and learn.schedule_env_step != end:
+        # A limit of the call never changes a schedule: a run that is continued later has the same rates.
+        lines.append(
+            f"schedules end at {learn.schedule_env_step:,} env steps, this run at {end:,}; to end with it: "
+            f"policy.learn.schedule_env_step={end}"
+        )
+    return lines

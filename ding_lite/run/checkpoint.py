@@ -109,9 +109,7 @@ def find_checkpoint(path: str | Path, name: str = "best") -> Path:
     saved = ", ".join(file.stem for file in checkpoints_of(path))
     if saved:
         raise CheckpointError(f"{path} has no checkpoint {name!r}; it has {saved}")
-    if path.is_dir():
-        raise CheckpointError(f"{path} has no checkpoint: expected {path / 'ckpt' / f'{name}{SUFFIX}'}")
-    raise CheckpointError(f"{path} does not exist: name the folder of a run, or a checkpoint in it")
+    raise CheckpointError(f"{path} has no checkpoint: name the folder of a run, or a checkpoint in it")
 
 
 def load_of_run(path: str | Path, name: str = "best") -> tuple[Path, dict[str, Any], dict[str, Any]]:
@@ -148,8 +146,6 @@ def newest_checkpoint(run: Path) -> tuple[Path, dict[str, Any], dict[str, Any], 
         raise CheckpointError("\n  ".join([f"{run} has no undamaged checkpoint", *damaged]))
     raise CheckpointError(
         f"{run} has no checkpoint to continue from: it ended before its first save, or is no run"
-        if run.is_dir()
-        else f"{run} does not exist: name the folder of a run"
     )
 
 
@@ -275,8 +271,10 @@ def _without_arrays(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any
         CheckpointError: for a type that JSON lacks.
     """
     if isinstance(value, Mapping):
+        if not all(isinstance(key, str) and key != ARRAY for key in value):
+            raise CheckpointError(f"the state at {path!r} has the keys {list(value)}, which cannot be saved")
         return {
-            _json_key(key, path): _without_arrays(part, f"{path}.{key}" if path else str(key), arrays)
+            key: _without_arrays(part, f"{path}.{key}" if path else key, arrays)
             for key, part in value.items()
         }
     if isinstance(value, (list, tuple)):
@@ -298,18 +296,5 @@ def _with_arrays(value: Any, arrays: dict[str, np.ndarray]) -> Any:
     if isinstance(value, dict):
         if ARRAY in value:
             return arrays.pop(value[ARRAY]).copy()  # the original is a read-only view of the file's bytes
-        return {_original_key(key): _with_arrays(part, arrays) for key, part in value.items()}
+        return {key: _with_arrays(part, arrays) for key, part in value.items()}
     return [_with_arrays(part, arrays) for part in value] if isinstance(value, list) else value
-
-
-def _json_key(key: Any, path: str) -> str:
-    """Returns a key as text: the optimiser's state is keyed by the numbers of its parameters."""
-    if isinstance(key, int) and not isinstance(key, bool):
-        return f"#{key}"
-    if not isinstance(key, str) or key.startswith("#") or key == ARRAY:
-        raise CheckpointError(f"the state at {path!r} has the key {key!r}, which cannot be saved")
-    return key
-
-
-def _original_key(key: str) -> str | int:
-    return int(key[1:]) if key.startswith("#") else key

@@ -138,12 +138,16 @@ class CsvFile:
         if new:
             self.columns += new
             self._stream.close()
-            padding = "," * len(new) if len(new) < len(self.columns) else ""
+            header, padding = io.StringIO(), "," * len(new) if len(new) < len(self.columns) else ""
+            csv.writer(header, lineterminator="\n").writerow(self.columns)
             body = (f"{line}{padding}\n" for line in self.file.read_text().splitlines()[1:])
-            write_whole(self.file, _csv_line(self.columns) + "".join(body))
+            write_whole(self.file, header.getvalue() + "".join(body))
             self._open()
-        lines = (_csv_line([_csv_cell(row.get(column)) for column in self.columns]) for row in rows)
-        self._stream.write("".join(lines))
+        cells = (
+            [x if x is None or isinstance(x, int) else float(x) for x in map(row.get, self.columns)]
+            for row in rows
+        )
+        csv.writer(self._stream, lineterminator="\n").writerows(cells)
         self._stream.flush()
 
     def cut_after(self, env_step: int) -> None:
@@ -160,18 +164,6 @@ class CsvFile:
 
     def close(self) -> None:
         self._stream.close()
-
-
-def _csv_line(cells: Iterable[str]) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerow(cells)
-    return text.getvalue()
-
-
-def _csv_cell(value: Any) -> str:
-    if value is None:
-        return ""
-    return str(value) if isinstance(value, int) else repr(float(value))
 
 
 class RunFolder(Hook):
@@ -199,10 +191,8 @@ class RunFolder(Hook):
             for name in ("ckpt", "tb", "log.txt", "metrics.csv", "episodes.csv"):
                 if (place / name).is_symlink():  # somebody else may have made the folder
                     raise OSError(f"{name} is a link, which could lead to another file of yours")
-            for leftover in (
-                *place.glob(".*.tmp"),
-                *place.glob("ckpt/.*.tmp"),
-            ):  # of a process that was killed
+            # Of a process that was killed.
+            for leftover in (*place.glob(".*.tmp"), *place.glob("ckpt/.*.tmp")):
                 leftover.unlink()
             self._log = open(place / "log.txt", "a")  # noqa: SIM115 - until the run ends
             self._files.callback(self._log.close)
@@ -214,9 +204,8 @@ class RunFolder(Hook):
             else:
                 self._metrics.cut_after(resume_at)
                 self._episodes.cut_after(resume_at)
-                (place / "result.json").unlink(
-                    missing_ok=True
-                )  # if this session is killed, none says how it ended
+                # If this session is killed, no file says how it ended.
+                (place / "result.json").unlink(missing_ok=True)
             settings = {key: saved[key] for key in ("config", "source")}
             write_whole(place / "config.json", json.dumps(settings, indent=2) + "\n")
         except OSError as error:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean as mean
 from typing import Any
@@ -45,9 +45,7 @@ class Recent:
         means, last, first: each metric: its mean over the last iterations, and its values in the last and in
             the first iteration.
         fraction: share of max_env_step that is done.
-        improving: whether the returns of episodes have become better in the last third of this session.
-        at_best: whether the returns of episodes have risen to their best, and stay there.
-        equal_returns: whether no return of an episode has differed from the others.
+        returns: the mean return of each iteration in which episodes ended.
         policy: the section ``policy`` of the config.
         numbers: how many numbers of a Box an action has.
     """
@@ -56,9 +54,7 @@ class Recent:
     last: Mapping[str, float]
     first: Mapping[str, float]
     fraction: float
-    improving: bool
-    at_best: bool
-    equal_returns: bool
+    returns: Sequence[float]
     policy: Mapping[str, Any]
     numbers: int
 
@@ -67,159 +63,100 @@ class Recent:
         return self.means.get(f"learn/{name}", math.nan)
 
 
-def _returns_are_equal(recent: Recent) -> Finding | None:
-    if not (recent.equal_returns and recent.fraction > 0.2):
-        return None
-    return Finding(
-        "all returns are equal",
-        f"{recent.means['collect/episode_return']:g} in every episode so far",
-        "rewards that tell good actions from bad ones (ding-lite check-env --rollout); if a reward is only "
-        'hard to find, policy.intrinsic.type="rnd" or a higher policy.learn.entropy_weight',
-    )
+def are_improving(returns: Sequence[float]) -> bool:
+    """Returns whether the last returns are better than those after two thirds of the iterations.
+
+    Better means by a tenth of the range of all returns, since they are noisy.
+    """
+    count, half = len(returns), WINDOW // 2
+    if count < WINDOW:
+        return False
+    middle = min(2 * count // 3, count - half)
+    gain = mean(returns[-half:]) - mean(returns[middle - half : middle])
+    return gain > IMPROVEMENT * (max(returns) - min(returns))
 
 
-def _steps_too_large(recent: Recent) -> Finding | None:
+def are_at_best(returns: Sequence[float]) -> bool:
+    """Returns whether the last returns are all the best ones, and the first one was far below them."""
+    if len(returns) < WINDOW:
+        return False
+    best = max(returns)
+    spread = best - min(returns)
+    return min(returns[-WINDOW:]) >= best - STEADY * spread and returns[0] < best - spread / 2
+
+
+def findings_of(recent: Recent) -> Iterator[Finding]:
+    """Yields what the rules find."""
+    learn, done, returns = recent.policy["learn"], recent.fraction, recent.returns
+    improving, at_best = are_improving(returns), are_at_best(returns)
+    equal = bool(returns) and math.isclose(min(returns), max(returns), rel_tol=1e-9)  # but for rounding
+    if equal and done > 0.2:
+        yield Finding(
+            "all returns are equal",
+            f"{recent.means['collect/episode_return']:g} in every episode so far",
+            "rewards that tell good actions from bad ones (ding-lite check-env --rollout); if a reward is "
+            'only hard to find, policy.intrinsic.type="rnd" or a higher policy.learn.entropy_weight',
+        )
+
     kl, clipped = recent["approx_kl"], recent["clipfrac"]
-    if not (kl > 0.1 or clipped > 0.5):
-        return None
-    return Finding(
-        "the policy moves too far in one iteration",
-        f"approx_kl {kl:.3g} (usual: below 0.03), clipfrac {clipped:.2f} (usual: below 0.3)",
-        "a lower policy.learn.learning_rate, fewer epochs, or policy.learn.target_kl=0.02",
-    )
+    if kl > 0.1 or clipped > 0.5:
+        yield Finding(
+            "the policy moves too far in one iteration",
+            f"approx_kl {kl:.3g} (usual: below 0.03), clipfrac {clipped:.2f} (usual: below 0.3)",
+            "a lower policy.learn.learning_rate, fewer epochs, or policy.learn.target_kl=0.02",
+        )
 
+    entropy, start = recent["entropy_loss"], recent.first.get("learn/entropy_loss", math.nan)
+    deterministic = not recent.numbers and entropy < 0.05  # so it cannot move any more
+    hardly_moves = kl < 1e-6 and recent["cur_lr"] > 0 and done < 0.9
+    if hardly_moves and not (deterministic or improving or at_best or equal):
+        yield Finding(
+            "the policy hardly moves",
+            f"approx_kl {kl:.1e} at learning rate {recent['cur_lr']:.1e}",
+            "a higher policy.learn.learning_rate",
+        )
 
-def _steps_too_small(recent: Recent) -> Finding | None:
-    deterministic = not recent.numbers and recent["entropy_loss"] < 0.05  # so it cannot move any more
-    hardly_moves = recent["approx_kl"] < 1e-6 and recent["cur_lr"] > 0 and recent.fraction < 0.9
-    if deterministic or recent.improving or recent.at_best or recent.equal_returns or not hardly_moves:
-        return None
-    return Finding(
-        "the policy hardly moves",
-        f"approx_kl {recent['approx_kl']:.1e} at learning rate {recent['cur_lr']:.1e}",
-        "a higher policy.learn.learning_rate",
-    )
-
-
-def _value_worse_than_constant(recent: Recent) -> Finding | None:
-    learn, explained = recent.policy["learn"], recent["explained_variance"]
     # If all returns are nearly equal, there is no variance to explain, and the error is small: a twentieth of
     # the variance of normalised returns, or of the squared mean of returns that are not. While returns
     # improve, a network that learned the last ones lags behind: half, still below the error of a constant.
     scale = 1.0 if learn.get("value_norm") else recent["value_mean"] ** 2
-    small_error = recent["value_loss"] < (0.5 if recent.improving else 0.05) * scale
-    if small_error or recent.at_best or not (explained < 0.0 and recent.fraction > 0.2):
-        return None
-    scaled = learn.get("value_norm") or recent.policy.get("normalize", {}).get("reward")
-    return Finding(
-        "the value network predicts worse than a constant would",
-        f"explained_variance {explained:.2f} over the last {WINDOW} iterations (1 is perfect, 0 a constant)",
-        "a lower policy.collect.discount_factor, a higher policy.learn.learning_rate"
-        + ("" if scaled else ", or policy.learn.value_norm=True: the returns are not normalised"),
-    )
+    small_error = recent["value_loss"] < (0.5 if improving else 0.05) * scale
+    explained = recent["explained_variance"]
+    if explained < 0.0 and done > 0.2 and not (small_error or at_best):
+        scaled = learn.get("value_norm") or recent.policy.get("normalize", {}).get("reward")
+        yield Finding(
+            "the value network predicts worse than a constant would",
+            f"explained_variance {explained:.2f} over the last {WINDOW} iterations (1 is perfect)",
+            "a lower policy.collect.discount_factor, a higher policy.learn.learning_rate"
+            + ("" if scaled else ", or policy.learn.value_norm=True: the returns are not normalised"),
+        )
 
-
-def _entropy_collapsed(recent: Recent) -> Finding | None:
-    entropy, start = recent["entropy_loss"], recent.first.get("learn/entropy_loss", math.nan)
     # The entropy of a Box has no lower bound: a loss of 4 nats in a number is a standard deviation 55 times
     # smaller. Runs of Reacher that reach the published return lose 3.9.
     bound = start - 4.0 * recent.numbers if recent.numbers else 0.02 * start
-    if recent.improving or not (entropy < bound and recent.fraction < 0.5):
-        return None
-    return Finding(
-        "the policy has stopped exploring early",
-        f"entropy {entropy:.3g}, at first {start:.3g}, with {1 - recent.fraction:.0%} of the run left",
-        "a higher policy.learn.entropy_weight, or a lower policy.learn.learning_rate",
-    )
+    if entropy < bound and done < 0.5 and not improving:
+        yield Finding(
+            "the policy has stopped exploring early",
+            f"entropy {entropy:.3g}, at first {start:.3g}, with {1 - done:.0%} of the run left",
+            "a higher policy.learn.entropy_weight, or a lower policy.learn.learning_rate",
+        )
 
+    if recent["obs_clipped"] > 0.02:
+        yield Finding(
+            "observations lie outside their scale",
+            f"{recent['obs_clipped']:.1%} of the numbers are clipped at policy.normalize.obs_clip",
+            'policy.normalize.obs="initial", a larger policy.normalize.obs_samples, or a higher '
+            "policy.normalize.obs_clip: a running scale follows the observations that are frequent, not "
+            "those that episodes start with",
+        )
 
-def _gradient_clipped_away(recent: Recent) -> Finding | None:
-    learn = recent.policy["learn"]
-    # Adam divides by the scale of the gradients, so raw returns of some hundreds, whose gradients are up to
-    # about 1,000 times the bound, are learned from all the same.
-    times = 1000 if recent.improving else 100
-    clips = learn.get("grad_clip_type") == "clip_norm"
-    if recent.at_best or not (clips and recent["grad_norm"] > times * learn["grad_clip_value"]):
-        return None
-    return Finding(
-        "nearly all of the gradient is clipped away",
-        f"grad_norm {recent['grad_norm']:.3g}, policy.learn.grad_clip_value {learn['grad_clip_value']:g}",
-        "policy.learn.value_norm=True or policy.normalize.reward=True: the scale of the returns is large",
-    )
-
-
-def _observations_clipped(recent: Recent) -> Finding | None:
-    if not recent["obs_clipped"] > 0.02:
-        return None
-    return Finding(
-        "observations lie outside their scale",
-        f"{recent['obs_clipped']:.1%} of the numbers are clipped at policy.normalize.obs_clip",
-        'policy.normalize.obs="initial", a larger policy.normalize.obs_samples, or a higher '
-        "policy.normalize.obs_clip: a running scale follows the observations that are frequent, not those "
-        "that episodes start with",
-    )
-
-
-def _auxiliary_phase_moves_the_policy(recent: Recent) -> Finding | None:
-    kl = recent.last.get("learn/aux_kl", math.nan)
-    if not kl > 0.03:
-        return None
-    return Finding(
-        "the auxiliary phase moves the policy",
-        f"KL {kl:.3g} from the policy before it (usual: below 0.01)",
-        "a higher policy.learn.aux_bc_weight, a lower policy.learn.aux_learning_rate, or "
-        "policy.learn.value_norm=True",
-    )
-
-
-RULES: tuple[Callable[[Recent], Finding | None], ...] = (
-    _returns_are_equal,
-    _steps_too_large,
-    _steps_too_small,
-    _value_worse_than_constant,
-    _entropy_collapsed,
-    _gradient_clipped_away,
-    _observations_clipped,
-    _auxiliary_phase_moves_the_policy,
-)
-
-
-class Returns:
-    """The mean returns of the iterations so far, those without one left out."""
-
-    def __init__(self) -> None:
-        self._all: list[float] = []
-        self._lowest, self._best = math.inf, -math.inf
-
-    def append(self, value: float) -> None:
-        """Adds the mean return of an iteration; nan is none."""
-        if not math.isnan(value):
-            self._all.append(value)
-            self._lowest, self._best = min(self._lowest, value), max(self._best, value)
-
-    def are_improving(self) -> bool:
-        """Returns whether the last returns are better than those after two thirds of the iterations.
-
-        Better means by a tenth of the range of all returns, since they are noisy.
-        """
-        count, half = len(self._all), WINDOW // 2
-        if count < WINDOW:
-            return False
-        middle = min(2 * count // 3, count - half)
-        gain = mean(self._all[-half:]) - mean(self._all[middle - half : middle])
-        return gain > IMPROVEMENT * (self._best - self._lowest)
-
-    def are_at_best(self) -> bool:
-        """Returns whether the last returns are all the best ones, and the first one was far below them."""
-        if len(self._all) < WINDOW:
-            return False
-        spread = self._best - self._lowest
-        first, worst_of_last = self._all[0], min(self._all[-WINDOW:])
-        return worst_of_last >= self._best - STEADY * spread and first < self._best - spread / 2
-
-    def are_equal(self) -> bool:
-        """Returns whether there are returns, and all are equal but for rounding."""
-        return bool(self._all) and math.isclose(self._lowest, self._best, rel_tol=1e-9)
+    if (aux_kl := recent.last.get("learn/aux_kl", math.nan)) > 0.03:
+        yield Finding(
+            "the auxiliary phase moves the policy",
+            f"KL {aux_kl:.3g} from the policy before it (usual: below 0.01)",
+            "a higher policy.learn.aux_bc_weight, a lower policy.learn.aux_learning_rate, or "
+            "policy.learn.value_norm=True",
+        )
 
 
 class HealthCheck(Hook):
@@ -246,7 +183,7 @@ class HealthCheck(Hook):
         self._first: dict[str, float] = {}
         self._recent: dict[str, deque[float]] = {}
         self._iterations = 0
-        self._returns = Returns()
+        self._returns: list[float] = []
 
     def after_iter(self, pipeline: Any) -> None:
         for finding in self.check(pipeline.progress.metrics, pipeline.progress.env_step):
@@ -263,7 +200,8 @@ class HealthCheck(Hook):
             self._recent.setdefault(name, deque(maxlen=WINDOW)).append(value)
         if self._iterations == 1:
             self._first = dict(metrics)
-        self._returns.append(metrics.get("collect/episode_return", math.nan))
+        if not math.isnan(episode_return := metrics.get("collect/episode_return", math.nan)):
+            self._returns.append(episode_return)
         if self._iterations < WINDOW:
             return []
         means = {name: mean(values) for name, values in self._recent.items()}
@@ -274,13 +212,10 @@ class HealthCheck(Hook):
             last={name: values[-1] for name, values in self._recent.items()},
             first=self._first,
             fraction=env_step / self.max_env_step,
-            improving=self._returns.are_improving(),
-            at_best=self._returns.are_at_best(),
-            equal_returns=self._returns.are_equal(),
+            returns=self._returns,
             policy=self.policy,
             numbers=self.numbers,
         )
-        found = [finding for rule in RULES if (finding := rule(recent)) is not None]
-        new = [finding for finding in found if finding.cause not in self.findings]
+        new = [finding for finding in findings_of(recent) if finding.cause not in self.findings]
         self.findings |= {finding.cause: finding for finding in new}
         return new

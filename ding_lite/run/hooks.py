@@ -19,9 +19,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from ding_lite.config.registry import HOOK_REGISTRY
+from ding_lite.config.schema import Key
 from ding_lite.errors import FOREIGN, ConfigError, error_text
 
 
@@ -83,17 +84,14 @@ def hooks_of(items: Sequence[Any]) -> dict[str, Hook]:
 class StopFile(Hook):
     """Ends the run in order when the file `stop` appears in its folder, and removes the file."""
 
-    def __init__(self, name: str = "stop") -> None:
-        self.name = name
-
     def before_run(self, pipeline: Any) -> None:
         # Later, an environment may have changed the working directory.
-        self.file = pipeline.folder.absolute() / self.name
+        self.file = pipeline.folder.absolute() / "stop"
 
     def after_iter(self, pipeline: Any) -> None:
         if pipeline.ranks.is_first and self.file.exists():
             self.file.unlink()
-            pipeline.request_stop(f"the file {pipeline.folder / self.name} appeared")
+            pipeline.request_stop(f"the file {pipeline.folder}/stop appeared")
 
 
 @HOOK_REGISTRY.register("early_stopping")
@@ -104,14 +102,12 @@ class EarlyStopping(Hook):
 
     Args:
         patience: number of evaluations.
-        min_delta: how much higher a mean return must be to count.
     """
 
-    def __init__(self, patience: int = 5, min_delta: float = 0.0) -> None:
-        if not isinstance(patience, int) or isinstance(patience, bool) or patience < 1:
-            raise ValueError(f"patience: expected a whole number of at least 1, got {patience!r}")
+    config: ClassVar[dict[str, Any]] = dict(patience=Key(5, low=1))
+
+    def __init__(self, patience: int = 5) -> None:
         self.patience = patience
-        self.min_delta = min_delta
         self.best = -math.inf
         self.without_improvement = 0
 
@@ -123,15 +119,14 @@ class EarlyStopping(Hook):
         evaluation = pipeline.progress.evaluation
         if evaluation is None:
             return
-        if evaluation.mean > self.best + self.min_delta:
+        if evaluation.mean > self.best:
             self.best = evaluation.mean
             self.without_improvement = 0
             return
         self.without_improvement += 1
         if self.without_improvement >= self.patience:
-            margin = f" by more than min_delta={self.min_delta:g}" if self.min_delta > 0 else ""
             pipeline.request_stop(
-                f"no evaluation of the last {self.without_improvement} was above {self.best:.4g}{margin}"
+                f"no evaluation of the last {self.without_improvement} was above {self.best:.4g}"
             )
 
     def state_dict(self) -> dict[str, Any]:

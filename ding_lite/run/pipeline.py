@@ -28,13 +28,14 @@ import torch
 from ding_lite.config.compile import AnyConfig, Config, as_config
 from ding_lite.config.registry import env_name
 from ding_lite.config.values import encode
+from ding_lite.data.collector import Collector
 from ding_lite.data.episodes import Evaluator
 from ding_lite.envs.make import EnvSetting, check_env_setting
 from ding_lite.envs.space_json import space_to_json
 from ding_lite.errors import CheckpointError, ContractError, error_text
 from ding_lite.policies.base import Policy
 from ding_lite.ranks import joined, keep_for_restart
-from ding_lite.run.build import build_collector, build_envs, build_policy, description, own_share
+from ding_lite.run.build import build_envs, build_policy, description, own_share
 from ding_lite.run.checkpoint import on_host
 from ding_lite.run.display import display_for, score_text
 from ding_lite.run.folder import RunFolder, locked, new_run_folder
@@ -209,7 +210,10 @@ class SerialPipeline:
         if own_process:
             undo.enter_context(tuned_process(thread_count(self.cfg.num_threads, envs.obs_space)))
         self.policy = build_policy(own, envs, model, config.trusted)
-        self.collector = build_collector(own, envs, self.policy)
+        n_sample = own.policy.collect.n_sample
+        self.collector = Collector(envs, self.policy.collect_mode, n_sample, self.policy.timer)
+        # Memory that does not suffice for a rollout is noticed before the run has a folder.
+        self.collector.storage.write(0, "obs", self.collector.obs[0], envs.groups[0])
         self.learner = Learner(self.policy.learn_mode)
         self.evaluator = Evaluator(
             evaluator_envs, self.policy.eval_mode, own.env.n_evaluator_episode, own.env.max_eval_steps, ranks
@@ -262,11 +266,6 @@ class SerialPipeline:
     @property
     def cfg(self) -> Any:
         return self.config.values
-
-    def log(self, text: str) -> None:
-        """Writes lines to log.txt, and shows nothing."""
-        if self.files is not None:
-            self.files.log(text)
 
     def say(self, line: str) -> None:
         """Writes a line to log.txt, and shows it; on rank 0 only, since all ranks say the same."""

@@ -31,7 +31,7 @@ class Turn(NamedTuple):
     episodes: list[Episode]
 
 
-@dataclass(repr=False)
+@dataclass
 class Progress:
     """State of a run after an iteration.
 
@@ -52,24 +52,14 @@ class Progress:
     env_step: int = 0
     train_iter: int = 0
     iteration: int = 0
-    metrics: dict[str, float] = field(default_factory=dict)
-    episodes: list[Episode] = field(default_factory=list)
+    metrics: dict[str, float] = field(default_factory=dict, repr=False)
+    episodes: list[Episode] = field(default_factory=list, repr=False)
     evaluation: Evaluation | None = None
     solved: bool = False
     wall_time: float = 0.0
     step_before: int = 0
     saved_at: int = 0
-    _timed_at: float = field(default_factory=time.monotonic)
-
-    def __repr__(self) -> str:
-        shown = {
-            "env_step": self.env_step,
-            "iteration": self.iteration,
-            "episode_return": self.metrics.get("collect/episode_return"),
-            "evaluation": None if self.evaluation is None else self.evaluation.mean,
-            "solved": self.solved,
-        }
-        return f"Progress({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
+    _timed_at: float = field(default_factory=time.monotonic, repr=False)
 
     def advance(self, turns: Sequence[Turn], train_iter: int) -> None:
         """Counts an iteration of all ranks; it has taken as long as the slowest of them."""

@@ -557,8 +557,8 @@ def scaled(env, scale, *, low=0.0):
 @pytest.mark.parametrize(
     ("arguments", "fault"),
     [
-        ({"scale": 3, "loww": 1}, "unknown key 'loww'; did you mean 'low'"),
-        ({"scale": 3, "env": 1}, "unknown key 'env'"),
+        ({"scale": 3, "loww": 1}, "got an unexpected keyword argument 'loww'"),
+        ({"scale": 3, "env": 1}, "multiple values for argument 'env'"),
         ({}, "missing a required argument: 'scale'"),
     ],
 )
