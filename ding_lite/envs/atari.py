@@ -136,20 +136,13 @@ def atari_preprocessing(
     wrapped = AtariPreprocessing(
         env, noop_max, frame_skip, screen_size=screen_size, grayscale_obs=grayscale_obs, scale_obs=False
     )
-    if not _observations_are_read(env) and getattr(env.unwrapped, "_obs_type", None) in ("rgb", "grayscale"):
+    while isinstance(env, IGNORE_OBSERVATIONS):
+        env = env.env
+    if env is env.unwrapped and getattr(env, "_obs_type", None) in ("rgb", "grayscale"):
         # AtariPreprocessing reads frames from the emulator. The frames that the raw environment returns, four
         # per step, are unused: returning the 128 bytes of RAM instead saves a sixth of the time.
-        vars(env.unwrapped)["_obs_type"] = "ram"
+        vars(env)["_obs_type"] = "ram"
     return wrapped
-
-
-def _observations_are_read(env: gym.Env) -> bool:
-    """Returns whether a wrapper may read the observations of the raw environment."""
-    while isinstance(env, gym.Wrapper):
-        if type(env) not in IGNORE_OBSERVATIONS:
-            return True
-        env = env.env
-    return False
 
 
 @WRAPPER_REGISTRY.register("atari")

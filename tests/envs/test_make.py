@@ -95,6 +95,7 @@ def test_unregistered_type_lists_what_is_registered():
         ("env_pool", "wrappers", ["time_limit"]),
         ("env_pool", "action_mask", "info"),
         ("vector", "on_bad_value", "reset_env"),
+        ("vector", "action_mask", "info"),
     ],
 )
 def test_config_refuses_what_its_backend_cannot_do(kind, key, value):

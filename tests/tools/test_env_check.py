@@ -178,12 +178,6 @@ class MaskInInfo(small_worlds.LengthEnv):
 @pytest.mark.parametrize(
     ("env", "check", "verdict", "words"),
     [
-        (
-            broken.OutOfBounds,
-            "contract",
-            WARN,
-            r"observation\[1\] = 10.5, and its space is from -10.0 to 10.0",
-        ),
         (functools.partial(broken.Reward, np.ones(1)), "contract", WARN, r"shape \(1,\).*float\(reward\)"),
         (broken.FailsToClose, "contract", WARN, "close raised RuntimeError: no window"),
         (broken.NoSeed, "same seed", FAIL, r"step 0 of env 0: obs\[0\] was 0.*self.np_random"),

@@ -43,7 +43,7 @@ from ding_lite.envs.workers.process import KILL_SECONDS, Processes
 from ding_lite.envs.workers.shared import IDLE, ErrorReport, Job, SharedArrays, StepReply
 from ding_lite.errors import CheckpointError, DingLiteError, EnvError, EnvWorkerError
 from ding_lite.rl.seeding import integer_seed
-from ding_lite.trees import Tree, leading_size, map_tree, same_layout, tree_leaves
+from ding_lite.trees import Tree, leading_size, map_tree, same_layout
 
 POLL_SECONDS = 0.5  # between looks for dead workers: a child of a dead worker may hold its socket open
 FAILURE_GRACE = 1.0  # seconds that environments have to close after a failure
@@ -255,8 +255,6 @@ class SubprocessVectorEnv(VectorEnv):
                 map_tree(np.copyto, target, action)
                 return {number: share.request for number, share in group.shares.items()}
         action = map_tree(np.asarray, action)
-        if {leaf.shape[:1] for leaf in tree_leaves(action)} != {(group.size,)}:
-            raise EnvError(f"step got {action!r:.100} for {group.size} environments")
         return {
             number: _request(
                 "step_shared", share.envs, map_tree(lambda leaf, rows=share.rows: leaf[rows], action)
