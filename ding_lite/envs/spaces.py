@@ -74,8 +74,8 @@ class LeafBuffer:
         fits = to_float or (to_integer and bool((array.astype(self.declared) == array).all()))
         if array.shape != self.shape or not fits:
             raise EnvContractError(
-                f"{self.where} is {value!r:.60} of the shape {array.shape} and the dtype {array.dtype}; its "
-                f"space is {self.space}"
+                f"{self.where} is a {type(value).__name__} of the shape {array.shape} and the dtype "
+                f"{array.dtype}; its space is {self.space}"
             )
         return array
 

@@ -116,13 +116,13 @@ FAULTS = [
     (broken.Raises, "contract", rf"{STEP}KeyError: 'key' \(at broken_worlds.py:\d+\)"),
     (broken.Exits, "contract", rf"{STEP}SystemExit: 0 \(at broken_worlds.py:\d+\)"),
     # observations
-    (broken.WrongShape, "contract", rf"{RESET}observation has the shape \(3,\), .* declares \(2,\)"),
+    (broken.WrongShape, "contract", rf"{RESET}observation .*shape \(3,\).*Box\("),
     (
         {"type": broken.Shows, "kwargs": {"shown": None}},
         "contract",
-        rf"{RESET}observation is None \(NoneType\)",
+        rf"{RESET}observation is a NoneType",
     ),
-    (broken.FloatImage, "contract", f"{RESET}observation has the dtype float32, .* declares uint8"),
+    (broken.FloatImage, "contract", f"{RESET}observation .*float32.*uint8"),
     (broken.MissingKey, "contract", rf"{RESET}the observation has no \['gone'\]"),
     (broken.OutOfRange, "contract", r"env \d .*: observation\['0'\] = 2, which is not in Discrete\(2\)"),
     (broken.NanObservation, "contract", r"env \d .*: observation\['a'\]\[1\] = nan, which is not finite"),
@@ -134,7 +134,7 @@ FAULTS = [
     (broken.CountsFromZero, "contract", f"{STEP}AssertionError"),
     (broken.RefusesTheEnds, "contract", f"{STEP}ValueError: too strong"),
     (broken.NoLegalAction, "contract", r"env \d .*: action_mask leaves no legal action"),
-    (broken.MaskTooLong, "contract", r"obs\['action_mask'\] is .*\(4,\).* Declare it as Box\(.*\(3,\)"),
+    (broken.MaskTooLong, "contract", r"obs\['action_mask'\] is .*\(4,\).* are Box\(.*\(3,\)"),
     # that a process of its own survives
     (
         {"type": broken.Hangs, **WORKERS},
@@ -178,7 +178,6 @@ class MaskInInfo(small_worlds.LengthEnv):
 @pytest.mark.parametrize(
     ("env", "check", "verdict", "words"),
     [
-        (functools.partial(broken.Reward, np.ones(1)), "contract", WARN, r"shape \(1,\).*float\(reward\)"),
         (broken.FailsToClose, "contract", WARN, "close raised RuntimeError: no window"),
         (broken.NoSeed, "same seed", FAIL, r"step 0 of env 0: obs\[0\] was 0.*self.np_random"),
         (broken.Remembers, "same seed", FAIL, r"step 0 of env 0: obs\[0\] was 1.0, is .*begin every episode"),
