@@ -172,9 +172,7 @@ def make_env(
             kwargs["env_id"] = env_cfg["env_id"]
         env = ENV_REGISTRY.get(env_cfg["type"])(**kwargs)
         if not isinstance(env, gym.Env):
-            hint = "; a vector of environments needs env.manager.type='vector'"
-            is_vector = isinstance(env, gym.vector.VectorEnv)
-            raise EnvError(f"expected a gymnasium.Env, got {type(env).__name__}{hint if is_vector else ''}")
+            raise EnvError(f"expected a gymnasium.Env, got {type(env).__name__}")
         env = EpisodeRecorder(env, tuple(env_cfg["info_keys"]))
         for wrapper in env_cfg["wrappers"]:
             env = wrap(env, wrapper, evaluate=evaluate, index=index)
@@ -297,8 +295,7 @@ def _make_native(env_cfg: Mapping[str, Any], num_envs: int) -> gym.vector.Vector
     except DingLiteError:
         raise
     except FOREIGN as error:
-        advice = "" if native_entry_point(env_cfg) else "; set env.manager.type='base' or 'subprocess'"
-        message = f"{error_text(error)}{missing_extra(error)}{advice}"
+        message = f"{error_text(error)}{missing_extra(error)}"
         raise EnvError(f"vector env {env_name(env_cfg)!r} cannot be made: {message}") from error
 
 

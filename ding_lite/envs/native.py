@@ -135,7 +135,7 @@ class NativeVectorEnv(VectorEnv):
                 check_result("reset", result, 2)
             obs = self._to_tree(result[0])
             if "reset" in self._unchecked:
-                self._check_observation(obs)
+                self._check(obs)
                 self._unchecked.remove("reset")
         except FOREIGN as error:
             raise self._located("reset", error) from error
@@ -156,12 +156,14 @@ class NativeVectorEnv(VectorEnv):
         try:
             result = self.env.step(action)
             if self._unchecked:
-                self._check_step(result)
-                self._unchecked.clear()
+                check_result("step", result, 5)
             obs, reward, terminated, truncated, info = result
             self._last_info = info
-            if self._has_obs_branches or obs.dtype == np.float64:
+            if self._has_obs_branches or getattr(obs, "dtype", None) == np.float64:
                 obs = self._to_tree(obs)
+            if self._unchecked:
+                self._check(obs, reward=reward, terminated=terminated, truncated=truncated)
+                self._unchecked.clear()
         except FOREIGN as error:
             raise self._located("step", error) from error
         reward = np.asarray(reward, np.float32)
@@ -189,34 +191,20 @@ class NativeVectorEnv(VectorEnv):
         self._is_ready = True
         return Transition(obs, reward, terminated, truncated, valid, final_obs, final_env, episodes)
 
-    def _check_step(self, result: Any) -> None:
-        """Checks the kinds and shapes of what ``step`` returns."""
-        check_result("step", result, 5)
-        obs, reward, terminated, truncated, _ = result
-        self._check_observation(self._to_tree(obs) if self._has_obs_branches else obs)
-        for name, values, kinds in (
-            ("reward", reward, "biuf"),
-            ("terminated", terminated, "b"),
-            ("truncated", truncated, "b"),
-        ):
-            kind = values.dtype if isinstance(values, np.ndarray) else type(values).__name__
-            is_array = isinstance(values, np.ndarray) and values.dtype.kind in kinds
-            if not is_array or values.shape != (self.num_envs,):
-                what = "numbers" if name == "reward" else "bool"
-                raise EnvContractError(
-                    f"{name} must be an array of {what} with the shape (num_envs,) = ({self.num_envs},), got "
-                    f"{np.shape(values)} {kind}"
-                )
-
-    def _check_observation(self, obs: Tree) -> None:
-        """Refuses observations that are not numbers, or not one of the space for each environment."""
-        for path, leaf in space_leaves(self.obs_space):
-            array, expected = value_at(obs, path), (self.num_envs, *(leaf.shape or ()))
+    def _check(self, obs: Any, **others: Any) -> None:
+        """Refuses what is not one number for each environment, or for observations one value of the space."""
+        arrays = [
+            (f"observation{path_text(path)}", value_at(obs, path), leaf.shape or (), "biuf")
+            for path, leaf in space_leaves(self.obs_space)
+        ]
+        arrays += [(name, array, (), "biuf" if name == "reward" else "b") for name, array in others.items()]
+        for name, array, shape, kinds in arrays:
+            expected = (self.num_envs, *shape)
             found = array.shape if isinstance(array, np.ndarray) else f"a {type(array).__name__}"
-            if found != expected or array.dtype.kind not in "biuf":
+            if found != expected or array.dtype.kind not in kinds:
                 raise EnvContractError(
-                    f"observation{path_text(path)} must be an array of numbers with the shape (num_envs, "
-                    f"*shape) = {expected}, got {found} {getattr(array, 'dtype', '')}"
+                    f"{name} must be an array of {'bool' if kinds == 'b' else 'numbers'} with the shape "
+                    f"(num_envs, ...) = {expected}, got {found} {getattr(array, 'dtype', '')}"
                 )
 
     def _located(self, call: str, error: BaseException) -> EnvError:

@@ -125,8 +125,6 @@ def test_other_errors_of_a_constructor_name_no_extra():
 def test_what_is_no_environment_is_refused():
     with pytest.raises(EnvError, match="gymnasium.Env.*dict"):
         make_env({**section(type=LengthEnv), "type": dict})
-    with pytest.raises(EnvError, match="got CartPoleVectorEnv.*env.manager.type='vector'"):
-        made(type=lambda: gym.make_vec("CartPole-v1", 2))
 
 
 def test_an_error_in_a_worker_names_the_environment_as_in_this_process():

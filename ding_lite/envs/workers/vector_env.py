@@ -31,7 +31,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import wait
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import cloudpickle  # type: ignore[import-untyped]
 import gymnasium as gym
@@ -45,32 +45,15 @@ from ding_lite.errors import CheckpointError, DingLiteError, EnvError, EnvWorker
 from ding_lite.rl.seeding import integer_seed
 from ding_lite.trees import Tree, leading_size, map_tree, same_layout
 
+if TYPE_CHECKING:
+    from ding_lite.envs.workers.process import WorkerProcess
+    from ding_lite.envs.workers.ray_actors import RayActors, RayWorker
+
+    Worker = WorkerProcess | RayWorker  # of the same six methods
+    Starter = Processes | RayActors
+
 POLL_SECONDS = 0.5  # between looks for dead workers: a child of a dead worker may hold its socket open
 FAILURE_GRACE = 1.0  # seconds that environments have to close after a failure
-
-
-class Worker(Protocol):
-    """One worker, as its parent sees it: a :class:`~process.WorkerProcess` or a Ray actor."""
-
-    def fileno(self) -> int: ...
-    def send(self, request: bytes) -> None: ...
-    def recv(self) -> bytes: ...
-    def death(self, seconds: float = 0.0) -> str: ...
-    def hang_up(self) -> None: ...
-    def end(self, seconds: float = 0.0) -> None: ...
-
-
-class Starter(Protocol):
-    """Starts the workers of one vector: :class:`~process.Processes` or RayActors."""
-
-    unit: tuple[str, str]
-    advice: str
-
-    def default_workers(self, double_buffer: bool) -> int: ...
-    def busy_cores(self, num_workers: int) -> int: ...
-    def start(self, grace: float) -> Worker: ...
-    def share(self, spaces: tuple[gym.Space, gym.Space], num_envs: int, num_workers: int) -> SharedArrays: ...
-    def close(self) -> None: ...
 
 
 class Exchange(NamedTuple):

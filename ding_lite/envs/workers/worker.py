@@ -30,7 +30,7 @@ from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.spaces import ObservationBuffer
 from ding_lite.envs.vector import ALL
 from ding_lite.envs.workers.shared import IDLE, ErrorReport, Job, SharedArrays, StepReply
-from ding_lite.errors import EnvContractError, EnvError, error_text
+from ding_lite.errors import EnvError, error_text
 from ding_lite.trees import Tree, map_tree
 
 PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
@@ -174,7 +174,8 @@ class Responder:
                 return NOTHING
             # Results of methods, and spaces, may be of classes that pickle cannot find by their names.
             dumps = cloudpickle.dumps if method in ("make", "call_method") else pickle.dumps
-            return _dumped(dumps, method, result)
+            answer: bytes = dumps((True, result))
+            return answer
         except Exception as error:
             busy = IDLE if self.envs is None else self.envs.busy
             return pickle.dumps((False, report_of(error, busy)))
@@ -193,17 +194,6 @@ class Responder:
         """Closes the environments."""
         if self.envs is not None:
             self.envs.close()
-
-
-def _dumped(dumps: Any, method: str, result: Any) -> bytes:
-    try:
-        answer: bytes = dumps((True, result))
-    except Exception as error:
-        raise EnvContractError(
-            f"the result of {method} cannot be sent from a worker: {error_text(error)}. Return numbers, "
-            "text, arrays, or lists and dicts of them"
-        ) from error
-    return answer
 
 
 def main(fd: int, memory: int, parent: int, grace: float) -> None:
