@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -273,10 +274,8 @@ def _resolved(env_cfg: Mapping[str, Any]) -> dict[str, Any]:
     if plain["type"] != "gymnasium":
         plain["type"] = ENV_REGISTRY.get(plain["type"])
     else:
-        try:
+        with contextlib.suppress(ImportError):  # the worker says what is missing
             register_ids(plain["env_id"])
-        except ImportError as error:
-            raise EnvError(f"env {plain['env_id']!r}: {error}{missing_extra(error)}") from error
         # A worker does not know an id that the user's code registered; it can make the env from the spec.
         plain["env_id"] = gym.registry.get(plain["env_id"], plain["env_id"])
     found = [find_wrapper(wrapper) for wrapper in plain["wrappers"]]

@@ -66,15 +66,11 @@ def wrap(env: gym.Env, wrapper: Any, *, evaluate: bool = False, index: int = 0) 
         RegistryError: if no wrapper is registered under this name; the message lists the names.
     """
     name, factory, arguments = find_wrapper(wrapper)
-    try:
-        signature = inspect.signature(factory)
-    except ValueError:  # built-in callables have no signature
-        signature = inspect.Signature()
+    parameters = inspect.signature(factory).parameters
     own = {
         keyword: value
         for keyword, value in {"evaluate": evaluate, "index": index}.items()
-        if keyword in signature.parameters
-        and signature.parameters[keyword].kind is inspect.Parameter.KEYWORD_ONLY
+        if keyword in parameters and parameters[keyword].kind is inspect.Parameter.KEYWORD_ONLY
     }
     arguments = {**own, **arguments}
     if faults := argument_faults(factory, arguments):

@@ -355,7 +355,6 @@ def test_a_method_is_called_in_every_environment(name):
         for method in ("refuse", "no_such"):
             with pytest.raises(EnvError, match=rf"env 0 .*{method}"):
                 envs.call(method)
-        envs.step(np.zeros(ENVS, int))  # they can be used further
         envs.repeat_calls({"set_level": [5]})
         assert dict(envs.calls) == {"set_level": [5]}
 

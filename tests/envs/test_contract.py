@@ -149,7 +149,7 @@ def textual(index):
     [
         (lambda index: EpisodeRecorder(Seedless()), "env 0.*seed.*old gym API"),
         (spaceless, r"Scripted\.observation_space: there is none"),
-        (other_space, "env 1 has the action_space"),
+        (other_space, "env 1 has other spaces than env 0"),
         (textual, r"observation\['mission'\]: Text is not supported"),
         (lambda index: Scripted(index), "EpisodeRecorder"),
     ],

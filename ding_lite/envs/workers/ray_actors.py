@@ -165,8 +165,8 @@ class RayActors:
     unit = ("Ray actor", "Ray actors")
     advice = (
         "raise that limit if the environment may take longer, or lower env.manager.worker_num if the Ray "
+        "cluster has fewer free CPUs than that"
     )
-    advice += "cluster has fewer free CPUs than that"
 
     def __init__(
         self, address: str | None = None, num_workers: int | None = None, reserve: bool = True

@@ -333,13 +333,8 @@ class SubprocessVectorEnv(VectorEnv):
 
     def _call(self, name: str, args: Sequence[Any]) -> list[Any]:
         self._start_if_ended()
-        replies = self._request("call_method", self._for_all(name, args))
-        results: list[Any] = []
-        for _, reply in sorted(replies.items()):
-            if isinstance(reply, ErrorReport):
-                raise _error_of(reply)
-            results += reply
-        return results
+        replies = self._request("call", self._for_all(name, *args))
+        return list(itertools.chain(*(results for _, results in sorted(replies.items()))))
 
     def close(self) -> None:
         self._is_ready, self._shared = False, None
@@ -398,12 +393,12 @@ class SubprocessVectorEnv(VectorEnv):
             check_same_spaces(env, found, self.index_offset, spaces)
         if self._shared is None:
             self._shared = self._starter.share(spaces, self.num_envs, len(self._rows))
-        requests = [("attach", ()), *(("call_method", call) for call in self.calls.items())]
-        for method, arguments in requests:
+        for method, *arguments in [
+            ("attach",),
+            *(("call", name, *args) for name, args in self.calls.items()),
+        ]:
             request = dict.fromkeys(numbers, _request(method, *arguments))
-            for reply in self._receive(self._send(request, "reset_timeout")).values():
-                if isinstance(reply, ErrorReport):
-                    raise _error_of(reply)
+            self._receive(self._send(request, "reset_timeout"))
 
     def _request(
         self, method: str, arguments: Mapping[int, tuple[Any, ...]], timeout: float | None = None
