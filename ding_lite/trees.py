@@ -124,17 +124,6 @@ def space_leaves(space: gym.Space, path: tuple[str, ...] = ()) -> list[tuple[tup
     return [leaf for name, child in branches.items() for leaf in space_leaves(child, (*path, name))]
 
 
-def space_branches(
-    space: gym.Space, path: tuple[str, ...] = ()
-) -> list[tuple[tuple[str, ...], dict[str, gym.Space]]]:
-    """Returns the path and the children of every Dict and Tuple in a space, outermost first."""
-    branches = children(space)
-    if branches is None:
-        return []
-    nested = [branch for name, child in branches.items() for branch in space_branches(child, (*path, name))]
-    return [(path, branches), *nested]
-
-
 def value_at(value: Any, path: Sequence[str]) -> Any:
     """Returns what a tree, or a value of a Dict or a Tuple space, has at ``path``.
 

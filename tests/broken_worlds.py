@@ -146,11 +146,6 @@ class MissingKey(Sound):
         return {"here": super().obs()}
 
 
-class OutOfBounds(Sound):
-    def obs(self):
-        return np.array([0, 10.5 if self.count == 2 else 0], np.float32)
-
-
 class OutOfRange(Sound):
     observation_space = spaces.Tuple([spaces.Discrete(2), spaces.MultiDiscrete([9, 9])])
 

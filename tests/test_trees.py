@@ -17,7 +17,6 @@ from ding_lite.trees import (
     named_leaves,
     observation_to_tree,
     same_layout,
-    space_branches,
     space_leaves,
     to_dict,
     to_tree,
@@ -60,8 +59,6 @@ def test_leaves_of_a_space_are_sorted_and_paths_lead_to_them():
     space = SPACES.Dict([("b", SPACES.Discrete(2)), ("a", NESTED)])
     paths = [path for path, _ in space_leaves(space)]
     assert paths == [("a", "camera"), ("a", "joint", "0"), ("a", "joint", "1"), ("b",)]
-    assert [path for path, _ in space_branches(space)] == [(), ("a",), ("a", "joint")]
-    assert list(space_branches(space)[0][1]) == ["b", "a"]
 
 
 def test_value_of_a_space_becomes_a_tree_and_comes_back():

@@ -122,7 +122,6 @@ class Collector:
                 "worker or to values that are not finite; raise policy.collect.n_sample, or correct the "
                 "environment"
             )
-        self._watch.look_at_bounds(self.storage.array("obs"))
         recent = self.episodes[-RECENT_EPISODES:]
         self.finished.extend((episode.episode_return, episode.length) for episode in recent)
         self.infos.extend(episode.info for episode in recent)

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -15,7 +14,7 @@ from ding_lite.config.registry import WRAPPER_REGISTRY
 from ding_lite.envs.packages import AtariReset
 from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.envs.wrappers import frame_stack, reward_clip
-from ding_lite.errors import ConfigError, EnvContractError
+from ding_lite.errors import ConfigError
 
 IGNORE_OBSERVATIONS = (AtariReset, EpisodeRecorder, OrderEnforcing, TimeLimit)  # wrappers that do so
 
@@ -43,44 +42,26 @@ class EpisodicLife(gym.Wrapper):
             self._life_lost = False
             obs, _, terminated, truncated, info = self.env.step(self.noop_action)
             if not (terminated or truncated):
-                self._lives = lives_of(info, "episodic_life")
+                self._lives = info["lives"]
                 return obs, info
         obs, info = self.env.reset(**kwargs)
-        self._lives = lives_of(info, "episodic_life")
+        self._lives = info["lives"]
         return obs, info
 
     def step(self, action: Any) -> Any:
         obs, reward, terminated, truncated, info = self.env.step(action)
-        lives = lives_of(info, "episodic_life")
+        lives = info["lives"]
         # Some games (Qbert) play a few more frames at 0 lives; only the game itself ends the last life.
         self._life_lost = 0 < lives < self._lives and not (terminated or truncated)
         self._lives = lives
         return obs, reward, terminated or self._life_lost, truncated, info
 
 
-def lives_of(info: Mapping[str, Any], wrapper: str) -> int:
-    """Returns ``info["lives"]``.
-
-    Raises:
-        EnvContractError: if info has no such key; the message names ``wrapper``.
-    """
-    if "lives" not in info:
-        raise EnvContractError(
-            f"env.wrappers: {wrapper} needs info['lives'] at every reset and step; this info has only "
-            f"{sorted(map(str, info))}"
-        )
-    return int(info["lives"])
-
-
 @WRAPPER_REGISTRY.register("fire_reset")
 def fire_reset(env: gym.Env) -> gym.Env:
     """Presses FIRE where the game waits for it, such as for a new ball; no effect on games without FIRE."""
-    if not hasattr(env.unwrapped, "get_action_meanings"):
-        raise ConfigError(
-            "env.wrappers: fire_reset: only Atari environments declare which action is FIRE; remove this "
-            "wrapper"
-        )
-    meanings = env.unwrapped.get_action_meanings()
+    game: Any = env.unwrapped
+    meanings = game.get_action_meanings()
     return FireReset(env) if "FIRE" in meanings and len(meanings) >= 3 else env
 
 
@@ -101,18 +82,18 @@ class FireReset(gym.Wrapper):
             obs, _, terminated, truncated, info = self.env.step(action)
             if terminated or truncated:
                 obs, info = self.env.reset(**kwargs)
-        self._lives = lives_of(info, "fire_reset")
+        self._lives = info["lives"]
         return obs, info
 
     def step(self, action: Any) -> Any:
         obs, reward, terminated, truncated, info = self.env.step(action)
         total = float(reward)
-        if lives_of(info, "fire_reset") < self._lives:
+        if info["lives"] < self._lives:
             for fire in (1, 2):
                 if not (terminated or truncated):
                     obs, reward, terminated, truncated, info = self.env.step(fire)
                     total += float(reward)
-        self._lives = lives_of(info, "fire_reset")
+        self._lives = info["lives"]
         return obs, total, terminated, truncated, info
 
 
@@ -136,20 +117,13 @@ def atari_preprocessing(
     wrapped = AtariPreprocessing(
         env, noop_max, frame_skip, screen_size=screen_size, grayscale_obs=grayscale_obs, scale_obs=False
     )
-    if not _observations_are_read(env) and getattr(env.unwrapped, "_obs_type", None) in ("rgb", "grayscale"):
+    while isinstance(env, IGNORE_OBSERVATIONS):
+        env = env.env
+    if env is env.unwrapped and getattr(env, "_obs_type", None) in ("rgb", "grayscale"):
         # AtariPreprocessing reads frames from the emulator. The frames that the raw environment returns, four
         # per step, are unused: returning the 128 bytes of RAM instead saves a sixth of the time.
-        vars(env.unwrapped)["_obs_type"] = "ram"
+        vars(env)["_obs_type"] = "ram"
     return wrapped
-
-
-def _observations_are_read(env: gym.Env) -> bool:
-    """Returns whether a wrapper may read the observations of the raw environment."""
-    while isinstance(env, gym.Wrapper):
-        if type(env) not in IGNORE_OBSERVATIONS:
-            return True
-        env = env.env
-    return False
 
 
 @WRAPPER_REGISTRY.register("atari")

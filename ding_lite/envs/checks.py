@@ -25,8 +25,7 @@ from ding_lite.trees import (
     value_at,
 )
 
-ROUNDING = np.float32(1e-5)  # relative error that a float at a bound may have
-FLOAT32_MAX = float(np.finfo(np.float32).max)  # rewards are stored as float32
+FLOAT32_MAX = float(np.finfo(np.float32).max)
 LAST_OBSERVATION = "last observation of the episode before, "  # begins the path of a leaf of ``final_obs``
 
 
@@ -45,11 +44,10 @@ class Watch:
         self.envs = envs
         self._suffix = suffix
         self._indices = index_leaves(envs.obs_space)
-        self._boxes = _box_leaves(envs.obs_space)
         mask = (children(envs.obs_space) or {}).get(MASK_KEY)
         self._masked = mask is not None
         if mask is not None and (fault := mask_fault(mask, envs.action_space)):
-            raise EnvContractError(". ".join(fault))
+            raise EnvContractError(fault)
 
     def reset(self, *stream: str | int) -> Tree:
         """Resets the environments, checks their observations (B, ...), and returns them.
@@ -89,25 +87,6 @@ class Watch:
                 acts = ~(transition.terminated | transition.truncated)
             self._check_masks(transition.obs, numbers, acts)
 
-    def look_at_bounds(self, obs: Tree) -> None:
-        """Reports the first number outside of its Box, once for each leaf; it is used as it is.
-
-        Args:
-            obs: (T, B, ...), of a rollout.
-        """
-        for leaf in list(self._boxes):
-            if found := leaf.first_outside(obs):
-                self._boxes.remove(leaf)
-                (_, env, *index), value = found
-                space: Any = leaf.space
-                low, high = (bound[tuple(index)] for bound in (space.low, space.high))
-                self.envs.say(
-                    f"WARNING: env {self.envs.index_offset + env}: observation{path_text(leaf.path)}"
-                    f"{index or ''} = {value}, and its space is from {low} to {high}. "
-                    "It is used as it is, and reported once: widen low and high, or clip (`ding-lite "
-                    "check-env --rollout 1000` shows the range)"
-                )
-
     def _check_indices(self, obs: Tree, numbers: np.ndarray, name: str = "observation") -> None:
         for leaf in self._indices:
             if found := leaf.first_outside(obs):
@@ -125,20 +104,19 @@ class Watch:
         raise kind(f"{self.envs.describe(env)}: {message}{self._suffix}")
 
 
-class _BoundedLeaf(NamedTuple):
-    """A leaf of numbers within bounds."""
+class IndexLeaf(NamedTuple):
+    """A leaf Discrete or MultiDiscrete."""
 
     path: tuple[str, ...]
     space: gym.Space
     low: Any
     high: Any
-    whole: bool = False  # whether the numbers are indices, which have no fractions
 
     def first_outside(self, obs: Tree) -> tuple[list[int], Any] | None:
-        """Returns index and value of the first number outside of the bounds; None if all are within."""
+        """Returns place and value of the first number that is no index of the space; None if all are."""
         array = value_at(obs, self.path)
         outside = (array < self.low) | (array > self.high)
-        if self.whole and array.dtype.kind == "f":
+        if array.dtype.kind == "f":
             outside |= array != np.floor(array)
         if not outside.any():
             return None
@@ -146,34 +124,13 @@ class _BoundedLeaf(NamedTuple):
         return index, array[tuple(index)]
 
 
-def index_leaves(space: gym.Space) -> list[_BoundedLeaf]:
+def index_leaves(space: gym.Space) -> list[IndexLeaf]:
     """Returns the leaves Discrete and MultiDiscrete."""
     found = []
     for path, leaf in space_leaves(space):
         if isinstance(leaf, (gym.spaces.Discrete, gym.spaces.MultiDiscrete)):
             count = leaf.n if isinstance(leaf, gym.spaces.Discrete) else leaf.nvec
-            found.append(_BoundedLeaf(path, leaf, leaf.start, leaf.start + count - 1, whole=True))
-    return found
-
-
-def _box_leaves(space: gym.Space) -> list[_BoundedLeaf]:
-    """Returns the Boxes with bounds that their dtype can exceed; floats may do so by a rounding error."""
-    found = []
-    for path, leaf in space_leaves(space):
-        if not isinstance(leaf, gym.spaces.Box) or leaf.dtype == bool or path[:1] == (MASK_KEY,):
-            continue
-        low, high = leaf.low, leaf.high
-        if low.dtype.kind == "f":
-            with np.errstate(over="ignore"):  # the largest floats become infinite: no bound
-                low, high = (bound.astype(np.float32) for bound in (low, high))
-                low = low - ROUNDING * np.maximum(1, np.abs(low))
-                high = high + ROUNDING * np.maximum(1, np.abs(high))
-            unbounded = np.isinf(low) & np.isinf(high)
-        else:
-            limits = np.iinfo(low.dtype)
-            unbounded = (low == limits.min) & (high == limits.max)
-        if not unbounded.all():
-            found.append(_BoundedLeaf(path, leaf, low, high))
+            found.append(IndexLeaf(path, leaf, leaf.start, leaf.start + count - 1))
     return found
 
 
@@ -185,12 +142,8 @@ class BadValue(NamedTuple):
 
 
 def bad_reward(reward: float) -> str:
-    """Returns what is wrong with a reward that float32 cannot hold, or "" if it can."""
-    if abs(reward) <= FLOAT32_MAX:
-        return ""
-    if math.isfinite(reward):
-        return f"reward = {reward}, which is greater than float32 can hold ({FLOAT32_MAX:.3g})"
-    return f"reward = {reward}, which is not finite"
+    """Returns what is wrong with a reward that is no finite float32, or "" if it is one."""
+    return "" if abs(reward) <= FLOAT32_MAX else f"reward = {reward}, which is not a finite float32"
 
 
 def bad_observation(obs: Tree, name: str = "observation") -> BadValue | None:

@@ -160,7 +160,7 @@ class InProcessVectorEnv(VectorEnv):
         """Steps the environments ``rows`` with one action each."""
         self._check_ready()
         envs = range(self.num_envs)[rows]
-        actions = self._single_actions(action, len(envs))
+        actions = split_actions(action, self.action_space)
         self._is_ready = False  # until every environment has been stepped
         reward = np.zeros(len(envs), np.float32)
         terminated = np.zeros(len(envs), bool)
@@ -201,16 +201,6 @@ class InProcessVectorEnv(VectorEnv):
             final_env=np.array(final_rows) if final_rows else NO_ENVS,
             episodes=episodes,
         )
-
-    def _single_actions(self, batch: Tree, count: int) -> list[Any]:
-        """Returns the actions of a batch; refuses a malformed batch before any environment is stepped."""
-        try:
-            actions = split_actions(batch, self.action_space)
-        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-            raise EnvError(f"step got {batch!r:.100}; the action space is {self.action_space}") from error
-        if len(actions) != count:
-            raise EnvError(f"step got {len(actions)} actions for {count} environments")
-        return actions
 
     def _step_one(self, i: int, action: Any) -> tuple[float, bool, bool]:
         """Steps environment ``i`` and returns (reward, terminated, truncated).

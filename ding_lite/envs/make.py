@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,7 +18,7 @@ from ding_lite.envs.packages import missing_extra, register_ids, with_correct_re
 from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.envs.vector import ALL, RAISE, VectorEnv, close_each, warn
 from ding_lite.envs.wrappers import find_wrapper, wrap
-from ding_lite.errors import FOREIGN, ConfigError, DingLiteError, EnvError, error_text
+from ding_lite.errors import FOREIGN, DingLiteError, EnvError, error_text
 
 if TYPE_CHECKING:
     from ding_lite.envs.workers.ray_actors import RayActors
@@ -116,26 +117,13 @@ CONFIG: dict[str, Any] = dict(
         restart_window=Key(100_000, low=1, doc="steps of the vector that max_restarts refers to"),
     ),
 )
+# Keys that "vector" and "env_pool" do not have: they step all environments in one call.
+SINGLE_KEYS = ("wrappers", "on_bad_value", "action_mask")
 # Keys of env.manager that are arguments of SubprocessVectorEnv.
 WORKER_KEYS = ("step_timeout", "reset_timeout", "start_timeout", "max_restarts", "restart_window")
 
 # ``(make, collector_cfgs, evaluator_cfgs)``, as in DI-engine: one environment ``make(cfg)`` per cfg.
 EnvSetting = tuple[Callable[[Any], gym.Env], Sequence[Any], Sequence[Any]]
-
-
-def check_env_setting(setting: Any) -> None:
-    """Refuses what is not an ``EnvSetting``.
-
-    Raises:
-        ConfigError: saying what it is.
-    """
-    if not (isinstance(setting, (tuple, list)) and len(setting) == 3 and callable(setting[0])) or not all(
-        isinstance(cfgs, Sequence) and cfgs and not isinstance(cfgs, str) for cfgs in setting[1:]
-    ):
-        raise ConfigError(
-            "env_setting: expected (make, collector_cfgs, evaluator_cfgs), where make(cfg) returns an "
-            f"environment, and the lists have an item for each; got {setting!r:.100}"
-        )
 
 
 def section_faults(env: Mapping[str, Any]) -> list[str]:
@@ -147,21 +135,12 @@ def section_faults(env: Mapping[str, Any]) -> list[str]:
             'env.env_id: missing; name a gymnasium environment, such as "CartPole-v1" (with env_setting, any '
             "name for the task)"
         )
-    if env["on_bad_value"] != RAISE and kind in ("vector", "env_pool"):
-        faults.append(
-            f"env.on_bad_value: {env['on_bad_value']!r} resets a single environment, which env.manager.type="
-            f"{kind!r} cannot do: set env.manager.type='base', 'subprocess' or 'ray'"
-        )
-    if env["wrappers"] and kind in ("vector", "env_pool"):
-        faults.append(
-            f"env.wrappers: env.manager.type={kind!r} has no single environments to wrap; remove the "
-            "wrappers, or set env.manager.type='base' or 'subprocess'"
-        )
-    if env["action_mask"] == "info" and kind == "env_pool":
-        faults.append(
-            "env.action_mask: 'info' with env.manager.type='env_pool', whose environments have no masks; "
-            "leave the key out"
-        )
+    faults += [
+        f"env.{key}: env.manager.type={kind!r} has no single environments, which this key needs; leave it "
+        "out, or set env.manager.type='base' or 'subprocess'"
+        for key in SINGLE_KEYS
+        if kind in ("vector", "env_pool") and env[key] != CONFIG[key].default
+    ]
     return faults
 
 
@@ -194,9 +173,7 @@ def make_env(
             kwargs["env_id"] = env_cfg["env_id"]
         env = ENV_REGISTRY.get(env_cfg["type"])(**kwargs)
         if not isinstance(env, gym.Env):
-            hint = "; a vector of environments needs env.manager.type='vector'"
-            is_vector = isinstance(env, gym.vector.VectorEnv)
-            raise EnvError(f"expected a gymnasium.Env, got {type(env).__name__}{hint if is_vector else ''}")
+            raise EnvError(f"expected a gymnasium.Env, got {type(env).__name__}")
         env = EpisodeRecorder(env, tuple(env_cfg["info_keys"]))
         for wrapper in env_cfg["wrappers"]:
             env = wrap(env, wrapper, evaluate=evaluate, index=index)
@@ -209,14 +186,8 @@ def make_env(
             isinstance(error, DingLiteError) and type(error) is not EnvError
         ):
             raise
-        raise EnvError(f"env {name!r} cannot be made: {_message(error)}") from error
+        raise EnvError(f"env {name!r} cannot be made: {error_text(error)}{missing_extra(error)}") from error
     return env
-
-
-def _message(error: BaseException) -> str:
-    """Returns the message of an error as a sentence, with the install line of a missing package."""
-    message = error_text(error).rstrip()
-    return f"{message}{'' if message[-1] in '.?!' else '.'}{missing_extra(error)}"
 
 
 def make_vector_env(
@@ -244,10 +215,8 @@ def make_vector_env(
         options["info_keys"] = tuple(env_cfg["info_keys"])
         if kind == "env_pool":
             return EnvPoolVectorEnv(env_cfg["env_id"], num_envs, kwargs=env_cfg["kwargs"], **options)
-        options |= dict(
-            entry_point=native_entry_point(env_cfg), mask_from_info=env_cfg["action_mask"] == "info"
-        )
-        return NativeVectorEnv(_make_native(env_cfg, num_envs), **options)
+        entry_point = native_entry_point(env_cfg)
+        return NativeVectorEnv(_make_native(env_cfg, num_envs), entry_point=entry_point, **options)
     manager = env_cfg["manager"]
     options["on_bad_value"] = env_cfg["on_bad_value"]
     if kind in ("subprocess", "ray"):
@@ -282,7 +251,7 @@ def backend_of(env_cfg: Mapping[str, Any]) -> str:
     kind = str(env_cfg["manager"]["type"])
     if kind != "auto":
         return kind
-    is_plain = not env_cfg["kwargs"] and env_cfg["on_bad_value"] == RAISE
+    is_plain = not env_cfg["kwargs"] and not any(env_cfg[key] != CONFIG[key].default for key in SINGLE_KEYS)
     return "vector" if is_plain and native_entry_point(env_cfg) in STATE_ADAPTERS else "base"
 
 
@@ -305,10 +274,8 @@ def _resolved(env_cfg: Mapping[str, Any]) -> dict[str, Any]:
     if plain["type"] != "gymnasium":
         plain["type"] = ENV_REGISTRY.get(plain["type"])
     else:
-        try:
+        with contextlib.suppress(ImportError):  # the worker says what is missing
             register_ids(plain["env_id"])
-        except ImportError as error:
-            raise EnvError(f"env {plain['env_id']!r}: {error}.{missing_extra(error)}") from error
         # A worker does not know an id that the user's code registered; it can make the env from the spec.
         plain["env_id"] = gym.registry.get(plain["env_id"], plain["env_id"])
     found = [find_wrapper(wrapper) for wrapper in plain["wrappers"]]
@@ -327,8 +294,7 @@ def _make_native(env_cfg: Mapping[str, Any], num_envs: int) -> gym.vector.Vector
     except DingLiteError:
         raise
     except FOREIGN as error:
-        advice = "" if native_entry_point(env_cfg) else "; set env.manager.type='base' or 'subprocess'"
-        message = f"{_message(error)}{advice}"
+        message = f"{error_text(error)}{missing_extra(error)}"
         raise EnvError(f"vector env {env_name(env_cfg)!r} cannot be made: {message}") from error
 
 

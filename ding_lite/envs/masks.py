@@ -15,7 +15,7 @@ import gymnasium as gym
 import numpy as np
 
 from ding_lite.errors import EnvContractError
-from ding_lite.trees import MASK_KEY, Tree, children, map_space, named_leaves, path_text, space_leaves
+from ding_lite.trees import MASK_KEY, Tree, children
 
 OBSERVATION = "observation"  # the key of an observation that was not a Dict before a mask was added to it
 
@@ -38,16 +38,15 @@ def mask_space(action_space: gym.Space) -> gym.Space | None:
     return gym.spaces.Box(np.zeros(shape, np.bool_), np.ones(shape, np.bool_), dtype=np.bool_)
 
 
-def mask_fault(declared: gym.Space, action_space: gym.Space) -> tuple[str, str] | None:
-    """Returns what is wrong with a declared space of masks, and what to do; None if it fits the actions."""
+def mask_fault(declared: gym.Space, action_space: gym.Space) -> str:
+    """Returns what is wrong with a declared space of masks, and what to do; "" if it fits the actions."""
     if _fits(declared, action_space):
-        return None
-    problem = f"obs[{MASK_KEY!r}] is {declared}, and the actions are {action_space}"
-    expected = mask_space(action_space)
-    if expected is None:
-        return problem, "They cannot be masked: give that key another name"
-    advice = f"Declare it as {expected}: True where an action is legal. If a wrapper has changed it, such as "
-    return problem, advice + "frame_stack: put the mask into info, with env.action_mask='info'"
+        return ""
+    return (
+        f"obs[{MASK_KEY!r}] is {declared}, and masks of the actions {action_space} are "
+        f"{mask_space(action_space)}: True where an action is legal. If a wrapper has changed it, such as "
+        "frame_stack, put the mask into info, with env.action_mask='info'"
+    )
 
 
 def _fits(declared: gym.Space, action_space: gym.Space) -> bool:
@@ -84,13 +83,6 @@ def as_mask(mask: Any, action_space: gym.Space) -> Tree:
     return np.asarray(mask, np.bool_)
 
 
-def all_legal(action_space: gym.Space, n: int) -> Tree:
-    """Returns a batch of n masks that forbid nothing, for an action space that has masks."""
-    masks = mask_space(action_space)
-    assert masks is not None, "the action space has a mask"
-    return map_space(lambda leaf: np.ones((n, *leaf.shape), np.bool_), masks)
-
-
 def with_mask_space(obs_space: gym.Space, action_space: gym.Space) -> gym.spaces.Dict:
     """Returns the observation space with the space of the masks added.
 
@@ -113,30 +105,12 @@ def with_branch(obs: Any, name: str, leaf: Any) -> dict[str, Any]:
     return {**(obs if isinstance(obs, dict) else {OBSERVATION: obs}), name: leaf}
 
 
-def mask_of_info(info: Mapping[str, Any], owner: str) -> Any:
-    """Returns the mask that an info holds.
-
-    Args:
-        info: of a reset or a step.
-        owner: whose info it is, for the message.
-
-    Raises:
-        EnvContractError: if the info has no mask.
-    """
-    if MASK_KEY not in info:
-        raise EnvContractError(
-            f"env.action_mask='info', but {owner} has no {MASK_KEY!r}: it has {sorted(map(str, info))}"
-        )
-    return info[MASK_KEY]
-
-
 class MaskFromInfo(gym.Wrapper):
     """Copies ``info["action_mask"]`` into the observation at every reset and step."""
 
     def __init__(self, env: gym.Env) -> None:
         super().__init__(env)
         self.observation_space = with_mask_space(env.observation_space, env.action_space)
-        self._shapes = {path: leaf.shape for path, leaf in space_leaves(self.observation_space[MASK_KEY])}
 
     def reset(self, **kwargs: Any) -> Any:
         obs, info = self.env.reset(**kwargs)
@@ -147,14 +121,11 @@ class MaskFromInfo(gym.Wrapper):
         return self._masked(obs, info), reward, terminated, truncated, info
 
     def _masked(self, obs: Any, info: Mapping[str, Any]) -> dict[str, Any]:
-        mask = as_mask(mask_of_info(info, "this info"), self.env.action_space)
-        for path, found in named_leaves(mask):
-            if found.shape != self._shapes[path]:
-                raise EnvContractError(
-                    f"info[{MASK_KEY!r}]{path_text(path)} has the shape {found.shape}; masks of the actions "
-                    f"{self.env.action_space} have the shape {self._shapes[path]}"
-                )
-        return with_branch(obs, MASK_KEY, mask)
+        if MASK_KEY not in info:
+            raise EnvContractError(
+                f"env.action_mask='info', but the info has no {MASK_KEY!r}: it has {sorted(map(str, info))}"
+            )
+        return with_branch(obs, MASK_KEY, as_mask(info[MASK_KEY], self.env.action_space))
 
 
 def without_legal_action(mask: Tree, action_space: gym.Space) -> np.ndarray:

@@ -9,22 +9,18 @@ Shapes: B environments, K episodes with a final observation.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
-import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
 
-from ding_lite.envs.masks import all_legal, as_mask, mask_of_info, with_branch, with_mask_space
-from ding_lite.envs.recorder import check_reset, check_spaces, check_step, info_number
+from ding_lite.envs.recorder import check_result, check_spaces, info_number
 from ding_lite.envs.spaces import ObservationBuffer
 from ding_lite.envs.vector import NO_ENVS, Episode, Transition, VectorEnv, call_method, close_each
 from ding_lite.errors import FOREIGN, CheckpointError, EnvContractError, EnvError, error_text
 from ding_lite.rl.seeding import integer_seed
 from ding_lite.trees import (
-    MASK_KEY,
     Tree,
     children,
     from_tree,
@@ -34,8 +30,6 @@ from ding_lite.trees import (
     space_leaves,
     value_at,
 )
-
-QT_PACKAGES = "libqt5core5a libqt5gui5"  # that EnvPool's Procgen needs
 
 
 class StateAdapter(NamedTuple):
@@ -80,7 +74,6 @@ class NativeVectorEnv(VectorEnv):
         seed: of the run.
         entry_point: of the environment, which selects its state adapter.
         info_keys: keys of an ended episode's info that are recorded.
-        mask_from_info: whether to copy ``info["action_mask"]`` into the observation.
         index_offset: number of the first environment if these are a part of a larger vector.
 
     Raises:
@@ -93,7 +86,6 @@ class NativeVectorEnv(VectorEnv):
         seed: int = 0,
         entry_point: str = "",
         info_keys: tuple[str, ...] = (),
-        mask_from_info: bool = False,
         index_offset: int = 0,
     ) -> None:
         check_spaces(env, "single_")
@@ -101,15 +93,11 @@ class NativeVectorEnv(VectorEnv):
         self.seed = seed
         self.index_offset = index_offset
         self.info_keys = info_keys
-        self.mask_from_info = mask_from_info
         self.num_envs = env.num_envs
         self.action_space = env.single_action_space
-        self._obs_space_without_mask = env.single_observation_space
-        self.obs_space = self._obs_space_without_mask
-        if mask_from_info:
-            self.obs_space = with_mask_space(self._obs_space_without_mask, self.action_space)
+        self.obs_space = env.single_observation_space
         # Looked up once: looking up the class of a space in each step takes 1/30 of a CartPole step.
-        self._has_obs_branches = children(self._obs_space_without_mask) is not None
+        self._has_obs_branches = children(self.obs_space) is not None
         self._has_action_branches = children(self.action_space) is not None
         self.mode = _autoreset_mode(env)
         self.has_fillers = self.mode is AutoresetMode.NEXT_STEP
@@ -121,7 +109,7 @@ class NativeVectorEnv(VectorEnv):
         self._pending_reset = np.zeros(self.num_envs, bool)
         self._any_pending = False  # whether any reset is pending
         self._all_valid = np.ones(self.num_envs, bool)
-        self._final = ObservationBuffer(self._obs_space_without_mask, self.num_envs)
+        self._final = ObservationBuffer(self.obs_space, self.num_envs)
         self._unchecked = {"reset", "step"}  # the calls whose results have not been checked yet
         self._last_info: Mapping[str, Any] = {}
 
@@ -132,37 +120,29 @@ class NativeVectorEnv(VectorEnv):
         self._pending_reset[:] = False
         self._any_pending = False
         part = (self.index_offset,) if self.index_offset else ()
-        obs, info = self._begin(integer_seed(self.seed, *stream, *part))
-        obs = _with_masks(obs, self._masks_of(info))
+        obs = self._begin(integer_seed(self.seed, *stream, *part))
         self._is_ready = True
         return obs
 
-    def _begin(self, seed: int) -> tuple[Tree, dict[str, Any]]:
-        """Seeds all environments, begins an episode in each, and returns what ``reset`` returns."""
+    def _begin(self, seed: int) -> Tree:
+        """Seeds all environments, begins an episode in each, and returns their observations (B, ...)."""
         return self._reset_env(seed=seed)
 
-    def _reset_env(self, **arguments: Any) -> tuple[Tree, dict[str, Any]]:
+    def _reset_env(self, **arguments: Any) -> Tree:
         try:
             result = self.env.reset(**arguments)
             if "reset" in self._unchecked:
-                check_reset(result)
-            obs, info = result
-            obs = self._to_tree(obs)
+                check_result("reset", result, 2)
+            obs = self._to_tree(result[0])
             if "reset" in self._unchecked:
-                self._check_observation(obs)
+                self._check(obs)
                 self._unchecked.remove("reset")
         except FOREIGN as error:
             raise self._located("reset", error) from error
-        return obs, info
+        return obs
 
     def _to_tree(self, obs: Any) -> Tree:
-        return observation_to_tree(obs, self._obs_space_without_mask)
-
-    def _masks_of(self, info: Mapping[str, Any]) -> Tree | None:
-        """Returns the masks (B, ...) of ``info``, or None if the config does not ask for them."""
-        if not self.mask_from_info:
-            return None
-        return _batch_of_masks(mask_of_info(info, f"the info of {self.backend}"), self.action_space)
+        return observation_to_tree(obs, self.obs_space)
 
     def _raw_reward(self, reward: np.ndarray, info: Mapping[str, Any]) -> np.ndarray:
         """Returns the rewards (B,) that episode returns are sums of."""
@@ -176,12 +156,14 @@ class NativeVectorEnv(VectorEnv):
         try:
             result = self.env.step(action)
             if self._unchecked:
-                self._check_step(result)
-                self._unchecked.clear()
+                check_result("step", result, 5)
             obs, reward, terminated, truncated, info = result
             self._last_info = info
-            if self._has_obs_branches or obs.dtype == np.float64:
+            if self._has_obs_branches or getattr(obs, "dtype", None) == np.float64:
                 obs = self._to_tree(obs)
+            if self._unchecked:
+                self._check(obs, reward=reward, terminated=terminated, truncated=truncated)
+                self._unchecked.clear()
         except FOREIGN as error:
             raise self._located("step", error) from error
         reward = np.asarray(reward, np.float32)
@@ -197,7 +179,7 @@ class NativeVectorEnv(VectorEnv):
         any_done = bool(np.count_nonzero(done))  # takes a third of the time of done.any()
         if self.has_fillers:
             self._pending_reset, self._any_pending = done, any_done
-        final_obs, final_env, episodes, masks = None, NO_ENVS, [], self._masks_of(info)
+        final_obs, final_env, episodes = None, NO_ENVS, []
         if any_done:
             truncated = truncated & ~terminated
             final_env = np.flatnonzero(truncated)
@@ -205,47 +187,24 @@ class NativeVectorEnv(VectorEnv):
             episodes = self._finish(done, info)
             if self.mode is AutoresetMode.DISABLED:
                 reward, terminated = reward.copy(), terminated.copy()  # the reset may write over them
-                obs, masks = self._reset_ended(done, masks)
-        obs = _with_masks(obs, masks)
+                obs = self._reset_env(options={"reset_mask": done})
         self._is_ready = True
         return Transition(obs, reward, terminated, truncated, valid, final_obs, final_env, episodes)
 
-    def _reset_ended(self, done: np.ndarray, masks: Tree | None) -> tuple[Tree, Tree | None]:
-        """Begins episodes in the environments ``done`` (B,); returns observations and masks of all."""
-        masks = None if masks is None else map_tree(np.copy, masks)
-        obs, info = self._reset_env(options={"reset_mask": done})
-        if masks is not None:  # info has those of the environments that were reset
-            masks = map_tree(partial(_replaced_rows, done), masks, self._masks_of(info))
-        return obs, masks
-
-    def _check_step(self, result: Any) -> None:
-        """Checks the kinds and shapes of what ``step`` returns."""
-        check_step(result)
-        obs, reward, terminated, truncated, _ = result
-        self._check_observation(self._to_tree(obs) if self._has_obs_branches else obs)
-        for name, values, kinds in (
-            ("reward", reward, "biuf"),
-            ("terminated", terminated, "b"),
-            ("truncated", truncated, "b"),
-        ):
-            kind = values.dtype if isinstance(values, np.ndarray) else type(values).__name__
-            is_array = isinstance(values, np.ndarray) and values.dtype.kind in kinds
-            if not is_array or values.shape != (self.num_envs,):
-                what = "numbers" if name == "reward" else "bool"
-                raise EnvContractError(
-                    f"{name} must be an array of {what} with the shape (num_envs,) = ({self.num_envs},), got "
-                    f"{np.shape(values)} {kind}"
-                )
-
-    def _check_observation(self, obs: Tree) -> None:
-        """Refuses observations that are not numbers, or not one of the space for each environment."""
-        for path, leaf in space_leaves(self._obs_space_without_mask):
-            array, expected = value_at(obs, path), (self.num_envs, *(leaf.shape or ()))
+    def _check(self, obs: Any, **others: Any) -> None:
+        """Refuses what is not one number for each environment, or for observations one value of the space."""
+        arrays = [
+            (f"observation{path_text(path)}", value_at(obs, path), leaf.shape or (), "biuf")
+            for path, leaf in space_leaves(self.obs_space)
+        ]
+        arrays += [(name, array, (), "biuf" if name == "reward" else "b") for name, array in others.items()]
+        for name, array, shape, kinds in arrays:
+            expected = (self.num_envs, *shape)
             found = array.shape if isinstance(array, np.ndarray) else f"a {type(array).__name__}"
-            if found != expected or array.dtype.kind not in "biuf":
+            if found != expected or array.dtype.kind not in kinds:
                 raise EnvContractError(
-                    f"observation{path_text(path)} must be an array of numbers with the shape (num_envs, "
-                    f"*shape) = {expected}, got {found} {getattr(array, 'dtype', '')}"
+                    f"{name} must be an array of {'bool' if kinds == 'b' else 'numbers'} with the shape "
+                    f"(num_envs, ...) = {expected}, got {found} {getattr(array, 'dtype', '')}"
                 )
 
     def _located(self, call: str, error: BaseException) -> EnvError:
@@ -266,8 +225,6 @@ class NativeVectorEnv(VectorEnv):
             for env in final_env:
                 self._final.write(int(env), info["final_obs"][env])
             final_obs = self._final.rows(final_env)
-        if self.mask_from_info:  # the policy does not act on these observations: any mask will do
-            final_obs = with_branch(final_obs, MASK_KEY, all_legal(self.action_space, len(final_env)))
         return final_obs
 
     def _finish(self, done: np.ndarray, info: Mapping[str, Any]) -> list[Episode]:
@@ -291,11 +248,6 @@ class NativeVectorEnv(VectorEnv):
         chosen = {}
         for key in self.info_keys:
             if key in info and (f"_{key}" not in info or info[f"_{key}"][env]):
-                if np.shape(info[key])[:1] != (self.num_envs,):
-                    raise EnvContractError(
-                        f"{self.backend}: step: info[{key!r}] must have a value for each of the "
-                        f"{self.num_envs} environments, got {info[key]!r:.60}"
-                    )
                 chosen[key] = info_number(key, info[key][env])
         return chosen
 
@@ -372,16 +324,14 @@ class EnvPoolVectorEnv(NativeVectorEnv):
 
             return envpool.make_gymnasium(self._env_id, num_envs=num_envs, seed=seed, **self._kwargs)
         except (ImportError, OSError) as error:
-            is_qt = "Qt5" in str(error)
-            install = f"apt-get install {QT_PACKAGES}" if is_qt else 'pip install "ding_lite[envpool]"'
-            raise EnvError(f"env_pool: {str(error).rstrip('.')}. Install it: {install}") from error
+            raise EnvError(f'env_pool: {error} (pip install "ding_lite[envpool]")') from error
         except Exception as error:
             raise EnvError(
                 f"env_pool: {self._env_id!r} cannot be made: {error_text(error)}. EnvPool has its own names "
                 "for environments; envpool.list_all_envs() returns them"
             ) from error
 
-    def _begin(self, seed: int) -> tuple[Tree, dict[str, Any]]:
+    def _begin(self, seed: int) -> Tree:
         self.env.close()
         self.env = self._make(self.num_envs, seed)
         return self._reset_env()
@@ -406,25 +356,3 @@ def _autoreset_mode(env: GymnasiumVectorEnv) -> AutoresetMode:
             "row after an episode's end is unknown. Declare what the environment does, NEXT_STEP, SAME_STEP "
             'or DISABLED: metadata = {"autoreset_mode": gymnasium.vector.AutoresetMode.NEXT_STEP}'
         ) from error
-
-
-def _with_masks(obs: Tree, masks: Tree | None) -> Tree:
-    return obs if masks is None else with_branch(obs, MASK_KEY, masks)
-
-
-def _replaced_rows(rows: np.ndarray, old: np.ndarray, new: np.ndarray) -> np.ndarray:
-    """Returns ``old`` (B, ...) with the rows (B,) of ``new``."""
-    return np.where(rows.reshape(-1, *[1] * (new.ndim - 1)), new, old)
-
-
-def _batch_of_masks(mask: Any, action_space: gym.Space) -> Tree:
-    """Returns a batch of masks.
-
-    Args:
-        mask: an array (B, n), a dict of such arrays, or an object array with one mask per environment.
-        action_space: of one environment.
-    """
-    if isinstance(mask, np.ndarray) and mask.dtype == object:
-        rows = [as_mask(row, action_space) for row in mask]
-        return map_tree(lambda *leaves: np.stack(leaves), *rows)
-    return as_mask(mask, action_space)

@@ -62,7 +62,7 @@ def missing_extra(error: BaseException) -> str:
     name = (getattr(error, "name", None) or "").lower().split(".")[0]
     words = re.findall(r"\w+", " ".join(map(str, error.args)).lower())
     extra = EXTRAS.get(name) or next((EXTRAS[word] for word in words if word in EXTRAS), "")
-    return f' Install what it needs: pip install "ding_lite[{extra}]"' if extra else ""
+    return f' (pip install "ding_lite[{extra}]")' if extra else ""
 
 
 def with_correct_reset(env: gym.Env) -> gym.Env:

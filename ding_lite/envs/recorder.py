@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -82,13 +81,13 @@ class EpisodeRecorder(gym.Wrapper):
             if "unexpected keyword argument" in str(error):
                 raise EnvContractError(f"{error_text(error)}. {OLD_API}") from error
             raise
-        check_reset(result)
+        check_result("reset", result, 2)
         return result
 
     def step(self, action: Any) -> Any:
         result = self.env.step(action)
         if type(result) is not tuple or len(result) != 5 or type(result[4]) is not dict:  # fast common case
-            check_step(result)
+            check_result("step", result, 5)
         obs, reward, terminated, truncated, info = result
         game = self.game
         number = as_float(reward)
@@ -134,26 +133,15 @@ def check_spaces(env: Any, prefix: str = "") -> None:
             )
 
 
-def check_reset(result: Any) -> None:
-    """Raises an EnvContractError if a result of ``reset`` is not (obs, info)."""
-    if not (isinstance(result, tuple) and len(result) == 2):
-        kind = f"a tuple of {len(result)}" if isinstance(result, tuple) else f"one {type(result).__name__}"
-        raise EnvContractError(f"reset returned {kind}, not (obs, info). {OLD_API}")
-    _check_info("reset", result[1])
-
-
-def check_step(result: Any) -> None:
-    """Raises an EnvContractError if a result of ``step`` is not of five values with an info."""
-    if not (isinstance(result, (tuple, list)) and len(result) == 5):
+def check_result(call: str, result: Any, count: int) -> None:
+    """Raises an EnvContractError if a call did not return ``count`` values, the last one an info."""
+    if not (isinstance(result, (tuple, list)) and len(result) == count):
         is_sequence = isinstance(result, (tuple, list))
         kind = f"{len(result)} values" if is_sequence else f"one {type(result).__name__}"
-        raise EnvContractError(f"step returned {kind}, not 5 values. {OLD_API}")
-    _check_info("step", result[4])
-
-
-def _check_info(call: str, info: Any) -> None:
-    if not isinstance(info, Mapping):
-        raise EnvContractError(f"{call}'s info is a {type(info).__name__}. Return a dict; it may be empty")
+        raise EnvContractError(f"{call} returned {kind}, not {count}. {OLD_API}")
+    if not isinstance(result[-1], Mapping):
+        kind = type(result[-1]).__name__
+        raise EnvContractError(f"{call}'s info is a {kind}. Return a dict; it may be empty")
 
 
 def as_float(reward: Any) -> float:
@@ -162,20 +150,12 @@ def as_float(reward: Any) -> float:
     Raises:
         EnvContractError: for anything else.
     """
+    if isinstance(reward, (float, int, np.floating, np.integer)):  # the common case, without an array
+        return float(reward)
     try:
-        if isinstance(reward, (float, int, np.floating, np.integer)):  # the common case, without an array
-            return float(reward)
-        array = np.asarray(reward)
-    except (ValueError, RuntimeError, OverflowError):  # ragged, a tensor with a gradient, 10**400
-        array = np.asarray(None)
-    if array.size != 1 or array.dtype.kind not in "fiub":
-        raise EnvContractError(f"reward must be a number, got {reward!r:.100} ({type(reward).__name__})")
-    if array.ndim:
-        warnings.warn(
-            f"a reward has the shape {array.shape}; it is used as a number: return float(reward)",
-            stacklevel=2,
-        )
-    return float(array.item())
+        return float(np.asarray(reward).item())
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise EnvContractError(f"reward must be a number, got {reward!r:.100}: {error}") from error
 
 
 def as_bool(flag: Any, name: str) -> bool:

@@ -168,8 +168,7 @@ class VectorEnv(ABC):
             args: numbers, text, arrays, and lists and dicts of them: the collector saves them.
 
         Raises:
-            EnvContractError: if there is no such method.
-            EnvError: if it raises. The environments can be used further after both.
+            EnvContractError: if there is no such method, or it raises. A reset must follow.
         """
         results = self._call(name, args)
         others = {other: of_other for other, of_other in self.calls.items() if other != name}
@@ -243,18 +242,13 @@ def call_method(env: Any, name: str, args: Sequence[Any], where: str) -> Any:
         where: the environment, for messages.
 
     Raises:
-        EnvContractError: if there is no such method.
-        EnvError: if it raises.
+        EnvContractError: if there is no such method, or it raises.
     """
     get = env.get_wrapper_attr if isinstance(env, gym.Env) else lambda name: getattr(env, name)
     try:
-        method = get(name)
-    except AttributeError as error:
-        raise EnvContractError(f"{where}: {type(env.unwrapped).__name__} has no method {name!r}") from error
-    try:
-        return method(*args)
+        return get(name)(*args)
     except FOREIGN as error:
-        raise EnvError(f"{where}, method {name}: {error_text(error)}") from error
+        raise EnvContractError(f"{where}, method {name}: {error_text(error)}") from error
 
 
 def check_same_spaces(
@@ -269,9 +263,8 @@ def check_same_spaces(
     Raises:
         EnvError: naming both environments and both spaces.
     """
-    for name, space, other in zip(("observation_space", "action_space"), spaces, expected, strict=True):
-        if space != other:
-            raise EnvError(
-                f"env {env} has the {name} {space}, env {first} {other}; all environments of a run must have "
-                "the same"
-            )
+    if spaces != expected:
+        raise EnvError(
+            f"env {env} has other spaces than env {first}: {spaces} and {expected}; all environments of "
+            "a run must have the same"
+        )

@@ -69,8 +69,7 @@ def wrap(env: gym.Env, wrapper: Any, *, evaluate: bool = False, index: int = 0) 
     own = {
         keyword: value
         for keyword, value in {"evaluate": evaluate, "index": index}.items()
-        if keyword in signature.parameters
-        and signature.parameters[keyword].kind is inspect.Parameter.KEYWORD_ONLY
+        if (argument := signature.parameters.get(keyword)) and argument.kind is argument.KEYWORD_ONLY
     }
     arguments = {**own, **arguments}
     try:
@@ -148,8 +147,6 @@ class NoopReset(gym.Wrapper):
     """Begins each game with 1 to ``noop_max`` steps of ``noop_action``, so that starts differ."""
 
     def __init__(self, env: gym.Env, noop_max: int = 30, noop_action: int = 0) -> None:
-        if noop_max < 1:
-            raise ConfigError(f"env.wrappers: noop_reset: noop_max={noop_max}; it must be at least 1")
         super().__init__(env)
         self.noop_max, self.noop_action = noop_max, noop_action
         self._generator = np.random.default_rng()
@@ -278,8 +275,6 @@ class PreviousAction(AddedObservation):
     """
 
     def __init__(self, env: gym.Env, count: int = 1) -> None:
-        if count < 1:
-            raise ConfigError(f"env.wrappers: previous_action: count={count}; it must be at least 1")
         super().__init__(env, "previous_action", count * gym.spaces.flatdim(env.action_space))
 
     def take(self, action: Any, reward: float) -> np.ndarray:

@@ -30,7 +30,7 @@ from ding_lite.config.registry import env_name
 from ding_lite.config.values import encode
 from ding_lite.data.collector import Collector
 from ding_lite.data.episodes import Evaluator
-from ding_lite.envs.make import EnvSetting, check_env_setting
+from ding_lite.envs.make import EnvSetting
 from ding_lite.envs.space_json import space_to_json
 from ding_lite.errors import CheckpointError, ContractError, error_text
 from ding_lite.policies.base import Policy
@@ -201,8 +201,6 @@ class SerialPipeline:
         """Builds all parts of the run but its folder; returns this rank's share of the config."""
         given = {"env_setting": env_setting, "model": model}
         self.given = [name for name, value in given.items() if value is not None]
-        if env_setting is not None:
-            check_env_setting(env_setting)
         self.config = config
         self.ranks = ranks = undo.enter_context(joined())
         own = own_share(self.cfg, ranks, env_setting)

@@ -187,7 +187,6 @@ def play(envs: VectorEnv, steps: int, stream: str, act: Callable[[Tree], Tree]) 
         row = {"obs": obs, "action": map_tree(np.array, action)}
         got = envs.step(action)
         watch.look(got, numbers)
-        watch.look_at_bounds(map_tree(lambda leaf: leaf[None], obs))
         flags = {
             name: np.array(getattr(got, name)) for name in ("reward", "terminated", "truncated", "valid")
         }

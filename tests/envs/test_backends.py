@@ -239,15 +239,6 @@ def test_actions_reach_the_environments_in_their_own_dtype(name):
         assert (got.obs[steps, 2] == np.float32(0.2)).all()
 
 
-@pytest.mark.parametrize("name", ["base", "2 workers"])
-@pytest.mark.parametrize("action", [np.zeros(3, int), None, {"a": np.zeros(ENVS)}], ids=str)
-def test_a_malformed_batch_is_refused_before_any_environment_is_stepped(name, action):
-    with contextlib.closing(own(OWN[name], world())) as envs:
-        envs.reset("x")
-        with pytest.raises(EnvError):
-            envs.step(action)
-
-
 # ---------------------------------------------------------------------- open episodes
 
 
@@ -362,9 +353,8 @@ def test_a_method_is_called_in_every_environment(name):
         envs.reset("x")
         assert dict(envs.calls) == {"set_level": [3]}
         for method in ("refuse", "no_such"):
-            with pytest.raises(EnvError, match=rf"env 0 .*{method}"):
+            with pytest.raises(EnvError, match=rf"env \d .*{method}"):
                 envs.call(method)
-        envs.step(np.zeros(ENVS, int))  # they can be used further
         envs.repeat_calls({"set_level": [5]})
         assert dict(envs.calls) == {"set_level": [5]}
 

@@ -46,9 +46,9 @@ FAULTS = {
     "shape at reset": (replaced(0, np.zeros(4, np.float32)), 0, CONTRACT, r"reset.*\(4,\)"),
     "shape at a step": (replaced(0, np.zeros((1, 3), np.float32)), 2, CONTRACT, r"step.*\(1, 3\)"),
     "complex": (replaced(0, np.zeros(3, complex)), 2, CONTRACT, "step.*complex128"),
-    "text": (replaced(0, "left"), 2, CONTRACT, "step.*'left'"),
+    "text": (replaced(0, "left"), 2, CONTRACT, "step.*str"),
     "ragged": (replaced(0, [[1], [2, 3], 4]), 2, CONTRACT, "step"),
-    "observation missing": (replaced(0, None), 2, CONTRACT, "step.*None"),
+    "observation missing": (replaced(0, None), 2, CONTRACT, "step.*NoneType"),
     "nan at reset": (replaced(0, NAN), 0, NotFiniteError, r"reset\[1\] = nan"),
     "nan at a step": (replaced(0, NAN), 2, NotFiniteError, r"observation\[1\] = nan"),
     "reward nan": (replaced(1, np.nan), 2, NotFiniteError, "step.*reward = nan"),
@@ -115,13 +115,12 @@ def test_numbers_of_other_kinds_that_can_be_taken_are_taken():
         replaced(0, [0, 1, 2]),
         replaced(1, np.float32(1)),
         replaced(1, np.array(1.0)),
+        replaced(1, np.array([1.0])),
         replaced(2, np.False_),
         replaced(3, 0),
         list,
     ):
         play(InProcessVectorEnv(world(fault=fault, at=range(1, 9), only=1), 2))
-    with pytest.warns(UserWarning, match=r"shape \(1,\)"):
-        play(InProcessVectorEnv(world(fault=replaced(1, np.array([1.0])), at=range(1, 9)), 2))
 
 
 class Seedless(Scripted):
@@ -150,7 +149,7 @@ def textual(index):
     [
         (lambda index: EpisodeRecorder(Seedless()), "env 0.*seed.*old gym API"),
         (spaceless, r"Scripted\.observation_space: there is none"),
-        (other_space, "env 1 has the action_space"),
+        (other_space, "env 1 has other spaces than env 0"),
         (textual, r"observation\['mission'\]: Text is not supported"),
         (lambda index: Scripted(index), "EpisodeRecorder"),
     ],

@@ -95,6 +95,7 @@ def test_unregistered_type_lists_what_is_registered():
         ("env_pool", "wrappers", ["time_limit"]),
         ("env_pool", "action_mask", "info"),
         ("vector", "on_bad_value", "reset_env"),
+        ("vector", "action_mask", "info"),
     ],
 )
 def test_config_refuses_what_its_backend_cannot_do(kind, key, value):
@@ -124,8 +125,6 @@ def test_other_errors_of_a_constructor_name_no_extra():
 def test_what_is_no_environment_is_refused():
     with pytest.raises(EnvError, match="gymnasium.Env.*dict"):
         make_env({**section(type=LengthEnv), "type": dict})
-    with pytest.raises(EnvError, match="got CartPoleVectorEnv.*env.manager.type='vector'"):
-        made(type=lambda: gym.make_vec("CartPole-v1", 2))
 
 
 def test_an_error_in_a_worker_names_the_environment_as_in_this_process():
@@ -143,7 +142,7 @@ def test_only_a_missing_package_is_advised_to_be_installed():
     for env_id, kwargs in (("Ant-v5", {"xml_file": "no_such.xml"}), ("ALE/Pong-v5", {"foo": 99})):
         with pytest.raises(EnvError) as caught:
             made(env_id=env_id, kwargs=kwargs)
-        assert "Install what it needs" not in str(caught.value)
+        assert "pip install" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

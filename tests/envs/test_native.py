@@ -1,4 +1,4 @@
-"""Native vectors: infos, masks, parts. Transitions are in test_backends.py, faults in test_contract.py."""
+"""Native vectors: infos, parts. Transitions are in test_backends.py, faults in test_contract.py."""
 
 import gymnasium as gym
 import numpy as np
@@ -9,7 +9,7 @@ from small_worlds import LengthEnv, SeededEnv
 from worlds import copy_of
 
 from ding_lite.envs.native import EnvPoolVectorEnv, NativeVectorEnv
-from ding_lite.errors import EnvContractError, EnvError
+from ding_lite.errors import EnvError
 
 TWO = gym.spaces.Discrete(2)
 
@@ -44,50 +44,32 @@ def test_parts_of_a_vector_have_starts_and_numbers_of_their_own():
     assert parts[1].describe(1) == "env 3 (step 0)"
 
 
-class Masked(gym.Env):
-    """Episodes of two or three steps, whose info has a mask with one legal action, and in env 0 a number."""
+class Counting(gym.Env):
+    """Episodes of two or three steps; env 0 has a number in its info."""
 
-    observation_space, action_space = gym.spaces.Box(-9, 9, (1,)), gym.spaces.Discrete(3)
+    observation_space, action_space = gym.spaces.Box(-9, 9, (1,)), TWO
 
     def __init__(self, number):
         self.number = number
-
-    def info(self):
-        info = {"action_mask": np.eye(3, dtype=np.int8)[(self.number + self.t) % 3]}
-        return info | ({"is_success": True} if self.number == 0 else {})
+        self.info = {"is_success": True} if number == 0 else {}
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.t = 0
-        return np.zeros(1, np.float32), self.info()
+        return np.zeros(1, np.float32), self.info
 
     def step(self, action):
         self.t += 1
-        return np.array([self.t], np.float32), 1.0, self.t >= 2 + self.number % 2, False, self.info()
+        return np.array([self.t], np.float32), 1.0, self.t >= 2 + self.number % 2, False, self.info
 
 
 @pytest.mark.parametrize("mode", AutoresetMode)
-def test_masks_and_numbers_of_info_are_those_of_each_environment_in_every_mode(mode):
-    plain = SyncVectorEnv([lambda n=n: Masked(n) for n in range(3)], autoreset_mode=mode)
-    envs = NativeVectorEnv(plain, mask_from_info=True, info_keys=("is_success",))
-    obs, ended = envs.reset("collect"), []
-    for _ in range(12):
-        expected = np.stack([np.eye(3)[(env.number + env.t) % 3] for env in plain.envs])
-        assert np.array_equal(obs["action_mask"], expected)
-        transition = envs.step(np.zeros(3, np.int64))
-        obs, ended = transition.obs, ended + transition.episodes
+def test_numbers_of_info_are_those_of_each_environment_in_every_mode(mode):
+    plain = SyncVectorEnv([lambda n=n: Counting(n) for n in range(3)], autoreset_mode=mode)
+    rows = rows_of(NativeVectorEnv(plain, info_keys=("is_success",)), 12)
+    ended = [episode for row in rows for episode in row.episodes]
     # gymnasium writes 0 for an environment that has no such key.
     assert {(episode.env, *episode.info.values()) for episode in ended} == {(0, 1.0), (1,), (2,)}
-
-
-def test_an_info_without_a_number_for_each_environment_is_refused():
-    class Lonely(SyncVectorEnv):
-        def step(self, action):
-            return (*super().step(action)[:4], {"won": 1.0})
-
-    envs = NativeVectorEnv(Lonely([lambda: LengthEnv(1)] * 2), info_keys=("won",))
-    with pytest.raises(EnvContractError, match=r"info\['won'\]"):
-        rows_of(envs, 1)
 
 
 class OneArray(gym.vector.VectorEnv):

@@ -21,7 +21,7 @@ from ding_lite.config.registry import WRAPPER_REGISTRY
 from ding_lite.data.collector import Collector
 from ding_lite.envs.make import make_env, make_vector_env
 from ding_lite.envs.wrappers import ActionBins
-from ding_lite.errors import CheckpointError, ConfigError, EnvContractError, EnvError
+from ding_lite.errors import CheckpointError, ConfigError, EnvError
 
 NAMES = [
     *(
@@ -399,11 +399,6 @@ def test_whole_games_are_reported_with_raw_returns(evaluate):
     plain.close()
 
 
-def test_info_without_lives_is_refused():
-    with pytest.raises(EnvContractError, match=r"episodic_life .*info\['lives'\]"):
-        made("episodic_life", kind=LengthEnv).reset(seed=0)
-
-
 def test_fire_is_pressed_after_a_reset_and_after_a_life_that_is_no_reset(monkeypatch):
     env = made("fire_reset", kind=Buttons, evaluate=True)
     env.reset(seed=0)
@@ -419,11 +414,9 @@ def test_fire_is_pressed_after_a_reset_and_after_a_life_that_is_no_reset(monkeyp
     assert env.unwrapped.pressed == [1, 2, 3, 3, 3, 0, 1, 2]
 
 
-def test_fire_reset_leaves_a_game_without_fire_and_refuses_what_is_no_atari(monkeypatch):
+def test_fire_reset_leaves_a_game_without_fire(monkeypatch):
     monkeypatch.setattr(Buttons, "meanings", ("NOOP", "UP", "DOWN", "LEFT"))
     assert type(made("fire_reset", kind=Buttons)).__name__ == "EpisodeRecorder"
-    with pytest.raises(ConfigError, match="fire_reset: .*Atari"):
-        made("fire_reset", kind=LengthEnv)
 
 
 # ------------------------------------------------------------------ open games brought back

@@ -105,7 +105,7 @@ FAULTS = [
     ({"env_id": "CartPol-v1", "type": "gymnasium"}, "make", "CartPol.*Did you mean: `CartPole`"),
     (broken.NeedsMinAtar, "make", r"No module named 'minatar'.*pip install \"ding_lite\[minatar\]\""),
     (broken.NoSpace, "make", r"NoSpace\.observation_space: there is none"),
-    (broken.OtherSpaces, "make", r"env 1 has the observation_space .*, env 0 .*; all environments"),
+    (broken.OtherSpaces, "make", r"env 1 has other spaces than env 0.*; all environments"),
     (broken.TextLeaf, "make", r"observation\['name'\]: Text is not supported"),
     (broken.WholeBoxAction, "contract", "Box of integers"),
     # the old API, and exceptions
@@ -116,13 +116,13 @@ FAULTS = [
     (broken.Raises, "contract", rf"{STEP}KeyError: 'key' \(at broken_worlds.py:\d+\)"),
     (broken.Exits, "contract", rf"{STEP}SystemExit: 0 \(at broken_worlds.py:\d+\)"),
     # observations
-    (broken.WrongShape, "contract", rf"{RESET}observation has the shape \(3,\), .* declares \(2,\)"),
+    (broken.WrongShape, "contract", rf"{RESET}observation .*shape \(3,\).*Box\("),
     (
         {"type": broken.Shows, "kwargs": {"shown": None}},
         "contract",
-        rf"{RESET}observation is None \(NoneType\)",
+        rf"{RESET}observation is a NoneType",
     ),
-    (broken.FloatImage, "contract", f"{RESET}observation has the dtype float32, .* declares uint8"),
+    (broken.FloatImage, "contract", f"{RESET}observation .*float32.*uint8"),
     (broken.MissingKey, "contract", rf"{RESET}the observation has no \['gone'\]"),
     (broken.OutOfRange, "contract", r"env \d .*: observation\['0'\] = 2, which is not in Discrete\(2\)"),
     (broken.NanObservation, "contract", r"env \d .*: observation\['a'\]\[1\] = nan, which is not finite"),
@@ -134,7 +134,7 @@ FAULTS = [
     (broken.CountsFromZero, "contract", f"{STEP}AssertionError"),
     (broken.RefusesTheEnds, "contract", f"{STEP}ValueError: too strong"),
     (broken.NoLegalAction, "contract", r"env \d .*: action_mask leaves no legal action"),
-    (broken.MaskTooLong, "contract", r"obs\['action_mask'\] is .*\(4,\).* Declare it as Box\(.*\(3,\)"),
+    (broken.MaskTooLong, "contract", r"obs\['action_mask'\] is .*\(4,\).* are Box\(.*\(3,\)"),
     # that a process of its own survives
     (
         {"type": broken.Hangs, **WORKERS},
@@ -178,13 +178,6 @@ class MaskInInfo(small_worlds.LengthEnv):
 @pytest.mark.parametrize(
     ("env", "check", "verdict", "words"),
     [
-        (
-            broken.OutOfBounds,
-            "contract",
-            WARN,
-            r"observation\[1\] = 10.5, and its space is from -10.0 to 10.0",
-        ),
-        (functools.partial(broken.Reward, np.ones(1)), "contract", WARN, r"shape \(1,\).*float\(reward\)"),
         (broken.FailsToClose, "contract", WARN, "close raised RuntimeError: no window"),
         (broken.NoSeed, "same seed", FAIL, r"step 0 of env 0: obs\[0\] was 0.*self.np_random"),
         (broken.Remembers, "same seed", FAIL, r"step 0 of env 0: obs\[0\] was 1.0, is .*begin every episode"),

@@ -47,30 +47,22 @@ class WorkerProcess:
     Args:
         memory: descriptor of the shared memory, which the process inherits.
         grace: seconds that its environments have to close.
-
-    Raises:
-        EnvError: if the machine allows no more processes or open files.
     """
 
     def __init__(self, memory: int, grace: float) -> None:
         # The kernel ends a tied child with the thread that started it: only the main thread lives on.
         is_tied = threading.current_thread() is threading.main_thread()
         paths = json.dumps([path for path in sys.path if isinstance(path, str)])
-        try:
-            self._connection, theirs = Pipe()
-            with theirs:
-                numbers = theirs.fileno(), memory, os.getpid() if is_tied else 0, grace
-                self.process = subprocess.Popen(
-                    [sys.executable, "-c", BOOT, paths, *map(str, numbers)],
-                    pass_fds=[theirs.fileno(), memory],
-                    stdin=subprocess.DEVNULL,
-                    env={**os.environ, **ONE_THREAD},
-                    start_new_session=True,  # a new process group: end() ends what the environments start
-                )
-        except OSError as error:
-            raise EnvError(
-                f"a worker process cannot be started: {error}. Use fewer workers, or raise the limit"
-            ) from error
+        self._connection, theirs = Pipe()
+        with theirs:
+            numbers = theirs.fileno(), memory, os.getpid() if is_tied else 0, grace
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", BOOT, paths, *map(str, numbers)],
+                pass_fds=[theirs.fileno(), memory],
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, **ONE_THREAD},
+                start_new_session=True,  # a new process group: end() ends what the environments start
+            )
         self._is_killed = False
 
     def fileno(self) -> int:
@@ -147,18 +139,11 @@ class Processes:
         return WorkerProcess(self._memory, grace)
 
     def share(self, spaces: tuple[gym.Space, gym.Space], num_envs: int, num_workers: int) -> SharedArrays:
-        """Returns the arrays of the vector.
-
-        Raises:
-            EnvError: if so much memory is not available.
-        """
+        """Returns the arrays of the vector; raises an OSError if so much memory is not available."""
         size = SharedArrays(None, spaces, num_envs, num_workers).size
         # Reserves the memory now: a later write to missing memory would kill the process.
         reserve = getattr(os, "posix_fallocate", lambda fd, _, size: os.ftruncate(fd, size))
-        try:
-            reserve(self._memory, 0, size)
-        except OSError as error:
-            raise EnvError(f"cannot share {size / 1e6:.3g} MB of memory with the workers: {error}") from error
+        reserve(self._memory, 0, size)
         shared = SharedArrays(mmap.mmap(self._memory, size), spaces, num_envs, num_workers)
         shared.busy[:] = IDLE  # new memory is 0, the number of an environment
         return shared

@@ -9,7 +9,6 @@ import contextlib
 import math
 import mmap
 import os
-import re
 import signal
 import socket
 import sys
@@ -28,8 +27,6 @@ from ding_lite.envs.workers.worker import WorkerActor
 from ding_lite.errors import EnvError, error_text
 from ding_lite.trees import map_tree
 
-# In Ray's messages about a dead actor, which have many lines.
-REASON = re.compile(r" is (?:dead because|unavailable:) (.*?)(?:\. Some common causes|\. The task may|$)")
 KNOCK_SECONDS = 10.0  # to connect to a cluster
 IS_OWN = "ding_lite"  # the namespace of a Ray that was started for this process alone
 
@@ -131,10 +128,7 @@ class RayWorker:
     def death(self, seconds: float = 0.0) -> str:
         if self._fault is None:
             return ""
-        text = " ".join(str(self._fault).split())
-        reason = REASON.search(text)
-        is_lost = isinstance(self._fault, self._ray.exceptions.ActorUnavailableError)
-        return f"{'cannot be reached' if is_lost else 'died'}: {reason[1] if reason else text}"
+        return f"died or cannot be reached: {' '.join(str(self._fault).split())}"
 
     def hang_up(self) -> None:
         if not self._is_hung_up:
@@ -171,8 +165,8 @@ class RayActors:
     unit = ("Ray actor", "Ray actors")
     advice = (
         "raise that limit if the environment may take longer, or lower env.manager.worker_num if the Ray "
+        "cluster has fewer free CPUs than that"
     )
-    advice += "cluster has fewer free CPUs than that"
 
     def __init__(
         self, address: str | None = None, num_workers: int | None = None, reserve: bool = True

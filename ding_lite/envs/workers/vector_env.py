@@ -31,7 +31,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import wait
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import cloudpickle  # type: ignore[import-untyped]
 import gymnasium as gym
@@ -43,34 +43,17 @@ from ding_lite.envs.workers.process import KILL_SECONDS, Processes
 from ding_lite.envs.workers.shared import IDLE, ErrorReport, Job, SharedArrays, StepReply
 from ding_lite.errors import CheckpointError, DingLiteError, EnvError, EnvWorkerError
 from ding_lite.rl.seeding import integer_seed
-from ding_lite.trees import Tree, leading_size, map_tree, same_layout, tree_leaves
+from ding_lite.trees import Tree, leading_size, map_tree, same_layout
+
+if TYPE_CHECKING:
+    from ding_lite.envs.workers.process import WorkerProcess
+    from ding_lite.envs.workers.ray_actors import RayActors, RayWorker
+
+    Worker = WorkerProcess | RayWorker  # of the same six methods
+    Starter = Processes | RayActors
 
 POLL_SECONDS = 0.5  # between looks for dead workers: a child of a dead worker may hold its socket open
 FAILURE_GRACE = 1.0  # seconds that environments have to close after a failure
-
-
-class Worker(Protocol):
-    """One worker, as its parent sees it: a :class:`~process.WorkerProcess` or a Ray actor."""
-
-    def fileno(self) -> int: ...
-    def send(self, request: bytes) -> None: ...
-    def recv(self) -> bytes: ...
-    def death(self, seconds: float = 0.0) -> str: ...
-    def hang_up(self) -> None: ...
-    def end(self, seconds: float = 0.0) -> None: ...
-
-
-class Starter(Protocol):
-    """Starts the workers of one vector: :class:`~process.Processes` or RayActors."""
-
-    unit: tuple[str, str]
-    advice: str
-
-    def default_workers(self, double_buffer: bool) -> int: ...
-    def busy_cores(self, num_workers: int) -> int: ...
-    def start(self, grace: float) -> Worker: ...
-    def share(self, spaces: tuple[gym.Space, gym.Space], num_envs: int, num_workers: int) -> SharedArrays: ...
-    def close(self) -> None: ...
 
 
 class Exchange(NamedTuple):
@@ -255,8 +238,6 @@ class SubprocessVectorEnv(VectorEnv):
                 map_tree(np.copyto, target, action)
                 return {number: share.request for number, share in group.shares.items()}
         action = map_tree(np.asarray, action)
-        if {leaf.shape[:1] for leaf in tree_leaves(action)} != {(group.size,)}:
-            raise EnvError(f"step got {action!r:.100} for {group.size} environments")
         return {
             number: _request(
                 "step_shared", share.envs, map_tree(lambda leaf, rows=share.rows: leaf[rows], action)
@@ -352,13 +333,8 @@ class SubprocessVectorEnv(VectorEnv):
 
     def _call(self, name: str, args: Sequence[Any]) -> list[Any]:
         self._start_if_ended()
-        replies = self._request("call_method", self._for_all(name, args))
-        results: list[Any] = []
-        for _, reply in sorted(replies.items()):
-            if isinstance(reply, ErrorReport):
-                raise _error_of(reply)
-            results += reply
-        return results
+        replies = self._request("call", self._for_all(name, *args))
+        return list(itertools.chain(*(results for _, results in sorted(replies.items()))))
 
     def close(self) -> None:
         self._is_ready, self._shared = False, None
@@ -417,12 +393,12 @@ class SubprocessVectorEnv(VectorEnv):
             check_same_spaces(env, found, self.index_offset, spaces)
         if self._shared is None:
             self._shared = self._starter.share(spaces, self.num_envs, len(self._rows))
-        requests = [("attach", ()), *(("call_method", call) for call in self.calls.items())]
-        for method, arguments in requests:
+        for method, *arguments in [
+            ("attach",),
+            *(("call", name, *args) for name, args in self.calls.items()),
+        ]:
             request = dict.fromkeys(numbers, _request(method, *arguments))
-            for reply in self._receive(self._send(request, "reset_timeout")).values():
-                if isinstance(reply, ErrorReport):
-                    raise _error_of(reply)
+            self._receive(self._send(request, "reset_timeout"))
 
     def _request(
         self, method: str, arguments: Mapping[int, tuple[Any, ...]], timeout: float | None = None

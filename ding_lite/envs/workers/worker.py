@@ -30,7 +30,7 @@ from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.spaces import ObservationBuffer
 from ding_lite.envs.vector import ALL
 from ding_lite.envs.workers.shared import IDLE, ErrorReport, Job, SharedArrays, StepReply
-from ding_lite.errors import EnvContractError, EnvError, error_text
+from ding_lite.errors import error_text
 from ding_lite.trees import Tree, map_tree
 
 PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
@@ -130,13 +130,6 @@ class WorkerEnvs(InProcessVectorEnv):
         """Restores the open episodes."""
         self.load_state_dict(state)
 
-    def call_method(self, name: str, arguments: Sequence[Any]) -> list[Any] | ErrorReport:
-        """Calls a method of every environment. Its error is a result: the environments can go on after it."""
-        try:
-            return self.call(name, *arguments)
-        except EnvError as error:
-            return report_of(error)
-
     def _take_bad_values(self) -> list[str]:
         messages, self._bad_value_messages = self._bad_value_messages, []
         return messages
@@ -173,8 +166,9 @@ class Responder:
             if result is None:
                 return NOTHING
             # Results of methods, and spaces, may be of classes that pickle cannot find by their names.
-            dumps = cloudpickle.dumps if method in ("make", "call_method") else pickle.dumps
-            return _dumped(dumps, method, result)
+            dumps = cloudpickle.dumps if method in ("make", "call") else pickle.dumps
+            answer: bytes = dumps((True, result))
+            return answer
         except Exception as error:
             busy = IDLE if self.envs is None else self.envs.busy
             return pickle.dumps((False, report_of(error, busy)))
@@ -193,17 +187,6 @@ class Responder:
         """Closes the environments."""
         if self.envs is not None:
             self.envs.close()
-
-
-def _dumped(dumps: Any, method: str, result: Any) -> bytes:
-    try:
-        answer: bytes = dumps((True, result))
-    except Exception as error:
-        raise EnvContractError(
-            f"the result of {method} cannot be sent from a worker: {error_text(error)}. Return numbers, "
-            "text, arrays, or lists and dicts of them"
-        ) from error
-    return answer
 
 
 def main(fd: int, memory: int, parent: int, grace: float) -> None:

@@ -5,7 +5,6 @@ Real processes and real signals. Observations hold the name of their episode, so
 
 import contextlib
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -291,7 +290,7 @@ def test_environments_of_other_spaces_are_named():
     def make(index):
         return EpisodeRecorder(Scripted(index, actions="box" if index > 1 else "discrete"))
 
-    with pytest.raises(EnvError, match="env 2 has the action_space .*, env 0"):
+    with pytest.raises(EnvError, match="env 2 has other spaces than env 0"):
         SubprocessVectorEnv(make, 4, num_workers=2)
 
 
@@ -387,16 +386,3 @@ def test_a_worker_is_a_fresh_process_without_torch_and_with_one_thread():
         (one, *kind), (other, *same_kind) = envs.call("process")
         assert kind == same_kind == [False, True, "1"]
         assert {one, other} == set(pids(envs))
-
-
-@pytest.mark.slow
-def test_a_result_that_cannot_be_sent_is_an_error_of_its_method():
-    class Locked(Scripted):
-        def lock(self):
-            return threading.Lock()
-
-    with pool(lambda index: EpisodeRecorder(Locked(index))) as envs:
-        with pytest.raises(EnvError, match="cannot be sent"):
-            envs.call("lock")
-        with pytest.raises(TypeError):
-            pickle.dumps(threading.Lock())
