@@ -121,7 +121,7 @@ def test_every_action_and_every_observation_of_the_other_policies(kind, action, 
     assert ("learn/buffer_age" in metrics) == kind.endswith("offpolicy")
     if kind.endswith("offpolicy"):
         assert metrics["learn/buffer_age"] > 0
-        assert metrics["learn/buffer_outside_clip"] == 0
+        assert 0 <= metrics["learn/buffer_outside_clip"] < 1
 
 
 @pytest.mark.daily(2)

@@ -271,10 +271,8 @@ def _without_arrays(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any
         CheckpointError: for a type that JSON lacks.
     """
     if isinstance(value, Mapping):
-        if not all(isinstance(key, str) and key != ARRAY for key in value):
-            raise CheckpointError(f"the state at {path!r} has the keys {list(value)}, which cannot be saved")
         return {
-            key: _without_arrays(part, f"{path}.{key}" if path else key, arrays)
+            _json_key(key, path): _without_arrays(part, f"{path}.{key}" if path else str(key), arrays)
             for key, part in value.items()
         }
     if isinstance(value, (list, tuple)):
@@ -296,5 +294,18 @@ def _with_arrays(value: Any, arrays: dict[str, np.ndarray]) -> Any:
     if isinstance(value, dict):
         if ARRAY in value:
             return arrays.pop(value[ARRAY]).copy()  # the original is a read-only view of the file's bytes
-        return {key: _with_arrays(part, arrays) for key, part in value.items()}
+        return {_original_key(key): _with_arrays(part, arrays) for key, part in value.items()}
     return [_with_arrays(part, arrays) for part in value] if isinstance(value, list) else value
+
+
+def _json_key(key: Any, path: str) -> str:
+    """Returns a key as text: the state of torch's optimisers is keyed by the numbers of parameters."""
+    if isinstance(key, int) and not isinstance(key, bool):
+        return f"#{key}"
+    if not isinstance(key, str) or key.startswith("#") or key == ARRAY:
+        raise CheckpointError(f"the state at {path!r} has the key {key!r}, which cannot be saved")
+    return key
+
+
+def _original_key(key: str) -> str | int:
+    return int(key[1:]) if key.startswith("#") else key

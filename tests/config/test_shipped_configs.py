@@ -8,6 +8,7 @@ import math
 import os
 import subprocess
 import sys
+from ctypes.util import find_library
 from pathlib import Path
 
 import gymnasium as gym
@@ -69,8 +70,8 @@ def small(name):
 def lacking(error):
     """Returns whether an error says how to install a package that is indeed not installed."""
     text = str(error)
-    if "apt-get install" in text:  # Procgen's Qt is no Python package
-        return "Qt" in text
+    if "requires the system Qt 5" in text:  # of EnvPool's Procgen; it is no Python package
+        return find_library("Qt5Gui") is None
     missing = {extra for module, extra in EXTRAS.items() if importlib.util.find_spec(module) is None}
     return any(f'pip install "ding_lite[{extra}]"' in text for extra in missing)
 

@@ -127,6 +127,7 @@ def section(**env):
     return compile_config({"env": {"type": LengthEnv, **env}}).values.env
 
 
+@pytest.mark.filterwarnings("ignore:.*precision lowered by casting")  # of EnvPool's bounds
 @pytest.mark.parametrize("manager", ["vector", pytest.param("env_pool", marks=pytest.mark.slow)])
 def test_native_environments_keep_number_and_bound_of_episodes_too(manager):
     if manager == "env_pool":

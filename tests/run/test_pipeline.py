@@ -325,7 +325,6 @@ def test_an_existing_folder_is_refused_if_it_was_named_and_else_gets_a_number(tm
         (counted(policy={"learn": {"learning_rat": 1}}), {}, ConfigError),
         (counted("NoSuchEnv-v0"), {}, EnvError),
         (counted(), {"init_from": "nothing"}, CheckpointError),
-        (counted(), {"env_setting": 3}, ConfigError),
         (counted(logger={"trackers": [{"type": "small_worlds:LengthEnv"}]}), {}, LookupError),
     ],
 )
