@@ -24,7 +24,7 @@ from ding_lite.run.checkpoint import (
 DAMAGES = 3000
 STATE = {
     "policy": {"model": {"w": np.arange(12, dtype=np.float32).reshape(3, 4), "scale": np.float64(2.5)}},
-    "moments": {"0": {"step": np.array(3.0, np.float32)}, "1": {"step": np.zeros((0, 2), np.int64)}},
+    "moments": {0: {"step": np.array(3.0, np.float32)}, 1: {"step": np.zeros((0, 2), np.int64)}},
     "flags": np.array([True, False]),
     "list": [1, 2.5, None, 'text "sha256":"0', True, [np.uint8(7)]],
     "nan": float("nan"),
@@ -59,7 +59,7 @@ def test_tensors_and_arrays_in_any_memory_layout_come_back_as_arrays(file):
 
 @pytest.mark.parametrize(
     ("value", "path"),
-    [(object(), "a.b"), ({1, 2}, "a.b"), (b"bytes", "a.b"), (np.array(["text"]), "a.b"), ({1: 0}, "a.b")],
+    [(object(), "a.b"), ({1, 2}, "a.b"), (b"bytes", "a.b"), (np.array(["text"]), "a.b"), ({"#1": 0}, "a.b")],
     ids=lambda value: type(value).__name__,
 )
 def test_what_cannot_be_saved_is_named_by_its_path_and_the_old_file_stays(value, path, file):
