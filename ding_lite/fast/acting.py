@@ -141,14 +141,14 @@ class NumpyActing(Acting):
     def _distribution(self, obs: Any, raw: Tensor) -> Any:
         return self.policy.distribution(obs, self.policy.model.from_raw("actor", raw))
 
-    @torch.inference_mode()
     def sample_row(self, obs: Tree, hidden: Tree = None) -> dict[str, Any]:
         raw = self._raw(obs)
-        if not self._is_known:
+        if self._is_known:
+            return {"action": torch.from_numpy(self._actions(raw, _mask(obs))), RAW: raw}
+        with torch.inference_mode():
             dist = self._distribution(self.policy.inputs(obs), torch.from_numpy(raw))
             action = dist.sample(self.policy.generator)
             return {"action": action, "log_prob": dist.log_prob(action)}
-        return {"action": torch.from_numpy(self._actions(raw, _mask(obs))), RAW: raw}
 
     @torch.no_grad()
     def complete(self, rollout: Rollout) -> Rollout:
@@ -184,7 +184,8 @@ class NumpyActing(Acting):
         """Returns indices (B,): the argmax of p / Exponential noise has the probabilities p."""
         logit = _legal(logit, mask)
         if self._noise.shape != logit.shape:
-            self._noise = torch.empty(logit.shape)
+            with torch.inference_mode(False):  # else it could be filled in that mode alone
+                self._noise = torch.empty(logit.shape)
         noise = self._noise.exponential_(generator=self.policy.generator)
         weights = np.exp(logit - np.maximum.reduce(logit, axis=1, keepdims=True))
         weights /= noise.numpy()

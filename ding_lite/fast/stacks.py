@@ -169,11 +169,10 @@ class NumpyStack:
 
     def __call__(self, leaves: Sequence[np.ndarray], block: int = 2**10) -> np.ndarray:
         """Returns raw outputs (N, K), of ``block`` rows at a time, so that they stay in the cache."""
-        parts = [
-            self.head.trace(self.encoder.trace([x[i : i + block] for x in leaves])[-1])[-1]
-            for i in range(0, len(leaves[0]), block)
-        ]
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        if len(leaves[0]) <= block:
+            return self.head.trace(self.encoder.trace(leaves)[-1])[-1]
+        starts = range(0, len(leaves[0]), block)
+        return np.concatenate([self([x[i : i + block] for x in leaves], block) for i in starts])
 
 
 def _rows(leaf: Leaf, x: np.ndarray) -> np.ndarray:
