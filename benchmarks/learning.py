@@ -31,6 +31,8 @@ import report
 from comparison import ELSEWHERE, comparison_lines, draw_curves, draw_rows, middle_and_interval
 from rows import COMPARISONS, FAST, GROUPS, ROWS, Row
 
+from ding_lite.config.compile import load_config
+
 HERE = Path(__file__).parent
 STORE = HERE / "learning"
 RUNS = Path("runs") / "learning"
@@ -45,7 +47,9 @@ def run_seed(name: str, row: Row, seed: int, device: str) -> dict[str, Any]:
     cli = [sys.executable, "-m", "ding_lite"]
     one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
     start = ["-c", row.config, "-s", str(seed), "--exp-name", str(folder), *row.overrides]
-    resume = ["--resume", str(folder)]
+    # A checkpoint imports only what the command names.
+    trusted = [word for module in load_config(row.config).trusted for word in ("--import", module)]
+    resume = ["--resume", str(folder), *trusted]
     if not _is_complete(folder):
         how = resume if (folder / "ckpt").is_dir() else start
         command = [*cli, "train", "-q", *how, f"policy.device={device}"]
@@ -55,7 +59,7 @@ def run_seed(name: str, row: Row, seed: int, device: str) -> dict[str, Any]:
         checkpoint = str(folder / "ckpt" / row.checkpoint)
         how = ["-n", "100", "-s", str(1000 + seed), "--json", *overrides]
         how += ["--stochastic"] if row.sampled else []
-        command = [*cli, "eval", "-c", row.config, checkpoint, *how]
+        command = [*cli, "eval", *trusted, checkpoint, *how]
         process = subprocess.run(command, check=True, capture_output=True, text=True, env=one_thread)
         evaluation: dict[str, Any] = json.loads(process.stdout)
         return evaluation

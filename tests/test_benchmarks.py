@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import json
+import math
 import re
 import subprocess
 import sys
@@ -303,6 +304,16 @@ def test_learning_rows_have_their_place_in_the_results():
 def test_learning_row_has_a_shipped_config_and_known_keys(name):
     row = learning.EVERY_ROW[name]
     compile_config(read_config(find_config(row.config)), parse_overrides(list(row.overrides)))
+
+
+@pytest.mark.slow
+def test_a_seed_of_a_learning_row_is_trained_and_evaluated(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    row = Row("masked_ppo", overrides=("max_env_step=2000",))
+    result = learning.run_seed("masked", row, 3, "cpu")
+    assert (result["seed"], result["status"]) == (3, "finished")
+    assert result["env_step"] >= 2000
+    assert math.isfinite(result["mean"])
 
 
 @pytest.mark.parametrize("name", SPEED_ROWS)
