@@ -77,7 +77,7 @@ def run(
     ding-lite check-env CartPole-v1 --rollout 100           shapes, dtypes and ranges of 100 random steps
     """
     from ding_lite.config.registry import env_name
-    from ding_lite.tools.env_check import findings, random_rollout, rollout_lines
+    from ding_lite.tools.env_check import findings, random_rollout, rollout_rows
     from ding_lite.trees import map_tree
 
     import_modules(imports)
@@ -90,7 +90,7 @@ def run(
             print_json(map_tree(lambda leaf: {"shape": list(leaf.shape), "dtype": str(leaf.dtype)}, tree))
         else:
             print(f"{rollout} random steps of {name}, seed {seed}")
-            print("\n".join(rollout_lines(tree)))
+            print_table(["", "shape", "dtype", "range"], rollout_rows(tree))
         return 0
     rows = _shown(findings(values.env, steps=steps, seed=seed))
     failed, warned = (sum(row.verdict == verdict for row in rows) for verdict in ("FAIL", "WARN"))

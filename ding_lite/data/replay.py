@@ -74,7 +74,7 @@ class Replay:
         return self.capacity, self.max_use, self.max_staleness
 
     def push(self, rollout: Rollout) -> None:
-        """Adds the rollout (T, B) of this iteration, whose memory nobody else writes from now on."""
+        """Adds the rollout (T, B) of this iteration. The caller must not write into its memory later."""
         uses = torch.zeros_like(rollout.valid, dtype=torch.int32)
         self.rollouts.append(Stored(rollout, self.iteration, uses, torch.ones_like(rollout.reward)))
         while len(self.rollouts) > 1 and self._is_over():

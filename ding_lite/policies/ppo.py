@@ -358,7 +358,7 @@ class PPOPolicy(Policy):
             learn.batch_size, self.order, steps=steps, adv_norm=learn.adv_norm, ranks=self.ranks
         )
 
-    # -- Losses: what a policy of one's own overrides
+    # -- Losses, which a custom policy overrides
 
     def policy_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns the clipped surrogate, or the penalised one, less the entropy bonus.

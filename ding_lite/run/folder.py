@@ -100,7 +100,7 @@ def is_locked(folder: Path) -> bool:
             FileLock(folder.absolute() / LOCK).acquire(timeout=0).lock.release()
     except Timeout:
         return True
-    except OSError:  # somebody else's folder
+    except OSError:  # the folder of another user
         pass
     return False
 
@@ -189,7 +189,7 @@ class RunFolder(Hook):
         self._row = 0  # iteration of the last row
         try:
             for name in ("ckpt", "tb", "log.txt", "metrics.csv", "episodes.csv"):
-                if (place / name).is_symlink():  # somebody else may have made the folder
+                if (place / name).is_symlink():  # another user may have made the folder
                     raise OSError(f"{name} is a link, which could lead to another file of yours")
             # Of a process that was killed.
             for leftover in (*place.glob(".*.tmp"), *place.glob("ckpt/.*.tmp")):

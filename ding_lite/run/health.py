@@ -48,6 +48,7 @@ class Recent:
         returns: the mean return of each iteration in which episodes ended.
         policy: the section ``policy`` of the config.
         numbers: how many numbers of a Box an action has.
+        is_whole: whether ``returns`` has all iterations; after a resume it has not.
     """
 
     means: Mapping[str, float]
@@ -57,6 +58,7 @@ class Recent:
     returns: Sequence[float]
     policy: Mapping[str, Any]
     numbers: int
+    is_whole: bool
 
     def __getitem__(self, name: str) -> float:
         """Returns the mean of ``learn/<name>``; nan if the policy lacks it, so that no comparison holds."""
@@ -90,7 +92,7 @@ def findings_of(recent: Recent) -> Iterator[Finding]:
     learn, done, returns = recent.policy["learn"], recent.fraction, recent.returns
     improving, at_best = are_improving(returns), are_at_best(returns)
     equal = bool(returns) and math.isclose(min(returns), max(returns), rel_tol=1e-9)  # but for rounding
-    if equal and done > 0.2:
+    if equal and done > 0.2 and recent.is_whole:
         yield Finding(
             "all returns are equal",
             f"{recent.means['collect/episode_return']:g} in every episode so far",
@@ -186,15 +188,23 @@ class HealthCheck(Hook):
         self._returns: list[float] = []
 
     def after_iter(self, pipeline: Any) -> None:
-        for finding in self.check(pipeline.progress.metrics, pipeline.progress.env_step):
+        progress = pipeline.progress
+        is_whole = progress.iteration == self._iterations + 1
+        for finding in self.check(progress.metrics, progress.env_step, is_whole=is_whole):
             pipeline.say(f"health: {finding}")
 
     def after_run(self, pipeline: Any) -> None:
         for finding in self.findings.values():
             pipeline.say(f"health, in this run: {finding}")
 
-    def check(self, metrics: Mapping[str, float], env_step: int) -> list[Finding]:
-        """Adds the metrics of one iteration, and returns the findings that are new."""
+    def check(self, metrics: Mapping[str, float], env_step: int, *, is_whole: bool = True) -> list[Finding]:
+        """Adds the metrics of one iteration, and returns the findings that are new.
+
+        Args:
+            metrics: of the iteration.
+            env_step: of the run.
+            is_whole: whether the iterations before it were added, too.
+        """
         self._iterations += 1
         for name, value in metrics.items():
             self._recent.setdefault(name, deque(maxlen=WINDOW)).append(value)
@@ -215,6 +225,7 @@ class HealthCheck(Hook):
             returns=self._returns,
             policy=self.policy,
             numbers=self.numbers,
+            is_whole=is_whole,
         )
         new = [finding for finding in findings_of(recent) if finding.cause not in self.findings]
         self.findings |= {finding.cause: finding for finding in new}

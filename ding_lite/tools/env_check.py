@@ -32,7 +32,6 @@ from ding_lite.envs.workers.cores import default_workers
 from ding_lite.errors import DingLiteError
 from ding_lite.models import VAC
 from ding_lite.rl.seeding import seeded_layers, torch_generator
-from ding_lite.tools.table import aligned
 from ding_lite.trees import MASK_KEY, Tree, map_tree, named_leaves, to_tree, tree_leaves
 
 OK, WARN, FAIL = "OK", "WARN", "FAIL"
@@ -107,7 +106,7 @@ def findings(
     is_made = isinstance(given, gym.Env)
     if is_made:
         env_cfg, backends, num_envs = {**env_cfg, "type": lambda: given}, ("base",), 1
-    # A vector environment of one's own, or EnvPool's, has no single environments to compare it with.
+    # A custom vector environment, or EnvPool's, has no single environments to compare it with.
     has_single = own not in ("vector", "env_pool") or (own == "vector" and given == "gymnasium")
     first = "base" if has_single and own not in ("subprocess", "ray") else own
     others = [kind for kind in dict.fromkeys([*backends, own]) if kind != first] if has_single else []
@@ -416,9 +415,9 @@ def random_rollout(env_cfg: Mapping[str, Any], steps: int, seed: int = 0) -> Tre
     return map_tree(lambda *leaves: np.concatenate(leaves), *fields)
 
 
-def rollout_lines(rollout: Tree) -> list[str]:
-    """Returns the name, shape, dtype and range of each leaf of a rollout as lines of text."""
-    rows = [("", "shape", "dtype", "range")]
+def rollout_rows(rollout: Tree) -> list[tuple[str, str, str, str]]:
+    """Returns the name, shape, dtype and range of each leaf of a rollout as text."""
+    rows = []
     for path, leaf in named_leaves(rollout):
         spread = (
             f"{leaf.sum()} of {leaf.size} True"
@@ -426,4 +425,4 @@ def rollout_lines(rollout: Tree) -> list[str]:
             else f"{leaf.min():.4g} .. {leaf.max():.4g}"
         )
         rows.append((".".join(path), str(leaf.shape), str(leaf.dtype), spread))
-    return aligned(rows)
+    return rows

@@ -68,7 +68,9 @@ def play(envs, steps=12):
     watch, numbers = Watch(envs, ""), np.arange(envs.num_envs)
     watch.reset("x")
     for _ in range(steps):
-        watch.look(envs.step(np.zeros(envs.num_envs, int)), numbers)
+        transition = envs.step(np.zeros(envs.num_envs, int))
+        watch.look(transition, numbers)
+    return transition
 
 
 def refused(backend, make, error, words):
@@ -120,7 +122,10 @@ def test_numbers_of_other_kinds_that_can_be_taken_are_taken():
         replaced(3, 0),
         list,
     ):
-        play(InProcessVectorEnv(world(fault=fault, at=range(1, 9), only=1), 2))
+        transition = play(InProcessVectorEnv(world(fault=fault, at=range(1, 9), only=1), 2))
+        assert (transition.obs.shape, transition.obs.dtype) == ((2, 3), np.float32)
+        assert (transition.reward.shape, transition.reward.dtype) == ((2,), np.float32)
+        assert (transition.terminated.dtype, transition.truncated.dtype) == (bool, bool)
 
 
 class Seedless(Scripted):

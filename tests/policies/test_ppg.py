@@ -292,3 +292,4 @@ def test_a_resumed_run_may_be_given_longer_rollouts(kind, tmp_path):
         for progress in pipeline:  # through an auxiliary phase
             if progress.iteration == 12:
                 break
+        assert pipeline.collector.n_sample == 400

@@ -158,6 +158,14 @@ def test_a_policy_without_scales_is_checked_too():
     assert any("worse than a constant" in line and "value_norm=True" in line for line in found)
 
 
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_equal_returns_since_a_resume_say_nothing_about_those_before(is_whole):
+    check = HealthCheck({"learn": {}}, 1000, 0)
+    for _ in range(WINDOW):
+        check.check({"collect/episode_return": 500.0}, 500, is_whole=is_whole)
+    assert bool(check.findings) == is_whole
+
+
 def causes_of(metrics, policy=None, first=None, **options):
     """The findings half-way through a run whose iterations, but for the ``first``, have these metrics."""
     check = HealthCheck({"learn": {}, **(policy or {})}, 1000, 0, **options)

@@ -120,7 +120,8 @@ def test_classes_of_the_running_script_need_no_trust(tmp_path, monkeypatch):
     monkeypatch.setattr(main, "OfScript", OfScript, raising=False)
     monkeypatch.setattr(OfScript, "__module__", "__main__")
     pipeline = train(tmp_path / "run", small_config(OfScript, max_env_step=256))
-    SerialPipeline.resume(pipeline.folder).close()
+    with SerialPipeline.resume(pipeline.folder) as resumed:
+        assert resumed.cfg.env.type.endswith(":OfScript")
 
 
 # ---------------------------------------------------------------------- init_from
