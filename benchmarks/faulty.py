@@ -10,7 +10,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from ding_lite.rl.seeding import numpy_generator
+from ding_lite.rl.seeding import seed_sequence
 
 
 class FaultyEnv(gym.Wrapper):
@@ -25,12 +25,12 @@ class FaultyEnv(gym.Wrapper):
     def __init__(self, env: gym.Env, crash: float, hang: float, kill: float) -> None:
         super().__init__(env)
         self._crash, self._hang, self._kill = np.cumsum([crash, hang, kill]).tolist()
-        self._rng = numpy_generator(0, "faults")
+        self._rng = np.random.default_rng(seed_sequence(0, "faults"))
         self._obs: Any = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         if seed is not None:
-            self._rng = numpy_generator(0, "faults", seed)
+            self._rng = np.random.default_rng(seed_sequence(0, "faults", seed))
         self._fail()
         obs, info = self.env.reset(seed=seed, options=options)
         return self._overwritten(obs), info

@@ -31,11 +31,6 @@ def integer_seed(seed: int, *name: str | int) -> int:
     return int(seed_sequence(seed, *name).generate_state(1)[0]) & 0x7FFFFFFF
 
 
-def numpy_generator(seed: int, *name: str | int) -> np.random.Generator:
-    """Returns a new NumPy generator for the stream ``name``."""
-    return np.random.Generator(np.random.PCG64(seed_sequence(seed, *name)))
-
-
 def torch_generator(seed: int, *name: str | int, device: Any = "cpu") -> torch.Generator:
     """Returns a new torch generator on ``device`` for the stream ``name``."""
     import torch

@@ -8,7 +8,6 @@ from ding_lite.rl.seeding import (
     GeneratorState,
     global_streams,
     integer_seed,
-    numpy_generator,
     seed_sequence,
     seeded_layers,
     torch_generator,
@@ -16,7 +15,7 @@ from ding_lite.rl.seeding import (
 
 
 def first_numbers(seed, *name):
-    return tuple(numpy_generator(seed, *name).integers(0, 2**62, 4).tolist())
+    return tuple(np.random.default_rng(seed_sequence(seed, *name)).integers(0, 2**62, 4).tolist())
 
 
 def test_known_streams_stay_as_they_were():
@@ -53,7 +52,6 @@ def test_neighbouring_seeds_are_unrelated():
 
 def test_streams_leave_the_global_generators_alone():
     before = np.random.get_state()[1].copy(), torch.get_rng_state()
-    numpy_generator(0, "x").normal(size=10)
     torch.rand(4, generator=torch_generator(0, "x"))
     with seeded_layers(0, "x"):
         first = torch.nn.Linear(2, 2).weight
