@@ -109,7 +109,6 @@ def test_transitions_are_drawn_as_often_as_asked_for_also_in_whole_runs(rnn):
     assert sum(drawn) / collected == pytest.approx(2.0, rel=0.25)
 
 
-@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("kind", "options"),
     [

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 import torch
+from cases import slow_but
 from small_worlds import LengthEnv, SeededBox, SeededTree, UnseededEnv
 from worlds import digest, merged, small_config
 
@@ -82,6 +83,7 @@ OPTIONS = {
     "tree": small_config(SeededTree, policy=SCALES),
     "compiled": small_config(policy={"learn": {"compile": True}}),
 }
+DAILY = ("native", "scales", "ppo_offpolicy", "ppg", "lstm")
 
 
 def train(config, folder, iterations=ITERATIONS):
@@ -120,8 +122,7 @@ def assert_same(run, other):
     assert (run / "episodes.csv").read_bytes() == (other / "episodes.csv").read_bytes()
 
 
-@pytest.mark.daily(5)
-@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("options", slow_but(DAILY, OPTIONS))
 def test_half_and_half_equal_straight_through(options, tmp_path):
     cut = 1 + random.Random(options).randrange(ITERATIONS - 1)
     torch.manual_seed(1)
