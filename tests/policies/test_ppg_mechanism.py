@@ -80,9 +80,3 @@ def test_cartpole_policy_does_not_stay_where_values_have_no_scale(tmp_path):
 @needs_minatar
 def test_minatar_value_error_falls_and_the_policy_stays(tmp_path):
     assert_distilled_and_held(phases(MINATAR, tmp_path / "run"))
-
-
-@pytest.mark.slow
-@needs_minatar
-def test_minatar_policy_does_not_stay_without_cloning(tmp_path):
-    assert breaks_the_bound(phases(MINATAR, tmp_path / "run", aux_bc_weight=0.0))
