@@ -23,7 +23,7 @@ def run(folder: Path, json: bool) -> None:
              running: a process of this machine trains it
              killed: it ended without writing a result
              unreadable: a file is damaged; the reason is below the table
-    score    mean return of the last evaluation, and the standard deviation over its episodes
+    score    mean return of the last evaluation
     config   the policy, the environment, and the keys in which the runs of these two differ, seeds and
              limits aside
     """
@@ -39,8 +39,8 @@ def run(folder: Path, json: bool) -> None:
         name = str(run.folder.relative_to(folder) if run.folder != folder else folder)
         differs = [f"{short}={run.differs[key]}" for key, short in short_names(run.differs).items()]
         config = ", ".join(filter(None, [run.policy, run.env_id, *differs]))
-        score, seed = score_text(run.score, run.score_std), "-" if run.seed is None else str(run.seed)
-        rows.append([name, run.status, score, f"{run.env_step:,}", seed, config])
+        seed = "-" if run.seed is None else str(run.seed)
+        rows.append([name, run.status, score_text(run.score), f"{run.env_step:,}", seed, config])
         if run.error and run.status in ("failed", "unreadable"):
             errors.append(f"{name}: {run.error}")
     header = ["run", "status", "score", "env steps", "seed", "config"]

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 
 import pytest
 from written_runs import write_run
@@ -101,7 +102,6 @@ def test_runs_are_listed_plotted_and_compared(ding_lite, well, tmp_path):
     write_run(tmp_path / "runs" / "killed", status=None, policy="ppg")
     (write_run(tmp_path / "runs" / "torn") / "config.json").write_text("{")
     lines = well("runs").splitlines()
-    assert max(map(len, lines[:-2])) <= 80  # but for the error
     rows = {line.split()[0]: line for line in lines if line.strip()}
     assert [rows[name].split()[1] for name in ("fast_0", "killed", "torn")] == [
         "finished",
@@ -112,7 +112,6 @@ def test_runs_are_listed_plotted_and_compared(ding_lite, well, tmp_path):
     assert "torn: " in lines[-1]
     assert len(json.loads(well("runs", "--json"))["runs"]) == 8
     output = well("compare", "runs/slow*", "runs/fast*", "-o", "page.html", "--title", "Two rates")
-    assert max(map(len, output.partition("what differs")[0].splitlines())) <= 80
     rows = [re.split(r"  +", line.strip()) for line in output.splitlines()]
     assert ["learning_rate=0.0001", "3"] in [row[:2] for row in rows]
     assert ["policy.learn.learning_rate", "0.0001", "0.001"] in rows
@@ -120,6 +119,24 @@ def test_runs_are_listed_plotted_and_compared(ding_lite, well, tmp_path):
     assert len(json.loads(well("compare", "slow=runs/slow*", "fast=runs/fast*", "--json"))["runs"]) == 6
     assert ding_lite("plot", "runs/fast*", "-o", "b.png")[:2] == (0, "b.png\n")
     assert (tmp_path / "b.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_tables_fit_a_terminal_of_80_columns(well, tmp_path, monkeypatch):
+    for seed in range(3):
+        write_run(tmp_path / "runs" / f"cartpole_ppo_s{seed}", seed=seed, learn={"learning_rate": 1e-4})
+        write_run(tmp_path / "runs" / f"cartpole_ppg_s{seed}", seed=seed, policy="ppg")
+    write_run(tmp_path / "runs" / "cartpole_lr", learn={"learning_rate": 2e-4})
+    monkeypatch.setenv("TERM", "dumb")  # of 80 columns, without colours
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    for words in (["runs"], ["compare", "runs/cartpole_pp*"]):
+        lines = well(*words).partition("what differs")[0].splitlines()
+        assert max(map(len, lines)) <= 80
+        rows = {line.split()[0]: line.split() for line in lines if line.strip()}
+        if words == ["runs"]:
+            shown = ["cartpole_ppg_s0", "finished", "45.0", "4,000", "0", "ppg,", "CartPole-v1"]
+            assert rows["cartpole_ppg_s0"] == shown
+        else:
+            assert rows["ppg"][1:] == ["3", "45.0", "45.0", "[45.0,", "45.0]", "-"]
 
 
 def test_profile_shows_where_the_time_goes(well, tmp_path):
