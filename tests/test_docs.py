@@ -8,9 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import gymnasium as gym
 import pytest
 import torch
+from worlds import trainee
 
 from ding_lite import SerialPipeline, load_policy
 from ding_lite.cli import main
@@ -241,18 +241,14 @@ def test_the_37_details_are_numbered_and_their_keys_metrics_and_wrappers_exist(t
 @pytest.mark.parametrize("kind", ["ppo", "ppo_offpolicy", "ppg", "ppg_offpolicy"])
 def test_every_metric_has_its_meaning(kind):
     page = (ROOT / "docs" / "metrics.md").read_text()
-    options = [
-        {"normalize": {"obs": True, "reward": True}, "intrinsic": {"type": "rnd"}},
-        {"learn": {"kl_penalty": 1.0}},
-    ]
-    for each in options:
-        config = compile_config({"env": {"env_id": "CartPole-v1"}, "policy": {"type": kind, **each}}).values
-        spaces = gym.spaces.Box(-1, 1, (4,)), gym.spaces.Discrete(2)
-        policy = POLICY_REGISTRY.get(kind)(config.policy, *spaces)
-        names = [f"collect/{name}" for name in (*Collector.METRICS, "is_success")]
-        names += [f"learn/{name}" for name in policy.learn_mode.monitor_vars()]
-        names += evaluation_metrics(Evaluation((0.0,), (0,), infos=({"is_success": 0.0},)))
-        names += [f"time/{name}" for name in (*(f"{phase}_s" for phase in PHASES), "wall_s")]
-        for name in [*names, "time/env_steps_per_second"]:
-            assert f"`{re.sub(r'_[0-9]+$', '_k', name)}`" in page
+    learn = {} if kind.startswith("ppo") else {"aux_freq": 1}
+    scales = {"obs": True, "reward": True, "obs_samples": 8}
+    policy, collector = trainee(kind, normalize=scales, intrinsic={"type": "rnd"}, learn=learn)
+    metrics = policy.learn_mode.forward(collector.collect())
+    names = [f"collect/{name}" for name in (*Collector.METRICS, "is_success")]
+    names += [f"learn/{name}" for name in metrics]
+    names += evaluation_metrics(Evaluation((0.0,), (0,), infos=({"is_success": 0.0},)))
+    names += [f"time/{name}" for name in (*(f"{phase}_s" for phase in PHASES), "wall_s")]
+    for name in [*names, "time/env_steps_per_second"]:
+        assert f"`{re.sub(r'_[0-9]+$', '_k', name)}`" in page
     assert "`learn/reference_kl`" in page
