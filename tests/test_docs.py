@@ -52,6 +52,7 @@ def here(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*out of date:DeprecationWarning")  # of CartPole-v0, which DI-engine has
 @pytest.mark.parametrize("document", [guide for guide in GUIDES if "```" in text_of(guide)])
 def test_blocks_run_in_their_order(document, here, capsys):
     for number, (language, note, block) in enumerate(BLOCK.findall(text_of(document))):
