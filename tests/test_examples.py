@@ -48,26 +48,11 @@ def result_of(folder):
     return json.loads((folder / "result.json").read_text())
 
 
-def test_these_are_the_examples():
-    assert [file.stem for file in EXAMPLES] == [
-        "custom_env",
-        "custom_model",
-        "custom_policy",
-        "dict_observation",
-        "embed_pipeline",
-    ]
-
-
 @pytest.mark.parametrize("file", slow_but(EXAMPLES[:1], EXAMPLES), ids=lambda file: file.stem)
 def test_example_runs_to_its_end_and_leaves_one_complete_run(ran, file):
     _, folder = ran(file.stem)
     assert result_of(folder)["status"] == "solved"
     assert (folder / "ckpt" / "best.safetensors").is_file()
-
-
-@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
-def test_example_says_how_to_run_it(file):
-    assert f"python examples/{file.name}\n" in file.read_text()
 
 
 @pytest.mark.parametrize(
