@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import ast
 
 import click
 
@@ -37,10 +36,14 @@ def run(kind: str | None, imports: tuple[str, ...]) -> None:
 def entries(kind: str) -> list[tuple[str, str]]:
     """Returns ``(name, summary)`` of each entry of a kind."""
     from ding_lite.config import registry as registries
-    from ding_lite.config.compile import read_config, shipped_configs
+    from ding_lite.config.compile import shipped_configs
 
-    if kind == "configs":
-        return [(name, _config_summary(read_config(file))) for name, file in shipped_configs().items()]
+    if kind == "configs":  # the first line of each says its family: "MuJoCo: HalfCheetah-v5 ..."
+        docs = {
+            name: ast.get_docstring(ast.parse(file.read_text())) for name, file in shipped_configs().items()
+        }
+        lines = [(name, _first_line(doc)) for name, doc in docs.items()]
+        return sorted(lines, key=lambda line: line[1].split(":")[0])
     registry = {
         "policies": registries.POLICY_REGISTRY,
         "models": registries.MODEL_REGISTRY,
@@ -53,13 +56,6 @@ def entries(kind: str) -> list[tuple[str, str]]:
         "hooks": registries.HOOK_REGISTRY,
     }[kind]
     return [(name, _first_line(registry.get(name).__doc__)) for name in registry.names()]
-
-
-def _config_summary(config: Mapping[str, Any]) -> str:
-    """Returns "ppo on CartPole-v1"."""
-    from ding_lite.config.registry import env_name
-
-    return f"{config['policy'].get('type', 'ppo')} on {env_name(config['env'])}"
 
 
 def _first_line(text: str | None) -> str:
