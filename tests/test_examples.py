@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from cases import slow_but
 
 FOLDER = Path(__file__).parents[1] / "examples"
 PROGRAMS = ["custom_env", "custom_model", "custom_policy", "dict_observation", "embed_pipeline"]
@@ -49,8 +50,7 @@ def result_of(folder):
     return json.loads((folder / "result.json").read_text())
 
 
-@pytest.mark.daily(1)
-@pytest.mark.parametrize("name", [*CONFIGS[::-1], *PROGRAMS])
+@pytest.mark.parametrize("name", slow_but(["masked_actions"], [*PROGRAMS, *CONFIGS]))
 def test_example_runs_to_its_end_and_leaves_one_complete_run(ran, name):
     _, folder = ran(name)
     assert result_of(folder)["status"] == "solved"
@@ -65,11 +65,12 @@ def test_example_says_how_to_run_it():
         assert f"{program} examples/{file.name}\n" in file.read_text()
 
 
-@pytest.mark.daily(1)
 @pytest.mark.parametrize(
-    ("name", "goal"), [("custom_env", -12), ("custom_model", 475), ("embed_pipeline", 475)]
+    "goal",
+    slow_but([("custom_env", -12)], [("custom_env", -12), ("custom_model", 475), ("embed_pipeline", 475)]),
 )
-def test_example_shows_evaluations_up_to_its_goal(ran, name, goal):
+def test_example_shows_evaluations_up_to_its_goal(ran, goal):
+    name, goal = goal
     output, _ = ran(name)
     evaluations = [(int(step), float(value)) for step, value in EVALUATION.findall(output)]
     assert len(evaluations) >= 2
