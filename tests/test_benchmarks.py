@@ -379,9 +379,15 @@ def test_failing_process_raises_its_error():
 # ------------------------------------------------------------------ what waits for a GPU
 
 
-@pytest.mark.slow
-# Of the trainings each game and each policy once.
-@pytest.mark.parametrize("step", sorted(gpu.STEPS.keys() - {"tests", "bigfish_ppo", "starpilot_ppg"}))
+@pytest.mark.parametrize(
+    "step",
+    [
+        pytest.param(step, marks=pytest.mark.slow if step == "gradients" else pytest.mark.bench)
+        for step in sorted(
+            gpu.STEPS.keys() - {"tests", "bigfish_ppo", "starpilot_ppg"}
+        )  # each game and policy once
+    ],
+)
 def test_each_gpu_step_runs_on_the_cpu(step, tmp_path):
     if step not in ("waits", "gradients"):
         pytest.importorskip("envpool", reason="EnvPool's environments need the extra envpool")

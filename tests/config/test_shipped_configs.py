@@ -15,6 +15,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from cases import slow_but
 
 from ding_lite import SerialPipeline, load_policy
 from ding_lite.config.compile import compile_config, load_config, shipped_configs
@@ -86,10 +87,12 @@ def begun(name, folder):
         return None
 
 
+DAILY = ("cartpole_ppo", "pendulum_ppg", "hybrid_ppo", "masked_ppo")
+
+
 # Box2D is built with an old SWIG, whose types Python complains about when they are imported.
-@pytest.mark.daily(4)
 @pytest.mark.filterwarnings("ignore:builtin type .* has no __module__ attribute:DeprecationWarning")
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", slow_but(DAILY, CONFIGS))
 def test_shipped_config_runs_two_iterations_and_its_policy_acts(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # MuJoCo writes its warnings to a file wherever it is
     pipeline = begun(name, tmp_path / "run")
