@@ -1,7 +1,8 @@
 """Compares the final scores of groups of runs.
 
 A group is a config with its seeds. Its runs of several environments are its tasks. The score of a run is the
-mean return of one evaluation. The statistics are those of :mod:`ding_lite.tools.statistics`;
+mean return of one evaluation, at the same number of steps for all: the best one would be the higher, the more
+often a run is evaluated. The statistics are those of :mod:`ding_lite.tools.statistics`;
 :mod:`ding_lite.tools.compare_pictures` draws a comparison.
 """
 

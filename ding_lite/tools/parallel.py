@@ -1,7 +1,9 @@
 """Several ``ding-lite`` processes at a time: the seeds of a config, the workers of a sweep.
 
-Each line that a process prints appears with its name before it. What became of a run is said by the exit code
-of its process and by its result.json. ``tools.ray_runs`` has the same pool on a Ray cluster.
+Processes of the command itself: each run is bit for bit that of the single command, and one that crashes
+takes no other along. Each line that a process prints appears with its name before it. What became of a run
+is said by the exit code of its process and by its result.json. ``tools.ray_runs`` has the same pool on a Ray
+cluster.
 """
 
 from __future__ import annotations
