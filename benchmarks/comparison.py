@@ -120,7 +120,7 @@ def draw_curves(comparison: Comparison, seeds_of: Seeds, file: Path) -> None:
         for order, arm in enumerate(arms):
             series = [_evaluations(seed) for seed in seeds_of[f"{group}.{arm}"]]
             if series:
-                curve = seeds_curve(series, "iqm") if len(series) > 1 else Curve(*series[0])
+                curve = seeds_curve(series) if len(series) > 1 else Curve(*series[0])
                 draw_curve(axes, curve, style_of(order))
         format_axes(axes, group, X_LABEL, comparison.unit)
     add_texts(figure, "", arms)
@@ -158,7 +158,7 @@ def curve_of_row(seeds: list[dict[str, Any]]) -> Curve:
     """Returns the curve over the seeds; a seed that stopped when it was solved keeps its last value."""
     series = [_evaluations(seed) for seed in seeds]
     end = max(x[-1] for x, _ in series)
-    return seeds_curve([(np.append(x, end), np.append(y, y[-1])) for x, y in series], "iqm")
+    return seeds_curve([(np.append(x, end), np.append(y, y[-1])) for x, y in series])
 
 
 def _evaluations(seed: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
