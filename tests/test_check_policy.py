@@ -10,7 +10,7 @@ from worlds import policy_for, vector_of
 
 from ding_lite import PPGPolicy, PPOPolicy, check_policy
 from ding_lite.data.collector import Collector
-from ding_lite.errors import ConfigError, ContractError
+from ding_lite.errors import ContractError
 from ding_lite.models import PPG, VAC
 from ding_lite.rl import distributions as D
 from ding_lite.rl.distributions import Normal
@@ -66,8 +66,6 @@ def test_kinds_of_actions_that_a_policy_is_not_for_are_named_and_can_be_left_out
         check_policy(DiscreteOnly, learns=False)
     assert found.value.__notes__[0].endswith("on MultiDiscrete actions")
     check_policy(DiscreteOnly, learns=False, action_spaces=["Discrete"])
-    with pytest.raises(ConfigError, match=r"\['Discreet'\] are not among Discrete, "):
-        check_policy("ppo", action_spaces=["Discreet"])
 
 
 class Masked(MatchEnv):
