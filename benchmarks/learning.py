@@ -158,7 +158,7 @@ def write(pictures: bool = True) -> None:
         return
     _, points_of = stored()
     for group, rows in GROUPS.items():
-        panels = {name: {name: points_of[name]} for name in rows if name in points_of}
+        panels = {name: {"": points_of[name]} for name in rows if name in points_of}
         draw(panels, PICTURES / f"{group}.png", {name: row.published for name, row in rows.items()})
     for section, comparison in COMPARISONS.items():
         if comparison.games:

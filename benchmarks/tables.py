@@ -135,7 +135,10 @@ def draw(panels: dict[str, dict[str, list[Points]]], file: Path, marks: dict[str
 
     matplotlib.use("agg")
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import EngFormatter
 
+    names = dict.fromkeys(arm for arms in panels.values() for arm in arms)
+    colors = {arm: f"C{place}" for place, arm in enumerate(names)}
     columns = min(COLUMNS, len(panels))
     lines = -(-len(panels) // columns)
     figure, grid = plt.subplots(lines, columns, figsize=(4 * columns, 3 * lines), squeeze=False)
@@ -144,21 +147,22 @@ def draw(panels: dict[str, dict[str, list[Points]]], file: Path, marks: dict[str
     for axes, (group, arms) in zip(grid.flat, panels.items(), strict=False):
         for arm, seeds in arms.items():
             x, values = _on_one_grid(seeds)
-            (line,) = axes.plot(x, interquartile_mean(values.T), label=arm)
+            axes.plot(x, interquartile_mean(values.T), label=arm, color=colors[arm])
             if len(seeds) > 2:
                 band = curve_interval(values, interquartile_mean, RESAMPLES)
-                axes.fill_between(x, *band, alpha=0.2, color=line.get_color(), linewidth=0)
+                axes.fill_between(x, *band, alpha=0.2, color=colors[arm], linewidth=0)
         if mark := (marks or {}).get(group):
             axes.axhline(mark.value, color="0.35", linestyle=":", linewidth=1.2)
         axes.set_title(group, fontsize=9)
         axes.set_xlabel("env steps", fontsize=8)
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         axes.tick_params(labelsize=7)
         axes.grid(alpha=0.3)
-        if len(arms) > 1:
+        if len(names) > 1:
             axes.legend(fontsize=7)
     figure.tight_layout()
     file.parent.mkdir(exist_ok=True)
-    figure.savefig(file, dpi=80, metadata={"Software": None})
+    figure.savefig(file, dpi=100, metadata={"Software": None})
     plt.close(figure)
 
 

@@ -30,7 +30,7 @@ from ding_lite.config.schema import merged_config
 from ding_lite.data.hidden import begin_episodes
 from ding_lite.data.modes import CollectMode, EvalMode, LearnMode
 from ding_lite.data.replay import Replay
-from ding_lite.data.rollout import Rollout, flat, require_rollout, to_device
+from ding_lite.data.rollout import Rollout, flat, require_final, require_rollout, to_device
 from ding_lite.data.samples import Recurrence, Samples, Store
 from ding_lite.data.timer import Timer
 from ding_lite.envs.checks import index_leaves
@@ -265,6 +265,7 @@ class Policy:
     def _complete_rollout(self, rollout: Rollout) -> Rollout:
         """Does what ``collect_mode.get_train_sample`` does: updates statistics, then assigns credit."""
         require_rollout(rollout, "collect_mode.get_train_sample")
+        require_final(rollout, "collect_mode.get_train_sample")
         self._prepare_rollout(rollout)
         return self._get_train_sample(rollout)
 

@@ -1,4 +1,8 @@
-"""Trains the policy on rollouts; counts its optimiser steps."""
+"""Trains the policy on rollouts; counts its optimiser steps.
+
+The loop over minibatches is the policy's, not the learner's, so that ``learn_mode.forward(rollout)`` works
+without a pipeline.
+"""
 
 from __future__ import annotations
 

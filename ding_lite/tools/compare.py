@@ -1,7 +1,8 @@
 """Compares the final scores of groups of runs.
 
 A group is a config with its seeds. Its runs of several environments are its tasks. The score of a run is the
-mean return of one evaluation. The statistics are those of :mod:`ding_lite.tools.statistics`;
+mean return of one evaluation, at the same number of steps for all: the best one would be the higher, the more
+often a run is evaluated. The statistics are those of :mod:`ding_lite.tools.statistics`;
 :mod:`ding_lite.tools.compare_pictures` draws a comparison.
 """
 
@@ -206,18 +207,14 @@ def number(value: float) -> str:
 def table_of(summaries: Sequence[Summary]) -> list[list[str]]:
     """Returns the rows of the table as texts, the header first; "-" where there is no number."""
 
-    def interval(edges: Range | None) -> str:
-        return "-" if edges is None else f"{number(edges[0])} to {number(edges[1])}"
+    def cell(value: float | None, edges: Range | None) -> str:
+        text = "-" if value is None else number(value)
+        return text if edges is None else f"{text} [{number(edges[0])}, {number(edges[1])}]"
 
-    rows = [["group", "seeds", "mean", "IQM", "95 % interval"]]
-    rows += [
-        [s.label, s.seed_count, number(s.mean), number(s.iqm), interval(s.iqm_interval)] for s in summaries
-    ]
-    if len(summaries) > 1:
-        rows[0] += [f"P(higher than {summaries[0].label})", "95 % interval"]
-        for row, s in zip(rows[1:], summaries, strict=True):
-            better = "-" if s.improvement is None else number(s.improvement)
-            row += [better, interval(s.improvement_interval)]
+    rows = [["group", "seeds", "mean", "IQM [95 %]", "P(higher) [95 %]"]]
+    for s in summaries:
+        scores = [number(s.mean), cell(s.iqm, s.iqm_interval)]
+        rows.append([s.label, s.seed_count, *scores, cell(s.improvement, s.improvement_interval)])
     return rows
 
 
@@ -367,7 +364,7 @@ def _notes(
     ranges: Mapping[str, Range],
 ) -> list[str]:
     """Returns what to keep in mind about the scores."""
-    notes = []
+    notes = [f"P(higher): the probability that a run scores higher than one of {names[0]}."]
     for task, end in ends.items():
         at = end or max(score.env_step for group in scores for score in group[task])
         notes.append(f"Scores of {task} are taken at {at:,} env steps.")

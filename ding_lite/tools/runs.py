@@ -13,7 +13,7 @@ import io
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -225,20 +225,8 @@ def status_of(run: Run) -> tuple[str, str | None]:
     return str(result["status"]), result.get("error")
 
 
-ORDERS: dict[str, Callable[[ListedRun], Any]] = {  # from the largest down, but names
-    "started": lambda run: run.started or "",
-    "score": lambda run: -np.inf if run.score is None else run.score,
-    "steps": lambda run: run.env_step,
-    "name": lambda run: natural(run.folder),
-}
-
-
-def list_runs(folder: Path, order: str = "started") -> list[ListedRun]:
-    """Returns all runs in a folder, at any depth, with the keys in which they differ.
-
-    Args:
-        folder: with runs in it, or a run.
-        order: "started" (newest first), "score" (highest first), "steps" (most first), or "name".
+def list_runs(folder: Path) -> list[ListedRun]:
+    """Returns all runs in a folder, at any depth, the newest first, with the keys in which they differ.
 
     Raises:
         ConfigError: if the folder does not exist.
@@ -254,8 +242,7 @@ def list_runs(folder: Path, order: str = "started") -> list[ListedRun]:
     for run, settings in described:
         differs = {k: settings[k] for k in _ordered(settings) if len(values[run.policy, run.env_id, k]) > 1}
         runs.append(run._replace(differs=differs))
-    by_name = sorted(runs, key=ORDERS["name"])
-    return by_name if order == "name" else sorted(by_name, key=ORDERS[order], reverse=True)
+    return sorted(runs, key=lambda run: run.started or "", reverse=True)
 
 
 def _listed(folder: Path) -> tuple[ListedRun, dict[str, Any]]:

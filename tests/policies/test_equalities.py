@@ -54,7 +54,7 @@ EQUAL = {
     "raw values": dict(learn=dict(value_norm=False, value_clip=0.3)),
     "batch": dict(learn=dict(adv_norm="batch", dual_clip=3.0)),
     "box": dict(world=SeededBox, autoreset="next_step"),
-    "tree": dict(world=SeededTree, learn=dict(kl_penalty=0.5)),
+    "tree": dict(world=SeededTree),
     "nstep": dict(nstep_return=True),
     "target_kl": dict(learn=dict(target_kl=1e-3)),
     "lstm": dict(PARTS["lstm"], autoreset="next_step"),
@@ -118,7 +118,6 @@ def test_ppg_offpolicy_on_fresh_data_is_ppg(actor, critic, recompute):
 SCHEDULED = dict(
     lr_schedule="linear",
     clip_schedule="linear",
-    clip_final=0.3,
     entropy_schedule="cosine",
     entropy_weight=0.05,
     schedule_env_step=300,

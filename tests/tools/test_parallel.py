@@ -16,7 +16,15 @@ from worlds import digest, small_config
 from ding_lite import compile_config
 from ding_lite.errors import ConfigError
 from ding_lite.run.checkpoint import load_checkpoint
-from ding_lite.tools.parallel import Load, Outcome, error_of, exit_code_of, load_of, seed_jobs, seeds_report
+from ding_lite.tools.parallel import (
+    Load,
+    Outcome,
+    error_of,
+    exit_code_of,
+    load_of,
+    seed_folders,
+    seeds_report,
+)
 
 TESTS = Path(__file__).parents[1]
 
@@ -25,7 +33,7 @@ TESTS = Path(__file__).parents[1]
     ("text", "code", "message"),
     [
         ("a warning\nding-lite train: error: c.py has 1 fault:\n  lr: unknown\n", 2, "c.py has 1 fault:"),
-        ("Traceback ...\nValueError: no\n\n", 1, "ValueError: no"),
+        ("Traceback ...\nValueError: no\n\n", 1, "Traceback ...\nValueError: no"),
         ("", -9, "ended by SIGKILL"),
         ("", 3, "ended with exit code 3"),
         ("\nending\n", 130, ""),
@@ -59,29 +67,20 @@ def test_cores_that_a_run_keeps_busy(changes, cores):
 
 
 def test_folders_that_exist_are_refused_or_resumed(tmp_path):
-    def jobs(**options):
-        return seed_jobs(
-            [0, 3], tmp_path / "run", ["a.b=1"], **{"resume": False, "override": False, **options}
-        )
-
-    made = jobs()
-    first, second = (tmp_path / f"run_s{seed}" for seed in (0, 3))
-    assert list(made) == [first, second]
-    assert made[second] == ("seed 3", ["train", "a.b=1", "-s", "3", "--exp-name", str(second)])
+    folders = {seed: tmp_path / f"run_s{seed}" for seed in (0, 3)}
+    assert seed_folders((0, 3), tmp_path / "run", resume=False) == folders
     with pytest.raises(ConfigError, match="no run to continue"):
-        jobs(resume=True)
-    second.mkdir()
+        seed_folders((0, 3), tmp_path / "run", resume=True)
+    folders[3].mkdir()
     with pytest.raises(ConfigError, match="run_s3"):
-        jobs()
-    again = jobs(resume=True, override=True)
-    assert again[first].arguments[-2:] == ["--exp-name", str(first)]
-    assert again[second].arguments[-3:] == ["--resume", str(second), "--override"]
+        seed_folders((0, 3), tmp_path / "run", resume=False)
+    assert seed_folders((0, 3), tmp_path / "run", resume=True) == folders
 
 
 def test_report_of_seeds(tmp_path):
     results = [("finished", 10.0), ("interrupted", 90.0), ("interrupted", 20.0), ("solved", 30.0)]
-    folders = [tmp_path / f"x_s{seed}" for seed in range(6)]
-    for folder, (status, score) in zip(folders, results, strict=False):
+    folders = {seed: tmp_path / f"x_s{seed}" for seed in range(6)}
+    for folder, (status, score) in zip(folders.values(), results, strict=False):
         folder.mkdir()
         result = {"status": status, "eval_value": score, "env_step": 100, "wall_time_s": 1.5}
         (folder / "result.json").write_text(json.dumps(result))

@@ -11,7 +11,9 @@ The transitions are bit for bit those of :class:`InProcessVectorEnv`, for any nu
   ``sys.path``, and ``make`` by cloudpickle.
 * Every wait has a deadline. A worker that dies, hangs or whose environment raises is replaced: the steps
   since the last call are lost, its open episodes end before them, and new episodes begin. Beyond
-  ``max_restarts`` the failure is an error that names the worker's environments.
+  ``max_restarts`` the failure is an error that names the worker's environments. The whole worker is replaced,
+  since the state that an exception leaves is unknown; the failed episode is not repeated, since it may fail
+  again; and the budget is counted in steps, since an environment that always hangs would keep one of seconds.
 * An exception during a call, such as KeyboardInterrupt, may leave answers unread. It therefore ends all
   workers; the next ``reset`` or ``load_state_dict`` starts new ones.
 * Nothing is left behind. The memory has no name in any file system. The workers end with this process, also
