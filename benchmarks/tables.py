@@ -46,10 +46,18 @@ def rows_table(rows: dict[str, Row], seeds_of: Seeds) -> list[str]:
 
 
 def title(name: str, row: Row) -> str:
-    """Returns the name of a row, with its config and what it changes of it."""
-    config = [name if name == row.config else f"{name}: {row.config}"]
-    changes = [override for override in row.overrides if override not in FAST]
-    return ", ".join([*config, *changes, *(["best checkpoint"] if row.checkpoint == "best" else [])])
+    """Returns the name of a row, with its config, the environment, and how many other keys it changes."""
+    changes = [change.split("=") for change in row.overrides if change not in FAST]
+    env = [value for key, value in changes if key == "env.env_id"]
+    others = len(changes) - len(env)
+    return ", ".join(
+        [
+            name if name == row.config else f"{name}: {row.config}",
+            *env,
+            *([f"{others} other key{'s' * (others > 1)}"] if others else []),
+            *(["best checkpoint"] if row.checkpoint == "best" else []),
+        ]
+    )
 
 
 def comparison_table(comparison: Comparison, seeds_of: Seeds) -> list[str]:

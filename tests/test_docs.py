@@ -77,7 +77,7 @@ def test_blocks_run_in_their_order(document, here, capsys):
 def run_commands(block, code, capsys):
     """Runs the commands of a block in this process; ``code`` is their exit code."""
     assert block.startswith("$ ")
-    for call in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+    for call in re.split(r"^\$ ", block.replace("\\\n", ""), flags=re.MULTILINE)[1:]:
         line, _, message = call.partition("\n")
         program, *arguments = shlex.split(line, comments=True)
         assert program == "ding-lite", line

@@ -88,14 +88,12 @@ def test_a_fault_is_named_with_its_environment_and_call(name):
     refused("base", world(fault=fault, at=[at], only=1), error, words)
 
 
-@pytest.mark.daily(3)
-@pytest.mark.parametrize("name", ["raises in step", "nan at a step", "raises in making", *FAULTS])
+@pytest.mark.parametrize("name", ["raises in step", "nan at a step", "raises in making"])
 def test_a_fault_in_a_worker_is_named_by_the_same_words(name):
     fault, at, error, words = FAULTS[name]
     refused("subprocess", world(fault=fault, at=[at], only=1), error, words)
 
 
-@pytest.mark.daily(2)
 @pytest.mark.parametrize(
     ("fault", "at", "words"),
     [

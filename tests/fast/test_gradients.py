@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from cases import drawn
 from fast_cases import ARCHS, BOX, DISCRETE, IMAGE, MASKED, NETWORKS, VECTOR, batch_for, policy_for, spaces
 from torch import nn
 
@@ -63,9 +64,7 @@ def compare(policy, batch):
     return with_slopes
 
 
-@pytest.mark.daily(33)
-@pytest.mark.parametrize("arch", ARCHS)
-@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize(("network", "arch"), drawn(2 * len(NETWORKS), NETWORKS, ARCHS))
 def test_every_network_has_the_gradient_that_torch_finds(network, arch):
     obs_space, action_space, options, has_slopes = NETWORKS[network]
     kind, shares = ARCHS[arch]

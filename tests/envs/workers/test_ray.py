@@ -34,18 +34,15 @@ def pool(make, **options):
         yield envs
 
 
-@pytest.mark.parametrize(("fault", "words"), [("kill", "died"), ("hang", "step_timeout=3 s")])
-def test_an_actor_is_replaced(tmp_path, fault, words):
-    with pool(world(), step_timeout=3.0) as warm:  # the first start of Ray takes seconds
-        warm.reset("x")
-    make = world(fault=fault, at=[3], only=1, once=tmp_path)
-    with pool(make, max_restarts=1, step_timeout=3.0) as envs:
+def test_an_actor_is_replaced(tmp_path):
+    make = world(fault="kill", at=[3], only=1, once=tmp_path)
+    with pool(make, max_restarts=1) as envs:
         envs.reset("x")
         valid = [envs.step(ZEROS).valid.tolist() for _ in range(30)]
         assert envs.restarts == 1
         assert valid.count([False, False, True, True]) == 1
         assert valid.count([True] * 4) == 29
-        assert words in envs.lines[0]
+        assert "died" in envs.lines[0]
 
 
 def test_a_config_takes_it_and_an_error_keeps_its_kind():

@@ -54,7 +54,6 @@ def stop(envs):
 # ---------------------------------------------------------------------- one fault, and stepping goes on
 
 
-@pytest.mark.daily(3)
 @pytest.mark.parametrize(
     ("fault", "cause"),
     [
@@ -165,7 +164,6 @@ def test_an_evaluation_plays_a_lost_episode_again(tmp_path):
 # ---------------------------------------------------------------------- other requests
 
 
-@pytest.mark.daily(1)
 @pytest.mark.parametrize("request_of", ["reset", "state_dict", "load_state_dict", "call"])
 def test_a_worker_that_dies_in_another_request_is_replaced(request_of):
     with pool(world()) as envs:
@@ -255,19 +253,11 @@ def test_an_environment_that_always_fails_ends_the_run_within_the_budget():
         envs.reset("x")
 
 
-@pytest.mark.daily(1)
-@pytest.mark.parametrize(
-    ("fault", "error", "words"),
-    [
-        (lambda result: result[:4], EnvContractError, "step returned 4 values"),
-        (lambda result: (result[0][:2], *result[1:]), EnvContractError, r"\(2,\)"),
-    ],
-)
-def test_a_broken_contract_is_an_error_at_once_and_keeps_its_kind(fault, error, words):
-    with pool(world(fault=fault, at=[2], only=1)) as envs:
+def test_a_broken_contract_is_an_error_at_once_and_keeps_its_kind():
+    with pool(world(fault=lambda result: result[:4], at=[2], only=1)) as envs:
         envs.reset("x")
         envs.step(ZEROS)
-        with pytest.raises(error, match=words):
+        with pytest.raises(EnvContractError, match="step returned 4 values"):
             [envs.step(ZEROS) for _ in range(9)]
         assert envs.restarts == 0
         assert not envs._workers
@@ -341,7 +331,6 @@ import numpy as np
 HANG = "envs.step(np.zeros(2, int)); envs.send(np.zeros(2, int)); time.sleep(100)"
 
 
-@pytest.mark.daily(1)
 @pytest.mark.parametrize("how", ["killed while workers hang", "exits without close"])
 def test_workers_end_with_the_process_that_started_them(how):
     """The script has no ``if __name__ == "__main__"``."""
