@@ -30,9 +30,7 @@ CONFIG: dict[str, Any] = dict(
         collector_env_num=8,
         evaluator_env_num=4,
         n_evaluator_episode=8,
-        manager=dict(
-            type="subprocess", worker_num=4, max_restarts=10**6, step_timeout=3.0, reset_timeout=3.0
-        ),
+        manager=dict(type="subprocess", worker_num=4, restart_share=1e6, step_timeout=3.0, reset_timeout=3.0),
     ),
     policy=dict(
         type="ppo",
