@@ -167,13 +167,13 @@ def seeds(row, *returns, **others):
 def test_table_has_the_published_figure_and_the_interquartile_mean():
     row = Row(
         "some_ppo",
-        Published(5.0, "another library, 1M"),
+        Published(5.0, "another, 1M"),
         overrides=("env.env_id=A-v1", "seed=3"),
         checkpoint="best",
     )
     # The middle half of three seeds: the second one, and a quarter of the others.
     assert tables.rows_table({"other": row, "new": row}, {"other": seeds("other", 1.0, 2.0, 12.0)})[2:] == [
-        "| other: some_ppo, A-v1, 1 other key, best checkpoint | 5 (another library, 1M) | **3.5** (1.0 to 12.0) "
+        "| other: some_ppo, A-v1, 1 other key, best checkpoint | 5 (another, 1M) | **3.5** (1.0 to 12.0) "
         "| 5.0 | 1.0, 2.0, 12.0 | 200 to 200 | 10 | aaaaaaa |",
         "",
         "3 seeds, 2026-01-01, here.",
