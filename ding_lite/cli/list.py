@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+
 import click
 
 from ding_lite.cli import options
@@ -44,13 +46,15 @@ def run(kind: str | None, imports: tuple[str, ...]) -> None:
 def entries(kind: str) -> list[tuple[str, str]]:
     """Returns ``(name, summary)`` of each entry of a kind."""
     from ding_lite.config import registry as registries
-    from ding_lite.config.compile import read_config, shipped_configs
+    from ding_lite.config.compile import shipped_configs
 
-    if kind == "configs":
-        configs = {name: read_config(file) for name, file in shipped_configs().items()}
-        return [
-            (name, f"{config['policy'].get('type', 'ppo')} on {registries.env_name(config['env'])}")
-            for name, config in configs.items()
-        ]
+    if (
+        kind == "configs"
+    ):  # in groups: the first line of each begins with its kind, as "MuJoCo: HalfCheetah-v5"
+        docs = {
+            name: ast.get_docstring(ast.parse(file.read_text())) for name, file in shipped_configs().items()
+        }
+        lines = [(name, (doc or "").split("\n")[0]) for name, doc in docs.items()]
+        return sorted(lines, key=lambda line: line[1].split(":")[0])
     registry = getattr(registries, LISTS[kind])
     return [(name, (registry.get(name).__doc__ or "").strip().split("\n")[0]) for name in registry.names()]

@@ -158,7 +158,7 @@ def configs_page() -> str:
     ]
     for name, summary in entries("configs"):
         code = (ROOT / "configs" / f"{name}.py").read_text().rstrip()
-        lines += ["", f"## {name} {{ #{name} }}", "", f"{_inline(summary)}.", "", "```python", code, "```"]
+        lines += ["", f"## {name} {{ #{name} }}", "", _inline(summary), "", "```python", code, "```"]
     return "\n".join(lines) + "\n"
 
 

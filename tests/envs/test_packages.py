@@ -29,7 +29,7 @@ def base(env_cfg):
 @pytest.fixture(scope="module")
 def breakout():
     """The section ``env`` of the shipped config."""
-    return load_config("breakout_ppo").values.env
+    return load_config("atari_ppo").values.env
 
 
 @pytest.fixture(scope="module")

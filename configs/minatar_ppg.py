@@ -1,20 +1,16 @@
-"""MinAtar Space Invaders (extra minatar), minimal action set, sticky actions, with PPG.
+"""MinAtar: SpaceInvaders, or any game by env.env_id, with PPG (extra minatar).
 
     pip install "ding_lite[minatar]"
-    ding-lite train -c minatar_space_invaders_ppg
+    ding-lite train -c minatar_ppg
+    ding-lite train -c minatar_ppg env.env_id=MinAtar/Asterix-v1
 
 Both networks have three epochs, as many as PPO: with the paper's one it learns more slowly
-(benchmarks/RESULTS.md). The environment has no time limit; env.max_eval_steps limits the evaluation
-episodes.
+(benchmarks/RESULTS.md). The games have no time limit; env.max_eval_steps limits the episodes of evaluations.
 """
 
 config = dict(
-    seed=0,
-    max_env_step=1_000_000,
     num_threads=1,  # 10 x 10 cells: more threads are slower
-    env=dict(
-        env_id="MinAtar/SpaceInvaders-v1", collector_env_num=16, evaluator_env_num=16, n_evaluator_episode=32
-    ),
+    env=dict(env_id="MinAtar/SpaceInvaders-v1", collector_env_num=16, n_evaluator_episode=32),
     policy=dict(
         type="ppg",
         recompute_adv=False,
@@ -27,10 +23,9 @@ config = dict(
             lr_schedule="linear",
             entropy_weight=0.01,
             aux_freq=32,
-            aux_train_epoch=6,
             aux_batch_size=512,
         ),
-        collect=dict(n_sample=2048, discount_factor=0.99, gae_lambda=0.9),
+        collect=dict(gae_lambda=0.9),
         eval=dict(eval_freq=100_000),
     ),
 )

@@ -1,4 +1,7 @@
-"""A small environment with a hybrid action: a Dict of a tool (Discrete) and its power (Box)."""
+"""A hybrid action: a Dict of a tool (Discrete) and its power (Box), learned by one joint ratio.
+
+ding-lite train -c examples/hybrid_actions.py
+"""
 
 from __future__ import annotations
 
@@ -45,3 +48,15 @@ class Docking(gym.Env):
 
     def _observation(self) -> np.ndarray:
         return np.array([self.position, self.velocity], np.float32)
+
+
+config = dict(
+    max_env_step=100_000,
+    env=dict(
+        type=Docking, collector_env_num=16, evaluator_env_num=8, n_evaluator_episode=32, stop_value=-7.0
+    ),
+    policy=dict(
+        learn=dict(batch_size=256, learning_rate=1e-3, lr_schedule="linear", value_norm=True),
+        collect=dict(n_sample=4096, discount_factor=0.97),
+    ),
+)

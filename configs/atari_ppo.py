@@ -1,26 +1,25 @@
-"""Breakout on Atari (extra atari): labml's PPO, 10,000 updates of 8 environments x 128 steps.
+"""Atari: Breakout, or any game by env.env_id (extra atari).
 
     pip install "ding_lite[atari]"
-    ding-lite train -c breakout_ppo
+    ding-lite train -c atari_ppo
+    ding-lite train -c atari_ppo env.env_id=PongNoFrameskip-v4
 
-One half of the environments steps in worker processes while the policy acts for the other half. Stacks of
-four 84 x 84 frames are stored as uint8; the shared convolutions scale them by 1/255. Learning rate, clip
-range and value clip range all decay linearly to 0.
+labml's PPO: 10,000 updates of 8 environments x 128 steps. One half of the environments steps in worker
+processes while the policy acts for the other half. Stacks of four 84 x 84 frames are stored as uint8; the
+shared convolutions scale them by 1/255. Learning rate, clip range and value clip range all decay linearly
+to 0. CleanRL's PPO differs by
+policy.model.init=orthogonal policy.learn.adam_eps=1e-5 policy.learn.clip_schedule=constant
 """
 
 config = dict(
-    seed=0,
     max_env_step=10_240_000,
     env=dict(
         env_id="BreakoutNoFrameskip-v4",
         wrappers=["atari"],
-        collector_env_num=8,
         evaluator_env_num=8,
-        n_evaluator_episode=16,
         manager=dict(type="subprocess", double_buffer=True),
     ),
     policy=dict(
-        type="ppo",
         model=dict(
             share_encoder=True,
             encoder=dict(type="nature_cnn"),
@@ -37,13 +36,9 @@ config = dict(
             clip_ratio=0.1,
             value_clip=0.1,
             clip_schedule="linear",  # of clip_ratio and value_clip
-            value_weight=0.5,
             entropy_weight=0.01,
-            adv_norm="minibatch",
-            grad_clip_type="clip_norm",
-            grad_clip_value=0.5,
         ),
-        collect=dict(n_sample=1024, discount_factor=0.99, gae_lambda=0.95),
+        collect=dict(n_sample=1024),
         eval=dict(eval_freq=500_000),
     ),
 )

@@ -1,22 +1,20 @@
-"""Procgen Bigfish, easy, all levels (extra envpool), with PPG as in arXiv:2009.04416, appendix A.
+"""Procgen with PPG as in arXiv:2009.04416, appendix A: StarPilot, easy, all levels (extra envpool).
 
     apt-get install libqt5core5a libqt5gui5
     pip install "ding_lite[envpool]"
-    ding-lite train -c procgen_bigfish_ppg
+    ding-lite train -c examples/procgen_paper_ppg.py
 
 The batch of one of the authors' four workers: 64 environments x 256 steps. The authors train for 100M
-steps on the hard games: env.env_id=BigfishHard-v0 max_env_step=100_000_000
+steps on the hard games: env.env_id=StarpilotHard-v0 max_env_step=100_000_000
 The auxiliary memory takes 6.4 GB.
 """
 
 config = dict(
-    seed=0,
     max_env_step=25_000_000,
     env=dict(
-        env_id="BigfishEasy-v0",
+        env_id="StarpilotEasy-v0",
         manager=dict(type="env_pool"),
         collector_env_num=64,
-        evaluator_env_num=16,
         n_evaluator_episode=64,
     ),
     policy=dict(
@@ -45,9 +43,7 @@ config = dict(
             aux_batch_size=1024,  # 16 minibatches per epoch and iteration in memory
         ),
         collect=dict(n_sample=64 * 256, discount_factor=0.999, gae_lambda=0.95),
-        normalize=dict(
-            reward=True, reward_clip=10.0, reward_discount=0.99
-        ),  # 0.99: the authors' reward scale
+        normalize=dict(reward=True, reward_clip=10.0, reward_discount=0.99),  # 0.99: the authors' scale
         eval=dict(eval_freq=1_000_000),
     ),
 )
