@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-SOURCE := ding_lite docs entry configs examples templates benchmarks tests setup.py
+SOURCE := ding_lite docs entry configs examples benchmarks tests setup.py
 
 .DEFAULT_GOAL := help
 .PHONY: help train test test-slow test-all check lint type learn results bench gpu soak docs format clean

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "ding_lite"
 MAX_ENTRY_LINES, MAX_TOP_ENTRIES = 15, 16
 
-BUILT = {"_configs", "_templates"}  # folders of an installed package
+DATA = {"_configs", "templates"}  # of an installed package, and of `ding-lite new`
 
 # A module may import from its own folder and from folders in lower layers, never from one beside it.
 LAYERS = [
@@ -37,11 +37,11 @@ LAYER = {name: depth for depth, names in enumerate(LAYERS) for name in names}
 
 def files_of(*folders: str) -> list[Path]:
     files = [file for name in folders for file in sorted((ROOT / name).rglob("*.py"))]
-    return [file for file in files if not BUILT.intersection(file.parts)]
+    return [file for file in files if not DATA.intersection(file.parts)]
 
 
 LIBRARY = files_of("ding_lite")
-CODE = [*LIBRARY, *files_of("configs", "entry", "examples", "templates", "benchmarks"), ROOT / "setup.py"]
+CODE = [*LIBRARY, *files_of("configs", "entry", "examples", "benchmarks"), ROOT / "setup.py"]
 
 
 def name_of(path: Path) -> str:
@@ -115,7 +115,7 @@ def circles(graph: dict[str, set[str]]) -> set[str]:
 
 def test_top_of_the_library_is_small():
     entries = [entry for entry in PACKAGE.iterdir() if entry.is_dir() or entry.suffix == ".py"]
-    names = {entry.stem for entry in entries if entry.name not in ("__pycache__", *BUILT)}
+    names = {entry.stem for entry in entries if entry.name not in ("__pycache__", *DATA)}
     assert names == set(LAYER)
     assert len(names) <= MAX_TOP_ENTRIES
 
