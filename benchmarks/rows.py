@@ -38,10 +38,6 @@ class Row:
     elsewhere: tuple[str, ...] = ()
     sampled: bool = False
 
-    @property
-    def has_bar(self) -> bool:
-        return max(self.mean, self.worst) > float("-inf")
-
 
 FAST = ("policy.learn.compile=True",)  # equal to rounding, in half the time
 
@@ -252,21 +248,19 @@ class Comparison:
 
     Args:
         arms: rows by name; a row's name is "group.arm".
-        measure: key of a seed's result, such as "mean" or "env_step".
-        unit: of the measure, as the table shows it.
         baseline: the arm whose mean divides the others.
-        curves: whether to draw the learning curves.
+        measure: column of learning.csv, such as "return" or "env_step".
+        unit: of the measure, as the table shows it.
+        games: whether the groups are games of one kind: their curves are drawn, and there are lines over all.
         more_is_better: whether a higher measure is a better one.
-        race: whether to tell after how many steps an arm has the baseline's last return.
     """
 
     arms: dict[str, Row]
-    measure: str
-    unit: str
     baseline: str
-    curves: bool = False
+    measure: str = "return"
+    unit: str = "return"
+    games: bool = False
     more_is_better: bool = True
-    race: bool = False
 
 
 def _epochs(count: int) -> tuple[str, ...]:
@@ -385,8 +379,6 @@ COMPARISONS = {
             for task, overrides in MEMORY_TASKS.items()
             for arm, of_arm in MEMORY_ARMS.items()
         },
-        measure="mean",
-        unit="return",
         baseline="ppo_none",
     ),
     "exploration": Comparison(
@@ -395,8 +387,6 @@ COMPARISONS = {
             "deepsea.ppo_rnd": Row("deepsea_rnd_ppo"),
             "deepsea.ppg_rnd": Row("deepsea_rnd_ppo", overrides=("policy.type=ppg", *_epochs(4))),
         },
-        measure="mean",
-        unit="return",
         baseline="ppo",
     ),
     "scales": Comparison(
@@ -404,8 +394,6 @@ COMPARISONS = {
             f"pendulum.{arm}": Row("pendulum_ppo", overrides=(*FAR_RETURNS, *overrides))
             for arm, overrides in SCALE_ARMS.items()
         },
-        measure="mean",
-        unit="return",
         baseline="value",
     ),
     "ppg_against_ppo": Comparison(
@@ -414,10 +402,8 @@ COMPARISONS = {
             for game in GAMES
             for arm, overrides in PHASIC_ARMS.items()
         },
-        measure="mean",
-        unit="return",
         baseline="ppo_shared",
-        curves=True,
+        games=True,
     ),
     **{
         f"ppg_tuned_{millions}m": Comparison(
@@ -429,10 +415,8 @@ COMPARISONS = {
                 for game in GAMES
                 for arm, overrides in TUNED_ARMS.items()
             },
-            measure="mean",
-            unit="return",
             baseline="ppo_tuned",
-            curves=True,
+            games=True,
         )
         for millions in (1, 3)
     },
@@ -449,10 +433,8 @@ COMPARISONS = {
             for arm, overrides in PROCGEN_ARMS.items()
         },
         measure="train_return",
-        unit="return",
         baseline="ppo",
-        curves=True,
-        race=True,
+        games=True,
     ),
     "reuse": Comparison(
         {

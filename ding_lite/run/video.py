@@ -16,11 +16,10 @@ from ding_lite.config.registry import HOOK_REGISTRY
 from ding_lite.data.episodes import Evaluator
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.make import make_env, missing_extra
-from ding_lite.envs.recorder import find_recorder
 from ding_lite.errors import FOREIGN, ConfigError, EnvError, error_text
 from ding_lite.run.hooks import Hook
 
-NEEDS_MOVIEPY = 'a video needs the package moviepy, which is not installed: pip install "ding_lite[video]"'
+NEEDS_MOVIEPY = 'a video needs the package moviepy, which is not installed: pip install "ding_lite[plot]"'
 
 
 def recording_env(
@@ -72,7 +71,7 @@ class Recording(gym.wrappers.RecordVideo):
 
     def step(self, action: Any) -> Any:
         result = super().step(action)
-        self._return = find_recorder(self.env).game.episode_return
+        self._return = self.env.get_wrapper_attr("episode_recorder").game.episode_return
         return result
 
     def stop_recording(self) -> None:

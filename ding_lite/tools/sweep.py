@@ -155,20 +155,19 @@ def begin(folder: Path, searched: Mapping[str, Any], *, resume: bool) -> None:
     """
     file = folder / SWEEP_FILE
     text = json.dumps(searched, indent=2) + "\n"
-    try:
-        if not resume:
-            folder.mkdir(parents=True)
-            write_whole(file, text)
-        elif file.read_text() != text:
-            raise ConfigError(
-                f"the sweep in {folder} searches something else, as {file} says: repeat its command with "
-                "--resume; only --jobs and --ray may differ, and --trials"
-            )
-    except OSError as fault:
+    if resume != folder.exists():
         raise ConfigError(
-            f"{folder} cannot be the folder of {'this' if resume else 'a new'} sweep: {fault}; --exp-name "
-            "names another one, and --resume continues one"
-        ) from fault
+            f"{folder} {'does not exist' if resume else 'exists'}: --resume continues a sweep, and "
+            "--exp-name names another folder"
+        )
+    if not resume:
+        folder.mkdir(parents=True)
+        write_whole(file, text)
+    elif file.read_text() != text:
+        raise ConfigError(
+            f"the sweep in {folder} searches something else, as {file} says: repeat its command with "
+            "--resume; only --jobs and --ray may differ, and --trials"
+        )
 
 
 def reopen(folder: Path) -> int:

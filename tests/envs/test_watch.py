@@ -158,7 +158,7 @@ def test_large_numbers_are_finite_though_their_squares_are_not(dtype):
     assert bad_observation(obs) is None
     for bad in (np.nan, np.inf, -np.inf):
         obs[1, -1, -1] = bad
-        assert bad_observation({"x": obs}).env == 1
+        assert bad_observation({"x": obs}).row == 1
 
 
 @pytest.mark.parametrize(

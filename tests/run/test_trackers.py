@@ -196,7 +196,7 @@ def wandb_records(file):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="needs the extra wandb")
+@pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="needs wandb")
 def test_wandb_offline_has_config_rows_and_result_under_one_id(tmp_path):
     folder = train_twice(tmp_path, {"type": "wandb", "mode": "offline", "project": "mine"})
     files = sorted((folder / "wandb").glob("offline-run-*/*.wandb"))
@@ -217,7 +217,7 @@ def test_wandb_offline_has_config_rows_and_result_under_one_id(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("mlflow") is None, reason="needs the extra mlflow")
+@pytest.mark.skipif(importlib.util.find_spec("mlflow") is None, reason="needs mlflow")
 def test_mlflow_has_config_rows_and_result_in_one_run(tmp_path):
     store = f"sqlite:///{tmp_path / 'store.db'}"
     folder = train_twice(tmp_path, {"type": "mlflow", "tracking_uri": store, "tags": {"a": "b"}})

@@ -127,7 +127,7 @@ def test_sweep_finds_the_best_value_and_writes_its_config(tmp_path):
     assert len(found["trials"]) == 4
     with pytest.raises(ConfigError, match="something else"):
         sweep(folder, [f"{LENGTH}=int(1, 31)"], 4, resume=True)
-    with pytest.raises(ConfigError, match="new sweep"):
+    with pytest.raises(ConfigError, match="exists"):
         sweep(folder, [f"{LENGTH}=int(1, 31)"], 4)
 
 
