@@ -31,19 +31,8 @@ def write_new(kind: str, name: str, folder: str | Path = ".") -> tuple[Path, Pat
     files = Path(folder) / f"{module}.py", Path(folder) / f"test_{module}.py"
     if existing := [str(file) for file in files if file.exists()]:
         raise ConfigError(f"{', '.join(existing)} exists already; choose another name")
-<<<<<<< HEAD
-    try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        for file, template in zip(files, (f"my_{kind}.py", f"test_my_{kind}.py"), strict=True):
-            text = (TEMPLATES / kind / template).read_text("utf-8")
-            text = text.replace(f"my_{kind}", module).replace(f"My{kind.capitalize()}", cls)
-            file.write_text(text, "utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot write to {folder}: {error}") from error
-    return files
-=======
     Path(folder).mkdir(parents=True, exist_ok=True)
-    for file, text in texts.items():
-        file.write_text(text, "utf-8")
-    return list(texts)
->>>>>>> main
+    for file, template in zip(files, (f"my_{kind}.py", f"test_my_{kind}.py"), strict=True):
+        text = (TEMPLATES / kind / template).read_text("utf-8")
+        file.write_text(text.replace(f"my_{kind}", module).replace(f"My{kind.capitalize()}", cls), "utf-8")
+    return files
