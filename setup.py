@@ -10,7 +10,7 @@ HERE = Path(__file__).parent
 
 
 class BuildWithConfigs(build_py):
-    """Copies configs/ into the package, so that ``ding-lite train -c cartpole_ppo`` works after an install."""
+    """Copies configs/ into the package, for ``ding-lite train -c cartpole_ppo`` after an install."""
 
     def run(self) -> None:
         super().run()

@@ -55,7 +55,7 @@ class Tracker:
     again.
 
     Attributes:
-        requires: the package that the tracker imports. A run that asks for a tracker without it does not begin.
+        requires: the package that the tracker imports; without it the run does not begin.
         place: where the user finds what is sent, such as a URL; "" if there is nothing to say.
     """
 

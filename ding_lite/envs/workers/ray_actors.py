@@ -1,4 +1,4 @@
-"""The parent's side of ``ray``: environments in Ray actors, on any machine of a cluster (``pip install ray``).
+"""The parent's side of ``ray``: environments in Ray actors, on any machine of a cluster (package ``ray``).
 
 A request is one call of an actor, for all of its environments together, because a call takes milliseconds.
 """
