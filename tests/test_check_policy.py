@@ -8,7 +8,7 @@ import pytest
 import torch
 from worlds import policy_for, vector_of
 
-from ding_lite import PPGPolicy, PPOPolicy, check_policy
+from ding_lite import BOX_DISTRIBUTION_REGISTRY, PPGPolicy, PPOPolicy, check_policy
 from ding_lite.data.collector import Collector
 from ding_lite.errors import ConfigError, ContractError
 from ding_lite.models import PPG, VAC
@@ -31,7 +31,7 @@ def only(monkeypatch):
 @pytest.mark.parametrize(
     "model",
     [
-        *(dict(box_distribution=kind) for kind in D.BOX_DISTRIBUTIONS),
+        *(dict(box_distribution=kind) for kind in BOX_DISTRIBUTION_REGISTRY.names()),
         *(dict(box_distribution="tanh_normal", sigma_type=kind) for kind in ("conditioned", "fixed")),
         *(dict(initial_sigma_value=sigma) for sigma in (1e-3, 7.0)),
     ],
