@@ -22,7 +22,15 @@ from ding_lite.tools.key_reference import keys_of_policies
 
 ROOT = Path(__file__).parents[1]
 GUIDES = ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
-OTHERS = ("ARCHITECTURE", "CONTRIBUTING", "CHANGELOG", "SECURITY", "benchmarks/RESULTS")
+OTHERS = (
+    "ARCHITECTURE",
+    "CONTRIBUTING",
+    "CHANGELOG",
+    "SECURITY",
+    "benchmarks/RESULTS",
+    "benchmarks/notes/learning",
+    "benchmarks/notes/speed",
+)
 DOCUMENTS = [*GUIDES, *(f"{name}.md" for name in OTHERS)]
 KEY = re.compile(r"`((?:policy\.\w+|env|checkpoint|logger)\.[\w.]+)[`=]")
 # ```python no-run            is not run: it needs what a test machine lacks
@@ -69,7 +77,7 @@ def test_blocks_run_in_their_order(document, here, capsys):
 def run_commands(block, code, capsys):
     """Runs the commands of a block in this process; ``code`` is their exit code."""
     assert block.startswith("$ ")
-    for call in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+    for call in re.split(r"^\$ ", block.replace("\\\n", ""), flags=re.MULTILINE)[1:]:
         line, _, message = call.partition("\n")
         program, *arguments = shlex.split(line, comments=True)
         assert program == "ding-lite", line

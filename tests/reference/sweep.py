@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import sys
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,6 +52,18 @@ METRICS = (
     *("policy_buffer_missing_updates", "value_buffer_missing_updates", "aux_updates", "aux_grad_norm"),
     *("auxiliary_loss", "behavioral_cloning_loss", "aux_value_loss", "reference_kl", "intrinsic_reward"),
     *("intrinsic_scale", "intrinsic_loss", "intrinsic_value_loss", "intrinsic_grad_norm"),
+)
+# Mechanisms, each of which must occur in at least OFTEN cases: else the agreement would not test it.
+OFTEN = 5
+MECHANISMS = (
+    *("terminated", "truncated", "filler", "filler in row 0"),
+    *("the clip", "the dual clip", "the value clip", "the straight part of smooth L1", "target_kl"),
+    *("grad_clip_type=clip_norm", "grad_clip_type=clip_value", "log sigma at its bound"),
+    *("the observation clip", "the reward clip", "V-trace", "the weight bound"),
+    *("a sample alone joins a minibatch", "the last pass is cut short", "a rollout makes room"),
+    *("too little to draw", "the auxiliary phase", "the auxiliary phase, again", "an intrinsic reward"),
+    "another learning rate",
+    *("kl_type=exact", "kl_type=k1", "kl_type=k2", "kl_type=k3", "a hidden state of an open episode"),
 )
 KLS = ("approx_kl", "behavioral_cloning_loss", "reference_kl")
 
@@ -515,16 +528,25 @@ def compare(case: Case) -> Outcome:
 
 
 def main(first: str, last: str) -> None:
-    """Compares the seeds from ``first`` up to, not including, ``last``; fails if a case disagrees."""
+    """Compares the seeds from ``first`` up to, not including, ``last``.
+
+    Fails if a case disagrees, or if a mechanism or the value of an option was tested rarely.
+    """
     torch.set_num_threads(1)
-    disagree = 0
+    disagree, happened, drawn = 0, Counter(), set()
     for seed in range(int(first), int(last)):
         outcome = compare(random_case(seed))
         disagree += outcome.disagrees
+        happened.update(outcome.seen)
+        drawn |= {(name, str(value)) for name, value in outcome.chosen.items()}
         if outcome.difference is not None:
             print(seed, outcome.difference, f"near {outcome.tie}" if outcome.tie else "", flush=True)
-    print(f"{disagree} of the cases {first} to {last} disagree")
-    sys.exit(disagree > 0)
+    rare = {what: happened[what] for what in MECHANISMS if happened[what] < OFTEN}
+    never = {(name, value) for name, own in Chooser.offered.items() for value in own} - drawn
+    print(
+        f"{disagree} of the cases {first} to {last} disagree; happened rarely: {rare}; never drawn: {never}"
+    )
+    sys.exit(bool(disagree or rare or never))
 
 
 if __name__ == "__main__":
