@@ -12,7 +12,6 @@ from ding_lite import BOX_DISTRIBUTION_REGISTRY, PPGPolicy, PPOPolicy, check_pol
 from ding_lite.data.collector import Collector
 from ding_lite.errors import ContractError
 from ding_lite.models import PPG, VAC
-from ding_lite.rl import distributions as D
 from ding_lite.rl.distributions import Normal
 from ding_lite.testing import ACTION_SPACES, MatchEnv, _check_distribution
 

@@ -160,8 +160,8 @@ class VAC(ActorCritic):
             "normal",
             Name,
             faults=box_distribution_faults,
-            doc='of Box actions: "normal" (clipped to the bounds), "tanh_normal", "beta" (scaled to them), or '
-            "your own",
+            doc='of Box actions: "normal" (clipped to the bounds), "tanh_normal" or "beta" (scaled to them), '
+            "or your own",
         ),
         sigma_type=Key(
             "independent",

@@ -426,7 +426,7 @@ def test_act_refuses_an_index_outside_of_its_range():
     policy = PPOPolicy(trainee("ppo")[0].cfg, space, gym.spaces.Discrete(2))
     assert policy.act(np.array([2, 5])).shape == (2,)
     for index in (1, 6):  # NumPy's table would be read from its end
-        with pytest.raises(ContractError, match=f"{index} is not in Discrete"):
+        with pytest.raises(ContractError, match=f"{index}, which is not in Discrete"):
             policy.act(index)
 
 
