@@ -10,7 +10,7 @@ from worlds import policy_for, vector_of
 
 from ding_lite import PPGPolicy, PPOPolicy, check_policy
 from ding_lite.data.collector import Collector
-from ding_lite.errors import ConfigError, ContractError
+from ding_lite.errors import ContractError
 from ding_lite.models import PPG, VAC
 from ding_lite.rl import distributions as D
 from ding_lite.rl.distributions import Normal
@@ -67,8 +67,6 @@ def test_kinds_of_actions_that_a_policy_is_not_for_are_named_and_can_be_left_out
         check_policy(DiscreteOnly, learns=False)
     assert found.value.__notes__[0].endswith("on MultiDiscrete actions")
     check_policy(DiscreteOnly, learns=False, action_spaces=["Discrete"])
-    with pytest.raises(ConfigError, match=r"\['Discreet'\] are not among Discrete, "):
-        check_policy("ppo", action_spaces=["Discreet"])
 
 
 class Masked(MatchEnv):
@@ -175,13 +173,6 @@ def test_wrong_distribution_of_indices_is_found(only, monkeypatch):
         monkeypatch.setattr(D.Categorical, "kl", lambda p, q, factor=factor: factor * right(p, q))
         with pytest.raises(ContractError, match=r"Categorical.kl is \d"):
             check_policy("ppo", learns=False)
-
-
-def test_the_check_says_when_it_cannot_tell(only):
-    only(BOX)
-    blind = dict(sigma_type="fixed", fixed_sigma_value=1e4)
-    with pytest.raises(ContractError, match=r"act differently, got KLs of at most .* smaller sigma"):
-        check_policy("ppo", dict(model=blind), learns=False)
 
 
 # ------------------------------------------------------------------ losses that write into their minibatch

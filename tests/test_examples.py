@@ -10,8 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from cases import slow_but
 
-EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
+FOLDER = Path(__file__).parents[1] / "examples"
+PROGRAMS = ["custom_env", "custom_model", "custom_policy", "dict_observation", "embed_pipeline"]
+CONFIGS = ["hybrid_actions", "masked_actions"]
 EVALUATION = re.compile(r"^ *(\d+) steps  return (-?\d+\.\d)$", re.MULTILINE)
 
 
@@ -23,9 +26,9 @@ def ran(tmp_path_factory):
     def run(name):
         if name not in known:
             folder = tmp_path_factory.mktemp(name)
-            file = next(file for file in EXAMPLES if file.stem == name)
+            train = ["-m", "ding_lite", "train", "-q", "-c"] if name in CONFIGS else []
             done = subprocess.run(
-                [sys.executable, str(file)],
+                [sys.executable, *train, str(FOLDER / f"{name}.py")],
                 cwd=folder,
                 env={
                     **os.environ,
@@ -47,34 +50,27 @@ def result_of(folder):
     return json.loads((folder / "result.json").read_text())
 
 
-def test_these_are_the_examples():
-    assert [file.stem for file in EXAMPLES] == [
-        "custom_env",
-        "custom_model",
-        "custom_policy",
-        "dict_observation",
-        "embed_pipeline",
-    ]
-
-
-@pytest.mark.daily(1)
-@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
-def test_example_runs_to_its_end_and_leaves_one_complete_run(ran, file):
-    _, folder = ran(file.stem)
+@pytest.mark.parametrize("name", slow_but(["masked_actions"], [*PROGRAMS, *CONFIGS]))
+def test_example_runs_to_its_end_and_leaves_one_complete_run(ran, name):
+    _, folder = ran(name)
     assert result_of(folder)["status"] == "solved"
     assert (folder / "ckpt" / "best.safetensors").is_file()
 
 
-@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
-def test_example_says_how_to_run_it(file):
-    assert f"python examples/{file.name}\n" in file.read_text()
+def test_example_says_how_to_run_it():
+    files = sorted(FOLDER.glob("*.py"))
+    assert [file.stem for file in files] == sorted([*PROGRAMS, *CONFIGS, "procgen_paper_ppg"])
+    for file in files:
+        program = "python" if file.stem in PROGRAMS else "ding-lite train -c"
+        assert f"{program} examples/{file.name}\n" in file.read_text()
 
 
-@pytest.mark.daily(1)
 @pytest.mark.parametrize(
-    ("name", "goal"), [("custom_env", -12), ("custom_model", 475), ("embed_pipeline", 475)]
+    "goal",
+    slow_but([("custom_env", -12)], [("custom_env", -12), ("custom_model", 475), ("embed_pipeline", 475)]),
 )
-def test_example_shows_evaluations_up_to_its_goal(ran, name, goal):
+def test_example_shows_evaluations_up_to_its_goal(ran, goal):
+    name, goal = goal
     output, _ = ran(name)
     evaluations = [(int(step), float(value)) for step, value in EVALUATION.findall(output)]
     assert len(evaluations) >= 2

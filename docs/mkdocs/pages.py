@@ -37,6 +37,8 @@ DOCUMENTS = (
     "CONTRIBUTING.md",
     "SECURITY.md",
     "benchmarks/RESULTS.md",
+    "benchmarks/notes/learning.md",
+    "benchmarks/notes/speed.md",
     *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "benchmarks/curves").glob("*.png")),
 )
 # The titles of sections, and what is in them. Keys of other sections are listed under the section above them.
@@ -62,7 +64,12 @@ def keys() -> str:
     found = keys_of_policies()
     lines: list[str] = []
     for section, title in SECTIONS.items():
-        lines += ["", f"## {title}", "", f"Section `{section}`." if section else "The top level of a config."]
+        lines += [
+            "",
+            f"### {title}",
+            "",
+            f"Section `{section}`." if section else "The top level of a config.",
+        ]
         for path, key in found.items():
             if _section_of(path) == section:
                 lines += _key_lines(path, key)
@@ -129,7 +136,7 @@ def commands() -> str:
         command = command_group.get_command(program, name)
         assert command is not None
         text = command.get_help(click.Context(command, program, name, terminal_width=100))
-        lines += ["", f"## ding-lite {name}", "", "```text", text, "```"]
+        lines += ["", f"### ding-lite {name}", "", "```text", text, "```"]
     return "\n".join(lines) + "\n"
 
 
@@ -139,7 +146,7 @@ def names() -> str:
     for kind in LISTS:
         if kind == "configs":
             continue
-        lines += ["", f"## {kind.capitalize()}", "", "| name | |", "|---|---|"]
+        lines += ["", f"### {kind.capitalize()}", "", "| name | |", "|---|---|"]
         lines += [f"| `{name}` | {_inline(summary)} |" for name, summary in entries(kind)]
     return "\n".join(lines) + "\n"
 
@@ -153,7 +160,7 @@ def configs_page() -> str:
     ]
     for name, summary in entries("configs"):
         code = (ROOT / "configs" / f"{name}.py").read_text().rstrip()
-        lines += ["", f"## {name} {{ #{name} }}", "", f"{_inline(summary)}.", "", "```python", code, "```"]
+        lines += ["", f"## {name} {{ #{name} }}", "", _inline(summary), "", "```python", code, "```"]
     return "\n".join(lines) + "\n"
 
 

@@ -197,14 +197,12 @@ def test_a_policy_that_collects_in_its_own_way_has_log_probs_at_every_step(metho
 SHARED = {"model": {"activation": "gelu", "share_encoder": True}}  # NumPy has no gelu
 
 
-@pytest.mark.daily(3)
-@pytest.mark.parametrize("world", [SeededEnv, SeededBox])
 @pytest.mark.parametrize(
-    ("kind", "options"),
+    ("kind", "options", "world"),
     [
-        ("ppo", merged(SHARED, {"learn": {"value_norm": True}, "normalize": {"obs": True}})),
-        ("ppo", {"model": {"rnn": "lstm", "rnn_hidden_size": 4}}),
-        ("ppg", {"model": {"activation": "gelu", "arch": "shared"}}),
+        ("ppo", merged(SHARED, {"learn": {"value_norm": True}, "normalize": {"obs": True}}), SeededBox),
+        ("ppo", {"model": {"rnn": "lstm", "rnn_hidden_size": 4}}, SeededEnv),
+        ("ppg", {"model": {"activation": "gelu", "arch": "shared"}}, SeededEnv),
     ],
 )
 def test_values_given_while_acting_are_those_of_the_value_network(kind, options, world):
