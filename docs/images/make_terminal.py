@@ -1,9 +1,6 @@
-"""Makes the pictures of README.md from real runs on this machine; takes about a minute.
+"""Makes terminal.svg: what `ding-lite train -c cartpole_ppo` and `ding-lite eval` print in a terminal.
 
-python docs/images/make_images.py
-
-terminal.svg    what `ding-lite train -c cartpole_ppo` and `ding-lite eval` print in a terminal
-cartpole.svg    `ding-lite plot` of five seeds of cartpole_ppo, without early stopping
+python docs/images/make_terminal.py
 """
 
 import io
@@ -17,10 +14,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-HERE = Path(__file__).parent
 COLUMNS = 96
-SEEDS = range(5)
-CURVE = ["--max-env-step", "40000", "env.stop_value=null", "policy.eval.eval_freq=2500"]
 COMMAND = [sys.executable, "-m", "ding_lite"]
 
 
@@ -52,25 +46,10 @@ def terminal_output(arguments: str, folder: str) -> str:
     return "\n".join(kept)
 
 
-def make_terminal(folder: str) -> None:
-    """Writes terminal.svg."""
-    console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True)
-    for arguments in ("train -c cartpole_ppo", "eval runs/cartpole_ppo -n 100"):
-        console.print(f"[bold green]$[/] [bold]ding-lite {arguments}[/]", highlight=False)
-        console.print(Text.from_ansi(terminal_output(arguments, folder).rstrip()))
-    console.save_svg(str(HERE / "terminal.svg"), title="ding-lite")
-
-
-def make_curves(folder: str) -> None:
-    """Writes cartpole.svg."""
-    runs = [f"runs/seed_{seed}" for seed in SEEDS]
-    for seed, run in zip(SEEDS, runs, strict=True):
-        train = ["train", "-q", "-c", "cartpole_ppo", "-s", str(seed), "--exp-name", run, *CURVE]
-        subprocess.run([*COMMAND, *train], cwd=folder, check=True)
-    subprocess.run([*COMMAND, "plot", *runs, "-o", str(HERE / "cartpole.svg")], cwd=folder, check=True)
-
-
 if __name__ == "__main__":
+    console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True)
     with tempfile.TemporaryDirectory() as folder:
-        make_terminal(folder)
-        make_curves(folder)
+        for arguments in ("train -c cartpole_ppo", "eval runs/cartpole_ppo -n 100"):
+            console.print(f"[bold green]$[/] [bold]ding-lite {arguments}[/]", highlight=False)
+            console.print(Text.from_ansi(terminal_output(arguments, folder).rstrip()))
+    console.save_svg(str(Path(__file__).with_name("terminal.svg")), title="ding-lite")
