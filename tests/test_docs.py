@@ -22,7 +22,15 @@ from ding_lite.tools.key_reference import keys_of_policies
 
 ROOT = Path(__file__).parents[1]
 GUIDES = ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
-OTHERS = ("ARCHITECTURE", "CONTRIBUTING", "CHANGELOG", "SECURITY", "benchmarks/RESULTS")
+OTHERS = (
+    "ARCHITECTURE",
+    "CONTRIBUTING",
+    "CHANGELOG",
+    "SECURITY",
+    "benchmarks/RESULTS",
+    "benchmarks/notes/learning",
+    "benchmarks/notes/speed",
+)
 DOCUMENTS = [*GUIDES, *(f"{name}.md" for name in OTHERS)]
 KEY = re.compile(r"`((?:policy\.\w+|env|checkpoint|logger)\.[\w.]+)[`=]")
 # ```python no-run            is not run: it needs what a test machine lacks
@@ -97,6 +105,15 @@ def test_links_pictures_and_paths_exist(document):
     assert not ignored.stdout, "these files are excluded by .gitignore"
     named = re.findall(r"`((?:ding_lite|configs|docs|benchmarks|examples|entry|tests)/[\w./]*)`", text)
     assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def test_files_and_names_of_the_architecture_exist():
+    text, package = text_of("ARCHITECTURE.md"), ROOT / "ding_lite"
+    files = set(re.findall(r"\b((?:config|rl|envs|models|data|fast|policies|run|tools|cli)/\w+\.py)\b", text))
+    assert len(files) > 20
+    assert {file for file in files if not (package / file).exists()} == set()
+    for names, file in re.findall(r"((?:`\w+`(?:, )?)+) (?:in|of) `(\w+/\w+\.py)`", text):
+        assert [name for name in re.findall(r"\w+", names) if name not in (package / file).read_text()] == []
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

@@ -5,8 +5,7 @@ the end. The thresholds are wide: a finding deserves attention; that there is no
 
 Some rules are suspended while the returns improve, and none applies once the mean return is at
 ``env.stop_value``. Where the returns have risen to their best and stay there, small steps, a low explained
-variance and large normalised errors are expected. ``benchmarks/health.py`` counts the findings of finished
-runs.
+variance and large normalised errors are expected.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from ding_lite.data.episodes import SUCCESS, Evaluation, Evaluator
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.make import make_env, make_vector_env, vector_env_of
 from ding_lite.envs.vector import VectorEnv
-from ding_lite.errors import FOREIGN, ConfigError, ContractError, EnvError, error_text
+from ding_lite.errors import ConfigError, ContractError, EnvError
 from ding_lite.policies.base import Policy
 from ding_lite.rl.seeding import integer_seed
 from ding_lite.run.checkpoint import load_of_run
@@ -228,10 +228,6 @@ def _window(env_cfg: Mapping[str, Any], seed: int) -> InProcessVectorEnv:
         if env.render_mode != "human":
             modes = ", ".join(map(str, env.metadata.get("render_modes", []))) or "none"
             raise EnvError(f"the environment opens no window: it renders {modes}. {advice}")
-        try:
-            env.reset()  # opens the window
-        except FOREIGN as error:
-            raise EnvError(f"the environment opens no window: {error_text(error)}. {advice}") from error
         return gym.wrappers.TimeLimit(env, env_cfg["max_eval_steps"])
 
     return InProcessVectorEnv(make, 1, seed, on_bad_value=env_cfg["on_bad_value"])

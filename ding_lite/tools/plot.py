@@ -34,6 +34,7 @@ from ding_lite.tools.statistics import MIN_RUNS, curve_interval, interquartile_m
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.legend import Legend
 
 CURVE_RESAMPLES = 2_000
 MAX_GRID = 1_000  # points of a curve over seeds; more cannot be seen
@@ -42,6 +43,7 @@ MAX_GRID = 1_000  # points of a curve over seeds; more cannot be seen
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES = ("-", "--", "-.", ":")
 PANEL_SIZE = (4.0, 2.6)  # inches of a plot with its labels
+LEGEND_ROW = 0.17  # inches of a row of a legend below the plots
 LONGEST = 40  # characters of a label
 X_LABEL = "Env steps"
 TEXT: Any = {"text.parse_math": False, "pdf.fonttype": 42}  # names may contain $; fonts in a PDF are TrueType
@@ -176,7 +178,7 @@ def plot_runs(
         if any(curve([run], panel) for panel in chosen):
             runs.append(run)
         else:
-            left_out.append(f"left out: {folder} has no row to draw")
+            left_out.append(f"left out: {folder} has no {' or '.join(panel.column for panel in chosen)}")
     if not runs:
         raise ConfigError("\n  ".join(["there is no run to draw.", *left_out]))
     figure, notes = draw(seed_groups(runs), title=title, panels=panels)
@@ -186,18 +188,8 @@ def plot_runs(
 
 
 def panels_of(names: Sequence[str]) -> list[Panel]:
-    """Returns the panels of these names, or of these columns of metrics.csv; ``RETURNS`` for none.
-
-    Raises:
-        ConfigError: if a name is that of no panel, and no column, which has a "/".
-    """
+    """Returns the panels of these names, or of these columns of metrics.csv; ``RETURNS`` for none."""
     known = {panel.name: panel for panel in RETURNS + LENGTHS}
-    for name in names:
-        if name not in known and "/" not in name:
-            raise ConfigError(
-                f"there is no panel {name!r}; the panels are: {', '.join(known)}, and any column of "
-                "metrics.csv, such as learn/approx_kl"
-            )
     return [known.get(name, Panel(name, name, name, "")) for name in names] or list(RETURNS)
 
 
@@ -243,7 +235,7 @@ def draw(
 
 def seeds_text(group: Sequence[Run]) -> str:
     """Returns the number of seeds of a group, or its seed."""
-    return f"n={len(group)} seeds" if len(group) > 1 else f"seed {group[0].config.get('seed')}"
+    return f"n={len(group)}" if len(group) > 1 else f"seed {group[0].config.get('seed')}"
 
 
 # ------------------------------------------------------------------ the picture
@@ -314,7 +306,7 @@ def shortened(label: str, most: int = LONGEST) -> str:
 
 
 def add_texts(figure: Figure, title: str, names: Sequence[str], markers: Sequence[str] = ("",)) -> None:
-    """Adds a title above the plots, and a legend below them.
+    """Adds a title above the plots, and a legend in the first one, or below them where it has no room.
 
     Args:
         figure: to add them to.
@@ -329,18 +321,34 @@ def add_texts(figure: Figure, title: str, names: Sequence[str], markers: Sequenc
     if not names:
         return
     texts = [shortened(name) for name in names]
-    characters = 12 * figure.get_figwidth()  # that fit in a row
     handles = [
         Line2D([], [], **style_of(place), linewidth=1.5, marker=markers[place % len(markers)], markersize=5)
         for place in range(len(names))
     ]
-    legend = figure.legend(
-        handles,
-        ["-"] * len(names),
-        loc="outside lower center",
-        ncols=max(1, min(len(names), 4, int(characters / (8 + max(map(len, texts)))))),
-        frameon=False,
-        fontsize=8,
+
+    def legend(parent: Any, **options: Any) -> Legend:
+        made: Legend = parent.legend(handles, ["-"] * len(names), frameon=False, fontsize=8, **options)
+        for text, name in zip(made.get_texts(), texts, strict=True):
+            text.set(parse_math=False, text=name)  # afterwards: a name may start with _, which hides it
+        return made
+
+    inside = legend(figure.axes[0], loc="best")
+    figure.draw_without_rendering()
+    if not has_room(figure.axes[0], inside):
+        inside.remove()
+        characters = 12 * figure.get_figwidth()  # that fit in a row
+        columns = max(1, min(len(names), 4, int(characters / (8 + max(map(len, texts))))))
+        legend(figure, loc="outside lower center", ncols=columns)
+        figure.set_figheight(figure.get_figheight() + LEGEND_ROW * -(-len(names) // columns))
+
+
+def has_room(axes: Axes, legend: Legend) -> bool:
+    """Returns whether a legend is inside of a plot, and covers none of its lines and bands."""
+    box = legend.get_window_extent()
+    lines = [line.get_path().transformed(line.get_transform()) for line in axes.lines]
+    bands = [path.transformed(axes.transData) for band in axes.collections for path in band.get_paths()]
+    return (
+        all(axes.bbox.contains(*corner) for corner in (box.min, box.max))
+        and not any(line.intersects_bbox(box, filled=False) for line in lines)
+        and not any(band.intersects_bbox(box) for band in bands)
     )
-    for text, name in zip(legend.get_texts(), texts, strict=True):
-        text.set(parse_math=False, text=name)  # afterwards: a name may start with _, which hides it

@@ -2,7 +2,8 @@
 
 A trial trains one set of values with each seed, one after the other; its score is the mean of their last
 evaluations. Trials whose evaluations stay below the median of the others are pruned. Several processes work
-on one storage, each on one trial after the other. The folder of a sweep has:
+on one storage, each by ``study.ask`` and ``study.tell``; ``study.optimize`` would call a trial failed that
+Ctrl-C has ended. The folder of a sweep has:
 
 sweep.json      what is searched              trial_000_s0/ ...  one run folder for each trial and seed
 sweep.journal   Optuna's storage              best.py            the best config; it can be trained
@@ -155,20 +156,19 @@ def begin(folder: Path, searched: Mapping[str, Any], *, resume: bool) -> None:
     """
     file = folder / SWEEP_FILE
     text = json.dumps(searched, indent=2) + "\n"
-    try:
-        if not resume:
-            folder.mkdir(parents=True)
-            write_whole(file, text)
-        elif file.read_text() != text:
-            raise ConfigError(
-                f"the sweep in {folder} searches something else, as {file} says: repeat its command with "
-                "--resume; only --jobs and --ray may differ, and --trials"
-            )
-    except OSError as fault:
+    if resume != folder.exists():
         raise ConfigError(
-            f"{folder} cannot be the folder of {'this' if resume else 'a new'} sweep: {fault}; --exp-name "
-            "names another one, and --resume continues one"
-        ) from fault
+            f"{folder} {'does not exist' if resume else 'exists'}: --resume continues a sweep, and "
+            "--exp-name names another folder"
+        )
+    if not resume:
+        folder.mkdir(parents=True)
+        write_whole(file, text)
+    elif file.read_text() != text:
+        raise ConfigError(
+            f"the sweep in {folder} searches something else, as {file} says: repeat its command with "
+            "--resume; only --jobs and --ray may differ, and --trials"
+        )
 
 
 def reopen(folder: Path) -> int:

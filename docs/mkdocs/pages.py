@@ -37,6 +37,8 @@ DOCUMENTS = (
     "CONTRIBUTING.md",
     "SECURITY.md",
     "benchmarks/RESULTS.md",
+    "benchmarks/notes/learning.md",
+    "benchmarks/notes/speed.md",
     *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "benchmarks/curves").glob("*.png")),
 )
 # The titles of sections, and what is in them. Keys of other sections are listed under the section above them.

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 from cases import drawn
-from fast_cases import ARCHS, BOX, DISCRETE, IMAGE, MASKED, NETWORKS, VECTOR, batch_for, policy_for, spaces
+from fast_cases import ARCHS, BOX, DISCRETE, MASKED, NETWORKS, VECTOR, batch_for, policy_for, spaces
 from torch import nn
 
 from ding_lite import PPOPolicy
 from ding_lite.errors import NumericsError
 from ding_lite.fast import stacks
 from ding_lite.fast.gradients import ThroughStacks, by_autograd
-from ding_lite.models import PPG, VAC
+from ding_lite.models import VAC
 from ding_lite.policies.ppg import PPGPolicy
 
 TOLERANCE = 1e-5  # of the largest number of each gradient: sums are in another order
@@ -116,17 +116,6 @@ class OtherPolicyLoss(PPOPolicy):
         return 2 * loss + batch.dist.entropy().square().mean(), {**metrics, "twice": 2 * loss}
 
 
-class OtherValueLoss(PPOPolicy):
-    def value_loss(self, batch):
-        loss = (batch.new_value - batch.value_target).abs().mean()
-        return loss, {"value_loss": loss}
-
-
-class OtherDistribution(PPOPolicy):
-    def distribution(self, obs, logit):
-        return super().distribution(obs, 2 * logit)
-
-
 class Predicting(VAC):
     """Predicts the observation by a head of its own, behind the encoder of the policy."""
 
@@ -154,7 +143,7 @@ class ByValue(PPGPolicy):
 @pytest.mark.parametrize(
     ("cls", "model"),
     [
-        *((cls, None) for cls in (OtherPolicyLoss, OtherValueLoss, OtherDistribution)),
+        (OtherPolicyLoss, None),
         (WithPrediction, Predicting(VECTOR, DISCRETE)),
     ],
 )
@@ -181,16 +170,6 @@ class OtherActor(VAC):
         return super().compute_actor(obs)
 
 
-class OtherCritic(VAC):
-    def compute_critic(self, obs):
-        return 2 * super().compute_critic(obs)
-
-
-class OtherAuxiliary(PPG):
-    def compute_auxiliary(self, obs):
-        return super().compute_auxiliary(obs)
-
-
 def hook(policy):
     policy.model.actor_encoder.trunk.register_forward_hook(lambda module, inputs, output: 2 * output)
 
@@ -199,24 +178,15 @@ def layer_norm(policy):
     policy.model.critic_encoder.trunk.insert(1, nn.LayerNorm(64))
 
 
-def spectral_norm(policy):
-    nn.utils.parametrizations.spectral_norm(policy.model.actor_head.layers[-1])
-
-
 def other_layer(policy):
     policy.model.critic_encoder.trunk[0] = nn.Linear(4, 64)  # whose parameters the optimiser does not have
 
 
 LEFT_TO_TORCH = {
-    "images": lambda: policy_for(IMAGE),
-    "images among others": lambda: policy_for(spaces.Dict(a=VECTOR, b=IMAGE)),
     "a recurrent network": lambda: policy_for(model={"rnn": "gru"}),
-    "gelu": lambda: policy_for(model={"activation": "gelu"}),
     "large layers": lambda: policy_for(model={"encoder_hidden_size_list": [1024, 1024]}),
     "many indices": lambda: policy_for(spaces.MultiDiscrete([3] * 9)),
     "compute_actor": lambda: policy_for(made=OtherActor(VECTOR, DISCRETE)),
-    "compute_critic": lambda: policy_for(made=OtherCritic(VECTOR, DISCRETE), learn={"value_norm": False}),
-    "compute_auxiliary": lambda: policy_for(kind="ppg", made=OtherAuxiliary(VECTOR, DISCRETE)),
 }
 
 
@@ -225,7 +195,7 @@ def test_what_numpy_does_not_run_is_left_to_torch(make):
     is_left_to_torch(make())
 
 
-@pytest.mark.parametrize("change", [hook, layer_norm, spectral_norm, other_layer])
+@pytest.mark.parametrize("change", [hook, layer_norm, other_layer])
 def test_a_model_that_is_changed_is_read_anew(change):
     policy = policy_for()
     assert policy.optimizer.gradients.of(policy.objective)[0] == "NumPy"
@@ -315,26 +285,3 @@ def test_a_ratio_that_overflows_where_no_bound_holds_is_an_error_and_changes_not
     with pytest.raises(NumericsError, match="gradient step 1 of .*loss was not finite"):
         policy.optimizer.steps(objective, [batch])
     assert all(torch.equal(a, b) for a, b in zip(before, policy.model.parameters(), strict=True))
-
-
-@every_way
-def test_a_sample_without_an_advantage_moves_nothing_at_any_ratio(way):
-    policy, _, gradient_of = policy_by(way)
-    batch = batch_for(policy, weights=False)
-    batch.advantage[3], found = 0.0, []
-    for log_prob in (-2.0, -200.0, 200.0):
-        batch.log_prob[3] = log_prob
-        found.append(torch.cat([value.flatten().clone() for value in gradient_of(batch).values]))
-    assert torch.isfinite(found[0]).all()
-    torch.testing.assert_close(found[1:], [found[0]] * 2, rtol=0, atol=1e-6)
-
-
-def test_values_inside_of_the_clip_move_whatever_the_rounding():
-    policy = policy_for(learn={"value_clip": 0.5, "value_norm": False, "entropy_weight": 0.0})
-    last = policy.model.critic_head[-1]
-    with torch.no_grad():  # values near 0, where old + (value - old) is not the value
-        last.weight.mul_(1e-4)
-        last.bias.fill_(1e-3)
-    batch = batch_for(policy, 4096)
-    batch.value = policy.model.compute_critic(batch.obs).detach() + 0.3 * torch.rand(4096)
-    assert_equal(*(way(policy, policy.critic_objective, batch) for way in (in_numpy, in_torch)))

@@ -229,9 +229,19 @@ def test_the_figure_has_labelled_axes_for_every_panel(tasks):
     assert [axes.get_xlabel() for axes in figure.axes] == [
         "Env steps", "Env steps", "Normalised score", "Normalised score",
     ]  # fmt: skip
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["ppo (n=3 to 4)", "ppg (n=3)"]
+    assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == [
+        "ppo (n=3 to 4)",
+        "ppg (n=3)",
+    ]
     scores = [list(line.get_xdata()) for line in figure.axes[2].get_lines()]
     assert all([summary.iqm] in scores for summary in comparison.summaries())
+
+
+@pytest.mark.parametrize(("count", "bands"), [(4, 0), (5, 1)])
+def test_profiles_have_bands_from_five_runs_on(count, bands, tmp_path):
+    seeds(tmp_path / "a", count, [float(n) for n in range(count)])
+    figure = draw_comparison(compare([tmp_path]))
+    assert len(figure.axes[2].collections) == bands
 
 
 def test_eight_groups_are_readable(tmp_path):

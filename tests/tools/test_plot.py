@@ -28,6 +28,11 @@ def lines(figure: Any, panel: int) -> list[tuple[list[float], list[float]]]:
     return [(list(line.get_xdata()), list(line.get_ydata())) for line in figure.axes[panel].get_lines()]
 
 
+def legend_of(figure: Any) -> Any:
+    """Returns the legend below the plots, or in the first one; None if there is none."""
+    return figure.legends[0] if figure.legends else figure.axes[0].get_legend()
+
+
 def runs_at(x: list[float], *ys: list[float]) -> list[Run]:
     columns = [{TRAIN_RETURN.column: np.array(y, dtype=float)} for y in ys]
     return [
@@ -115,12 +120,22 @@ def test_every_axis_and_group_says_what_it_is(tmp_path):
     assert [axes.get_ylabel() for axes in figure.axes] == ["Return", "Return"]
     assert {axes.get_xlabel() for axes in figure.axes} == {"Env steps"}
     assert figure.get_suptitle() == "CartPole-v1"
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["ppo (seed 0)", "ppg (seed 0)"]
+    assert [text.get_text() for text in legend_of(figure).get_texts()] == ["ppo (seed 0)", "ppg (seed 0)"]
     figure, _ = draw(seed_groups(runs), title="Two $policies_")
     assert figure.get_suptitle() == "Two $policies_"
     figure, _ = draw([runs[:1]])  # one group is named by the title
     assert figure.get_suptitle() == "ppo, CartPole-v1 (seed 0)"
-    assert not figure.legends
+    assert legend_of(figure) is None
+
+
+def test_the_legend_is_in_the_first_plot_if_it_covers_no_curve(tmp_path):
+    rising = [float(n) for n in range(1, 41)]
+    for name, returns in {"rising": rising, "crossed": rising, "all_over": [0.0, 40.0] * 20}.items():
+        write_run(tmp_path / name, returns=returns, policy="ppg" if name == "rising" else "ppo")
+    for other, is_inside in {"crossed": True, "all_over": False}.items():
+        runs = [read_run(tmp_path / name) for name in ("rising", other)]
+        figure, _ = draw(seed_groups(runs), panels=["training"])
+        assert (legend_of(figure) is figure.axes[0].get_legend()) == is_inside
 
 
 def test_eight_groups_can_be_told_apart_and_no_text_covers_a_plot(tmp_path):
@@ -144,7 +159,7 @@ def test_panels_are_chosen_by_name(tmp_path):
     for names in (["evaluation", "training"], ["collect/episode_return"]):
         figure, _ = draw([[run]], panels=names)
         assert len(figure.axes) == len(names)
-    with pytest.raises(ConfigError, match="no panel 'eval'"):
+    with pytest.raises(ConfigError, match="no run has data for the panels eval"):
         draw([[run]], panels=["eval"])
     with pytest.raises(ConfigError, match="learn/nope"):
         draw([[run]], panels=["training", "learn/nope"])

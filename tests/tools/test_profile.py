@@ -22,7 +22,7 @@ class SlowEnv(SeededEnv):
 
 
 class SlowToAct(PPOPolicy):
-    def _forward_collect(self, obs, hidden=None, first=None):
+    def _forward_collect(self, obs, hidden=None):
         time.sleep(0.02)
         return super()._forward_collect(obs)
 

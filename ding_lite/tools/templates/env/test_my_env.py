@@ -1,0 +1,52 @@
+"""Tests of my_env.py: run them with pytest."""
+
+import math
+
+import numpy as np
+from my_env import MyEnv, config
+
+from ding_lite import SerialPipeline
+from ding_lite.tools.env_check import check_env
+
+
+def test_environment_keeps_to_gymnasium_and_to_its_spaces():
+    findings = check_env(MyEnv)  # what `ding-lite check-env my_env:MyEnv` prints
+    assert [finding for finding in findings if finding.verdict == "FAIL"] == []
+
+
+def test_seed_decides_the_episode():
+    first, same, other = (MyEnv().reset(seed=seed)[0] for seed in (7, 7, 8))
+    assert np.array_equal(first, same)
+    assert not np.array_equal(first, other)
+
+
+def test_episode_without_success_is_truncated_and_not_terminated():
+    env = MyEnv(max_steps=5)
+    env.reset(seed=0)
+    env.position, env.target = -1.0, 1.0
+    ends = [env.step(np.zeros(1, np.float32))[2:4] for _ in range(5)]
+    assert ends == [(False, False)] * 4 + [(False, True)]
+
+
+def test_stopping_at_the_target_ends_the_task():
+    env = MyEnv()
+    env.reset(seed=0)
+    env.position = env.target
+    _, reward, terminated, truncated, info = env.step(np.zeros(1, np.float32))
+    assert (reward, terminated, truncated, info) == (10.0, True, False, {"is_success": 1.0})
+
+
+def test_picture_shows_where_the_cart_is():
+    env = MyEnv(render_mode="rgb_array")
+    env.reset(seed=0)
+    before = env.render()
+    env.position += 0.5
+    assert not np.array_equal(env.render(), before)
+
+
+def test_config_trains(tmp_path):
+    pipeline = SerialPipeline(config, folder=tmp_path / "run")
+    progress = next(iter(pipeline))  # one iteration
+    pipeline.close()
+    assert progress.train_iter > 0
+    assert math.isfinite(progress.metrics["learn/policy_loss"])
