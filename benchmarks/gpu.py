@@ -118,11 +118,11 @@ def waits(out: Out) -> Result:
             folder=RUNS / f"waits_{kind}_{time.time_ns()}",
         )
         rollout = pipeline.collector.collect()
-        pipeline.learner.train(rollout)  # the first iteration also warms up
+        learned = pipeline.policy.learn_mode.forward(rollout)  # the first iteration also warms up
         counts[kind] = {
             "collect": _waits_in(pipeline.collector.collect, out),
-            "learn": _waits_in(lambda p=pipeline: p.learner.train(p.collector.collect()), out),
-            "gradient steps": pipeline.learner.updates,
+            "learn": _waits_in(lambda p=pipeline: p.policy.learn_mode.forward(p.collector.collect()), out),
+            "gradient steps": learned["updates"],
         }
         counts[kind]["learn"] -= counts[kind]["collect"]
         pipeline.close()

@@ -146,7 +146,7 @@ def test_modules_do_not_import_each_other_in_a_circle():
     ("module", "source", "wrong"),
     [
         ("policies.bad", "from ding_lite.run.pipeline import SerialPipeline", "run.pipeline"),
-        ("policies.bad", "import ding_lite.run.learner", "run.learner"),
+        ("policies.bad", "import ding_lite.run.build", "run.build"),
         ("policies.bad", "from ding_lite.run import pipeline", "run.pipeline"),
         ("policies.bad", "from ..run.pipeline import SerialPipeline", "run.pipeline"),
         ("policies.bad", "def f():\n    from ding_lite.run import pipeline", "run.pipeline"),

@@ -7,7 +7,7 @@ import pytest
 
 from ding_lite.data.episodes import Evaluation
 from ding_lite.run.display import Lines, TimeLeft, evaluation_line, key_metrics, score_text
-from ding_lite.run.progress import Progress, Scores, evaluation_metrics, merged_metrics
+from ding_lite.run.progress import Progress, evaluation_metrics, merged_metrics
 
 
 def test_metrics_of_an_evaluation_are_those_counted_by_hand():
@@ -25,21 +25,13 @@ def test_metrics_of_an_evaluation_are_those_counted_by_hand():
     }
 
 
-def test_scores_come_back_from_their_state():
-    scores, again = Scores(None), Scores(None)
-    again.load_state_dict(scores.state_dict())
-    assert (again.last, again.best) == (None, -float("inf"))
-    scores.last = Evaluation((1.0, 2.0), (3, 4), 1, ({"a": 1.0}, {}))
-    assert scores.update_best(scores.last)
-    again.load_state_dict(scores.state_dict())
-    assert (again.last, again.best) == (scores.last, 1.5)
-
-
 @pytest.mark.parametrize("mean", [float("nan"), float("inf"), -float("inf")])
 def test_what_is_not_finite_is_never_the_best(mean):
-    scores = Scores(None)
-    assert not scores.update_best(Evaluation((mean,), (1,)))
-    assert scores.update_best(Evaluation((-1e9,), (1,)))
+    progress = Progress(evaluation=Evaluation((mean,), (1,)))
+    assert not progress.update_best()
+    progress.evaluation = Evaluation((-1e9,), (1,))
+    assert progress.update_best()
+    assert progress.best_eval_value == -1e9
 
 
 def test_metrics_of_ranks_are_means_maxima_and_sums():

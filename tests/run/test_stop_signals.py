@@ -95,8 +95,8 @@ def interrupted(tmp_path, times, during):
 
 MOMENTS = {
     "collect": lambda pipeline: (pipeline.collector, "collect"),
-    "learn": lambda pipeline: (pipeline.learner, "train"),
-    "evaluate": lambda pipeline: (pipeline, "_evaluate"),
+    "learn": lambda pipeline: (pipeline.policy, "_forward_learn"),
+    "evaluate": lambda pipeline: (pipeline.evaluator, "evaluate"),
     "save": lambda pipeline: (pipeline, "_save_what_is_due"),
 }
 
