@@ -89,7 +89,6 @@ def run(
     if human and video:
         raise ConfigError("--human shows episodes in a window: it excludes --video")
     episodes = episodes or (SHOWN if video or human else EPISODES)
-    videos: list[Path] = []
     ended = itertools.count(1)
     with Console(file=sys.stderr).status("loading the policy") as status:
         checkpoint, evaluation = evaluate_checkpoint(
@@ -103,13 +102,12 @@ def run(
             changes=parse_overrides(overrides),
             trust=import_modules(imports),
             on_episode=lambda episode: status.update(f"{next(ended)} of {episodes} episodes"),
-            on_video=videos.append,
         )
     if checkpoint.stem == "last" and Path(run).is_dir():
         print(f"{run} has no checkpoint best; this is last", file=sys.stderr)
     report = _report(evaluation, checkpoint, seed)
     if video:
-        report["videos"] = [str(file) for file in videos]
+        report["videos"] = [str(file) for file in sorted(Path(video).glob("eval-*.mp4"))]
     if json:
         print_json(report)
     else:

@@ -6,7 +6,7 @@ import contextlib
 import importlib.util
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,28 +16,20 @@ from ding_lite.config.registry import HOOK_REGISTRY
 from ding_lite.data.episodes import Evaluator
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.make import make_env, missing_extra
-from ding_lite.envs.recorder import find_recorder
 from ding_lite.errors import FOREIGN, ConfigError, EnvError, error_text
 from ding_lite.run.hooks import Hook
 
 NEEDS_MOVIEPY = 'a video needs the package moviepy, which is not installed: pip install "ding_lite[video]"'
 
 
-def recording_env(
-    env_cfg: Mapping[str, Any],
-    folder: Path,
-    episodes: int,
-    seed: int,
-    on_video: Callable[[Path], Any] | None = None,
-) -> InProcessVectorEnv:
+def recording_env(env_cfg: Mapping[str, Any], folder: Path, episodes: int, seed: int) -> InProcessVectorEnv:
     """Returns a vector of one environment that records its first episodes; it needs no screen.
 
     Args:
         env_cfg: the complete section ``env``.
-        folder: for one file per episode, ``episode_<number>_return_<return>.mp4``.
+        folder: for one file per episode, ``eval-episode-<number>.mp4``; the last is written on closing.
         episodes: to record.
         seed: of the start states.
-        on_video: called with each file that is written; the last one when the vector is closed.
 
     Raises:
         EnvError: if the environment cannot be made, or cannot be recorded.
@@ -49,46 +41,15 @@ def recording_env(
         env = make_env(env_cfg, evaluate=True, render_mode="rgb_array")
         env = gym.wrappers.TimeLimit(env, env_cfg["max_eval_steps"])
         try:
-            return Recording(env, folder, episodes, on_video)
+            with warnings.catch_warnings():  # files of the same names are replaced
+                warnings.filterwarnings("ignore", ".*Overwriting existing videos")
+                return gym.wrappers.RecordVideo(
+                    env, str(folder), episode_trigger=lambda number: number < episodes, name_prefix="eval"
+                )
         except FOREIGN as error:
             raise EnvError(f"no video can be recorded: {error_text(error)}{missing_extra(error)}") from error
 
     return InProcessVectorEnv(make, 1, seed, on_bad_value=env_cfg["on_bad_value"])
-
-
-class Recording(gym.wrappers.RecordVideo):
-    """Records episodes, and names each file by the number and the return of its episode."""
-
-    def __init__(
-        self, env: gym.Env, folder: Path, episodes: int, on_video: Callable[[Path], Any] | None
-    ) -> None:
-        with warnings.catch_warnings():  # files of the same names are replaced
-            warnings.filterwarnings("ignore", ".*Overwriting existing videos")
-            super().__init__(env, str(folder), episode_trigger=lambda number: number < episodes)
-        self._folder = folder
-        self._on_video = on_video
-        self._videos = 0
-        self._name = ""
-        self._return = 0.0
-
-    def start_recording(self, video_name: str) -> None:
-        super().start_recording(video_name)
-        self._name = video_name
-
-    def step(self, action: Any) -> Any:
-        result = super().step(action)
-        self._return = find_recorder(self.env).game.episode_return
-        return result
-
-    def stop_recording(self) -> None:
-        super().stop_recording()
-        written = self._folder / f"{self._name}.mp4"
-        if written.exists():
-            named = self._folder / f"episode_{self._videos}_return_{round(self._return, 2):g}.mp4"
-            written.replace(named)
-            self._videos += 1
-            if self._on_video is not None:
-                self._on_video(named)
 
 
 @HOOK_REGISTRY.register("video")

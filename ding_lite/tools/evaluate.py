@@ -186,7 +186,6 @@ def evaluate_checkpoint(
     changes: Mapping[str, Any] | None = None,
     trust: Sequence[str] = (),
     on_episode: Callable[[Episode], Any] | None = None,
-    on_video: Callable[[Path], Any] | None = None,
 ) -> tuple[Path, Evaluation]:
     """Plays episodes with a trained policy, on the CPU, in the environments of its run or others like them.
 
@@ -199,7 +198,6 @@ def evaluate_checkpoint(
         human: play them one after the other in a window.
         episodes_csv: file for one row per episode, in the order they end.
         on_episode: called with each episode that has ended.
-        on_video: called with each video that is written.
 
     Returns:
         the checkpoint, and the returns and lengths of the episodes.
@@ -214,7 +212,7 @@ def evaluate_checkpoint(
     if human:
         envs: VectorEnv = _window(env_cfg, seed)
     elif video is not None:
-        envs = recording_env(env_cfg, video, episodes, seed, on_video)
+        envs = recording_env(env_cfg, video, episodes, seed)
     else:
         envs = make_vector_env(env_cfg, min(env_cfg["evaluator_env_num"], episodes), seed, evaluate=True)
     with _episode_rows(episodes_csv, seed, env_cfg["info_keys"]) as write:
