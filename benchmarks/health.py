@@ -29,8 +29,8 @@ def replayed(run: Path) -> tuple[HealthCheck, list[str]]:
         for row in csv.DictReader(stream):
             metrics = {name: float(value) for name, value in row.items() if value}
             step = int(row["env_step"])
-            for finding in check.check(metrics, step):
-                moments.append(f"{finding.cause} (at {step / config['max_env_step']:.0%})")
+            for cause in check.check(metrics, step):
+                moments.append(f"{cause} (at {step / config['max_env_step']:.0%})")
     return check, moments
 
 
