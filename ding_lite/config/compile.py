@@ -186,7 +186,7 @@ def compile_config(
         ConfigError: listing every fault, each with the whole path of its key and the remedy.
     """
     notes: list[str] = []
-    source: dict[str, str] = {}
+    saved: dict[str, str] = {}
     if pair := as_pair(user):
         user, notes, refused = from_di_engine(*pair)
         origin = PAIR if origin == "config" else origin
@@ -195,15 +195,14 @@ def compile_config(
         raise ConfigError(f"expected a config as a dict, or DI-engine's {PAIR}; got {user!r:.60}")
     given: dict[str, Any] = decode(dict(user))  # its dicts and lists are new
     if {"config", "source"} <= set(given) and isinstance(given["config"], dict):  # a run's config.json
-        given, source = given["config"], dict(given["source"])
+        saved = {path: said for path, said in given["source"].items() if said != "default"}
+        given = given["config"]
     for section in ("env", "policy"):
         if isinstance(given.get(section), str):
             given[section] = env_section(given[section]) if section == "env" else {"type": given[section]}
-    written = {path: source.get(path, origin) for path, _ in leaves(given)}
-    for path, value in _with_other_env(overrides or {}, given.get("env")).items():
+    overrides = _with_other_env(overrides or {}, given.get("env"))
+    for path, value in overrides.items():
         _set(given, path, copy.deepcopy(value))
-        written = {p: s for p, s in written.items() if not f"{p}.".startswith(f"{path}.")}
-        written |= {p: COMMAND_LINE for p, _ in leaves(given) if f"{p}.".startswith(f"{path}.")}
     schema, faults = schema_of(given)
     values, value_faults = check(given, schema)
     faults += value_faults
@@ -220,12 +219,11 @@ def compile_config(
     _refuse(f"{origin} with the command line" if overrides and origin != COMMAND_LINE else origin, faults)
     encode(values)  # a value that cannot be saved is refused
     by_default = dict(leaves(defaults))
+    source = {}
     for path, value in leaves(values):
-        # The longest one: a value that was {} or None in the user's config may have been given keys since.
-        above = max((p for p in written if f"{path}.".startswith(f"{p}.")), key=len, default=None)
-        source[path] = "default" if above is None else written[above]
-        if source[path] == "default" and encode(value, path) != encode(by_default.get(path), path):
-            source[path] = origin  # a config.json that was edited
+        is_default = encode(value, path) == encode(by_default.get(path), path)
+        is_typed = any(f"{path}.".startswith(f"{above}.") for above in overrides)
+        source[path] = COMMAND_LINE if is_typed else "default" if is_default else saved.get(path, origin)
     learn = values["policy"]["learn"]
     if "schedule_env_step" in learn and learn["schedule_env_step"] is None:
         learn["schedule_env_step"] = values["max_env_step"]
@@ -435,10 +433,6 @@ def read_config(file: Path) -> Any:
             config = names.get("config", as_pair(names))
     except DingLiteError:
         raise
-    except SyntaxError as error:
-        raise ConfigError(
-            f"config file {error.filename or file}, line {error.lineno}: {error.msg}"
-        ) from error
     except FOREIGN as error:
         raise ConfigError(f"config file {file} cannot be read: {error_text(error)}") from error
     if not isinstance(config, (dict, tuple)):
@@ -459,27 +453,16 @@ def read_sweep(file: Path) -> dict[str, Any]:
 
 
 def save_config(config: Config, file: str | Path) -> None:
-    """Writes a config to a new file that :func:`load_config` reads.
-
-    Args:
-        config: to be written.
-        file: ``.json`` for all keys and their sources, ``.py`` for those that no default gives.
+    """Writes the keys of a config that no default gives to a new .py file.
 
     Raises:
         ConfigError: if the file has another ending, exists, or cannot be written.
     """
-    file = Path(file)
-    if file.suffix not in (".json", ".py"):
-        raise ConfigError(f"{file}: expected a name that ends in .py or .json")
-    is_json = file.suffix == ".json"
-    text = (
-        json.dumps(config.as_json(), indent=2) if is_json else python_source(config.written(), config.notes)
-    )
+    if Path(file).suffix != ".py":
+        raise ConfigError(f"{file}: expected a name that ends in .py")
     try:
-        with file.open("x", encoding="utf-8") as output:
-            output.write(text.rstrip() + "\n")
-    except FileExistsError as error:
-        raise ConfigError(f"{file} exists: remove it, or choose another name") from error
+        with open(file, "x", encoding="utf-8") as output:
+            output.write(python_source(config.written(), config.notes))
     except OSError as error:
         raise ConfigError(f"{file} cannot be written: {error.strerror}") from error
 

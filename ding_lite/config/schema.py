@@ -12,6 +12,7 @@ import dataclasses
 import difflib
 import inspect
 import math
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import NoneType, UnionType
@@ -87,16 +88,22 @@ class Key:
     @property
     def range(self) -> str:
         """The bounds in words, such as "at least 1"; "" without bounds."""
-        bounds = (
-            (self.low, "at least"),
-            (self.above, "above"),
-            (self.high, "at most"),
-            (self.below, "below"),
-        )
-        given = [(bound, word) for bound, word in bounds if bound is not None]
+        given = [(word, bound) for word, bound, _ in self._bounds() if bound is not None]
         return " and ".join(
-            f"{word} {bound:{',' if isinstance(bound, int) else ',g'}}" for bound, word in given
+            f"{word} {bound:{',' if isinstance(bound, int) else ',g'}}" for word, bound in given
         )
+
+    def holds(self, number: float) -> bool:
+        """Returns whether a number is within the bounds."""
+        return all(bound is None or inside(number, bound) for _, bound, inside in self._bounds())
+
+    def _bounds(self) -> list[tuple[str, float | None, Callable[[float, float], bool]]]:
+        return [
+            ("at least", self.low, operator.ge),
+            ("above", self.above, operator.gt),
+            ("at most", self.high, operator.le),
+            ("below", self.below, operator.lt),
+        ]
 
 
 Schema = dict[str, Any]  # nested; every leaf is a Key
@@ -352,13 +359,7 @@ def _range_fault(value: Any, key: Key) -> str:
     for number in value if isinstance(value, list) else [value]:
         if isinstance(number, bool) or not isinstance(number, (int, float)):
             continue
-        inside = (
-            (key.low is None or number >= key.low)
-            and (key.high is None or number <= key.high)
-            and (key.above is None or number > key.above)
-            and (key.below is None or number < key.below)
-        )
-        if not inside:
+        if not key.holds(number):
             return f"expected a number {key.range}, got {number!r}"
         if isinstance(number, float) and not math.isfinite(number):
             return f"expected a finite number, got {number!r}"

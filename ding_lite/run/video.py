@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import tempfile
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,14 +21,17 @@ from ding_lite.run.hooks import Hook
 NEEDS_MOVIEPY = 'a video needs the package moviepy, which is not installed: pip install "ding_lite[video]"'
 
 
-def recording_env(env_cfg: Mapping[str, Any], folder: Path, episodes: int, seed: int) -> InProcessVectorEnv:
+def recording_env(
+    env_cfg: Mapping[str, Any], folder: Path, episodes: int, seed: int, name: str = "eval"
+) -> InProcessVectorEnv:
     """Returns a vector of one environment that records its first episodes; it needs no screen.
 
     Args:
         env_cfg: the complete section ``env``.
-        folder: for one file per episode, ``eval-episode-<number>.mp4``; the last is written on closing.
+        folder: for one file per episode, ``<name>-episode-<number>.mp4``; the last is written on closing.
         episodes: to record.
         seed: of the start states.
+        name: begins the names of the files.
 
     Raises:
         EnvError: if the environment cannot be made, or cannot be recorded.
@@ -44,7 +46,7 @@ def recording_env(env_cfg: Mapping[str, Any], folder: Path, episodes: int, seed:
             with warnings.catch_warnings():  # files of the same names are replaced
                 warnings.filterwarnings("ignore", ".*Overwriting existing videos")
                 return gym.wrappers.RecordVideo(
-                    env, str(folder), episode_trigger=lambda number: number < episodes, name_prefix="eval"
+                    env, str(folder), episode_trigger=lambda number: number < episodes, name_prefix=name
                 )
         except FOREIGN as error:
             raise EnvError(f"no video can be recorded: {error_text(error)}{missing_extra(error)}") from error
@@ -54,7 +56,7 @@ def recording_env(env_cfg: Mapping[str, Any], folder: Path, episodes: int, seed:
 
 @HOOK_REGISTRY.register("video")
 class RecordVideo(Hook):
-    """Records an evaluation episode as `videos/step_*.mp4`, and sends it to the trackers.
+    """Records an evaluation episode as `videos/step_*-episode-0.mp4`, and sends it to the trackers.
 
     The training is not affected. The first failure is the last try.
 
@@ -78,18 +80,13 @@ class RecordVideo(Hook):
         progress = pipeline.progress
         if not (pipeline.ranks.is_first and progress.crossed(self.freq)):
             return
-        folder, env = pipeline.folder / "videos", pipeline.cfg.env
+        folder, env, name = pipeline.folder / "videos", pipeline.cfg.env, f"step_{progress.env_step}"
         try:
-            folder.mkdir(exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=folder) as temporary:
-                new = Path(temporary) / "episode"  # gymnasium warns of folders that exist
-                with contextlib.closing(recording_env(env, new, 1, pipeline.cfg.seed)) as envs:
-                    evaluator = Evaluator(envs, pipeline.policy.eval_mode, 1, env.max_eval_steps)
-                    evaluator.evaluate("video", progress.iteration)
-                drawn = list(new.glob("*.mp4"))
-                if not drawn:
-                    raise EnvError("no picture was drawn: render() of the environment returned no array")
-                drawn[0].rename(folder / f"step_{progress.env_step}.mp4")
+            with contextlib.closing(recording_env(env, folder, 1, pipeline.cfg.seed, name)) as envs:
+                evaluator = Evaluator(envs, pipeline.policy.eval_mode, 1, env.max_eval_steps)
+                evaluator.evaluate("video", progress.iteration)
+            if not (folder / f"{name}-episode-0.mp4").exists():
+                raise EnvError("no picture was drawn: render() of the environment returned no array")
         except FOREIGN as error:
             self.freq = 0
             pipeline.say(f"WARNING: {error_text(error)}; no more videos are recorded")
