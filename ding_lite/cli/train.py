@@ -51,6 +51,7 @@ class Request:
     group=RUN,
     help="print nothing; log.txt in the run's folder has everything",
 )
+@option("-v", "--verbose", is_flag=True, group=RUN, help="show also how the library computes")
 @limit_options
 @option(
     "--resume", type=PATH, metavar="RUN|CKPT", group=START, help="continue a run, from its newest checkpoint"
@@ -75,6 +76,7 @@ class Request:
 def run(
     source: Source,
     quiet: bool,
+    verbose: bool,
     jobs: int | None,
     ray: str | None,
     json: bool,
@@ -104,10 +106,10 @@ def run(
         return _train_seeds(source, request, quiet, jobs, ray, json)
     if json or jobs is not None or ray is not None:
         raise ConfigError("--jobs, --ray and --json are for several seeds, such as -s 0,1,2")
-    return _train_one(source, _after_restart(request), quiet)
+    return _train_one(source, _after_restart(request), quiet, verbose)
 
 
-def _train_one(source: Source, request: Request, quiet: bool) -> int:
+def _train_one(source: Source, request: Request, quiet: bool, verbose: bool) -> int:
     from ding_lite.config.compile import parse_overrides
     from ding_lite.run.display import display_for
     from ding_lite.run.pipeline import SerialPipeline
@@ -118,7 +120,8 @@ def _train_one(source: Source, request: Request, quiet: bool) -> int:
         "max_env_step": request.max_env_step,
         "max_train_iter": request.max_train_iter,
     }
-    options: dict[str, Any] = {"display": None if quiet else display_for(sys.stdout), "own_process": True}
+    display = None if quiet else display_for(sys.stdout, verbose)
+    options: dict[str, Any] = {"display": display, "own_process": True}
     if request.resume is None:
         folder, weights = request.exp_name, request.init_from
         pipeline = SerialPipeline(source.read(), folder=folder, init_from=weights, **numbers, **options)

@@ -42,6 +42,7 @@ class Collector:
 
     Attributes:
         steps: T.
+        row: of the rollout that is collected, from 0.
         obs: current observations of each group, (G, ...).
         finished: return and length of the most recent finished episodes.
         infos: the numbers that ``env.info_keys`` takes from their last infos.
@@ -66,6 +67,7 @@ class Collector:
         self.timer = timer or Timer()
         self._watch = Watch(envs, "; nothing was learned from this rollout")
         self.steps = math.ceil(n_sample / envs.num_envs)
+        self.row = 0
         self.storage = RolloutStorage(self.steps, envs.num_envs)
         self._env_indices = [np.arange(envs.num_envs)[rows] for rows in envs.groups]  # of each group
         self.hidden = None if mode.recurrence is None else HiddenStates(mode.recurrence, self._env_indices)
@@ -105,6 +107,7 @@ class Collector:
         mode = self.mode.for_rollout()
         with torch.inference_mode(), leaving_cores(envs.busy_cores):
             for t in range(self.steps):
+                self.row = t
                 for group in groups:
                     if t:
                         self._finish_row(mode, t - 1, group)

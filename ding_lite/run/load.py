@@ -56,29 +56,6 @@ def load_policy(
             trusted, or its weights do not fit.
     """
     file, state, saved = load_of_run(path, checkpoint)
-    return policy_from_state(file, state, saved, device=device, trust=trust, model=model)
-
-
-def policy_from_state(
-    file: Path,
-    state: Mapping[str, Any],
-    saved: Mapping[str, Any],
-    *,
-    device: str,
-    trust: Sequence[str],
-    model: nn.Module | None = None,
-) -> Policy:
-    """Builds the policy of a checkpoint and loads its state.
-
-    Args:
-        file: the checkpoint, for messages.
-        state: state tree of the checkpoint.
-        saved: config and spaces of the checkpoint.
-        device, trust, model: as for :func:`load_policy`.
-
-    Raises:
-        CheckpointError: if the policy cannot be built, for any reason.
-    """
     if model is None:
         refuse_without(file, saved, "model")
     try:

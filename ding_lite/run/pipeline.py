@@ -166,10 +166,7 @@ class SerialPipeline:
             folder = folder_of(Path(run))
             ranks = undo.enter_context(joined())
             ranks.on_first(lambda: undo.enter_context(locked(folder)))  # before the checkpoints are read
-            read = partial(resume_point, changes=changes or {}, override=override, trust=trust)
-            point = ranks.on_first(lambda: read(Path(run)))
-            place = ranks.from_all(point and point.file)[0]
-            point = point or read(place)  # all ranks read the checkpoint that rank 0 has found
+            point = resume_point(Path(run), changes or {}, override, trust)
             for name, value in (("env_setting", env_setting), ("model", model)):
                 if value is None:
                     refuse_without(point.file, point.saved, name)

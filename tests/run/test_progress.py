@@ -6,7 +6,7 @@ import types
 import pytest
 
 from ding_lite.data.episodes import Evaluation
-from ding_lite.run.display import Lines, TimeLeft, evaluation_line, key_metrics, score_text
+from ding_lite.run.display import Display, clock, evaluation_line, key_metrics, score_text
 from ding_lite.run.progress import Progress, evaluation_metrics, merged_metrics
 
 
@@ -73,24 +73,33 @@ def test_a_multiple_is_crossed_once():
 
 def test_lines_show_evaluations_and_key_metrics_and_survive_a_closed_stream():
     stream = io.StringIO()
-    lines = Lines(stream)
+    lines = Display(stream)
     progress = Progress(env_step=1000, metrics={"learn/cur_lr": 3e-4, "time/env_steps_per_second": 1234.5})
     pipeline = types.SimpleNamespace(progress=progress, cfg=types.SimpleNamespace(max_env_step=5000))
     for _ in range(2):  # within some seconds
         lines.after_iter(pipeline)
-    assert stream.getvalue() == "    1,000/5,000 steps  lr 0.0003  1,234 steps/s  left ?\n"
+    assert stream.getvalue() == "    1,000/5,000 steps  20%  lr 0.0003  1,234 steps/s  left ?\n"
     progress.evaluation, progress.solved = Evaluation((1.0, 2.0), (3, 4), 1), True
     assert evaluation_line(progress) == (
         "    1,000 steps  evaluation 1.500 ± 0.500 over 2 episodes  (1 cut short)  solved"
     )
+    for line in ("acting: NumPy", "seed 0"):
+        lines.say(line)
+    assert stream.getvalue().endswith("left ?\nseed 0\n"), "the other line is a detail"
+    shown = lines.line(pipeline, ["return 100.0", "length 5", "x"], width=50)
+    assert shown == "    1,000/5,000 steps  20%  return 100.0  left ?", "as many as fit"
     stream.close()
     lines.say("nobody reads this")
     assert key_metrics({}) == []
 
 
-def test_the_time_left_is_that_at_the_mean_speed_without_the_first_iteration():
-    now = iter([0.0, 100.0, 110.0, 120.0])
-    left = TimeLeft(clock=lambda: next(now))
-    assert [left.after(step, 40_000) for step in (1000, 2000, 3000)][0] == "?"
+def test_the_time_left_is_that_at_the_mean_speed_without_the_first_iteration(monkeypatch):
+    seconds = iter([100.0, 110.0])
+    monkeypatch.setattr("time.monotonic", lambda: next(seconds))
+    display, cfg = Display(io.StringIO()), types.SimpleNamespace(max_env_step=40_000)
+    for step in (1000, 2000):
+        display.after_iter(types.SimpleNamespace(progress=Progress(env_step=step), cfg=cfg))
+    assert display.stream.getvalue().splitlines()[-1].endswith("left 6:20")
+    assert clock(4000) == "1:06:40"
     assert score_text(None) == "-"
     assert score_text(0.1234, 10.0) == "0.1 ± 10.0"
