@@ -195,14 +195,14 @@ def compile_config(
         raise ConfigError(f"expected a config as a dict, or DI-engine's {PAIR}; got {user!r:.60}")
     given: dict[str, Any] = decode(dict(user))  # its dicts and lists are new
     if {"config", "source"} <= set(given) and isinstance(given["config"], dict):  # a run's config.json
-        saved = {path: said for path, said in given["source"].items() if said != "default"}
-        given = given["config"]
+        given, saved = given["config"], dict(given["source"])
     for section in ("env", "policy"):
         if isinstance(given.get(section), str):
             given[section] = env_section(given[section]) if section == "env" else {"type": given[section]}
     overrides = _with_other_env(overrides or {}, given.get("env"))
     for path, value in overrides.items():
         _set(given, path, copy.deepcopy(value))
+    written = dict(leaves(given))
     schema, faults = schema_of(given)
     values, value_faults = check(given, schema)
     faults += value_faults
@@ -221,9 +221,12 @@ def compile_config(
     by_default = dict(leaves(defaults))
     source = {}
     for path, value in leaves(values):
-        is_default = encode(value, path) == encode(by_default.get(path), path)
-        is_typed = any(f"{path}.".startswith(f"{above}.") for above in overrides)
-        source[path] = COMMAND_LINE if is_typed else "default" if is_default else saved.get(path, origin)
+        typed, said = (
+            any(f"{path}.".startswith(f"{above}.") for above in paths) for paths in (overrides, written)
+        )
+        source[path] = COMMAND_LINE if typed else saved.get(path, origin) if said else "default"
+        if source[path] == "default" and encode(value, path) != encode(by_default.get(path), path):
+            source[path] = origin  # a config.json that was edited
     learn = values["policy"]["learn"]
     if "schedule_env_step" in learn and learn["schedule_env_step"] is None:
         learn["schedule_env_step"] = values["max_env_step"]
@@ -543,11 +546,6 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[tuple[
     Returns:
         a list of ``(path, value in one, value in other)``; the value of a missing key is None.
     """
-    left, right = dict(leaves(plain(one))), dict(leaves(plain(other)))
-    found = []
-    for path in sorted({*left, *right}):
-        # A section that is empty in one of them is a leaf there.
-        is_section = any(deeper.startswith(f"{path}.") for deeper in (*left, *right))
-        if not is_section and repr(encode(left.get(path))) != repr(encode(right.get(path))):
-            found.append((path, left.get(path), right.get(path)))
-    return found
+    left, right = dict(leaves(encode(one))), dict(leaves(encode(other)))
+    found = ((path, left.get(path), right.get(path)) for path in sorted({*left, *right}))
+    return [(path, old, new) for path, old, new in found if repr(old) != repr(new)]  # nan equals nan

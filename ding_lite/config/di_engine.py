@@ -315,11 +315,6 @@ class _Conversion:
         updates = self.count("policy.learn.update_per_collect")
         size = self.count("policy.learn.batch_size", DEFAULTS["batch_size"])
         for buffer in BUFFERS.get(self.policy, ()):
-            stale = self.take(f"{buffer}.max_staleness")
-            if isinstance(stale, (int, float)) and math.isfinite(stale):
-                iterations = math.ceil(stale / (updates or DEFAULTS["update_per_collect"]))
-                self.set(f"{buffer}.max_staleness", iterations)
-                self.note(f"{buffer}.max_staleness", f"{stale} train iterations are {iterations} iterations")
             capacity = self.count(f"{buffer}.replay_buffer_size")
             if capacity and self.rows and capacity < self.rows:
                 self.set(f"{buffer}.replay_buffer_size", self.rows)

@@ -7,6 +7,7 @@ class, so a subclass declares only the keys that it adds and the defaults that i
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import difflib
@@ -245,19 +246,13 @@ def fitted(value: Any, annotation: Any) -> Any:
         return copy.deepcopy(dict(value))
     elif kind is Any or type(value) is kind:
         return value
-    elif kind in (int, float) and type(value) in (int, float) and _is_same(value, kind):
-        return kind(value)
+    elif kind in (int, float) and type(value) in (int, float):
+        with contextlib.suppress(OverflowError, ValueError):  # inf and nan, or an int beyond float
+            if kind(value) == value:
+                return kind(value)
     elif kind is Callable and callable(value):
         return value
     raise TypeError(f"expected {in_words(annotation)}, got {_show(value)}")
-
-
-def _is_same(value: float, kind: Any) -> bool:
-    """Returns whether a number is the same as an int or a float."""
-    try:
-        return math.isnan(value) or kind(value) == value
-    except (OverflowError, ValueError):  # an infinite int, or an int beyond float
-        return False
 
 
 WORDS: dict[Any, str] = {

@@ -41,7 +41,7 @@ from ding_lite.run.display import display_for, score_text
 from ding_lite.run.folder import RunFolder, locked, new_run_folder
 from ding_lite.run.health import HealthCheck
 from ding_lite.run.hooks import Hook, hooks_of
-from ding_lite.run.load import as_tensors, refuse_misfit, refuse_without, warm_start
+from ding_lite.run.load import as_tensors, refuse_without, warm_start
 from ding_lite.run.progress import Progress, Turn
 from ding_lite.run.resources import thread_count, tuned_process
 from ding_lite.run.resume import FREE, NOT_BIT_EQUAL, effect_of, folder_of, resume_point
@@ -521,7 +521,6 @@ class SerialPipeline:
             count = sum(int(each["collector"]["episode_count"]) for each in (state, *others))
             collector = {**state["collector"], "episode_count": count if ranks.is_first else 0}
             state = {**state, "collector": collector}
-        refuse_misfit(Path(self.folder), self.policy.model.state_dict(), state["policy"]["model"])
         self.policy.load_state_dict(as_tensors(state["policy"]))
         self.progress.load_state_dict(state["progress"])
         self.collector.load_state_dict(state["collector"], new_episodes=has_new, stream=stream)
