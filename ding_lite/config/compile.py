@@ -172,6 +172,9 @@ def compile_config(
     *,
     origin: str = "config",
     name: str = "",
+    create_cfg: Mapping[str, Any] | None = None,
+    seed: int | None = None,
+    auto: bool = True,
 ) -> Config:
     """Checks a config and fills in its defaults. Compiling the result again changes nothing.
 
@@ -181,13 +184,17 @@ def compile_config(
         overrides: values that replace those of ``user``, such as ``{"policy.learn.batch_size": 128}``.
         origin: the name of ``user`` in error messages and in ``source``, such as a file name.
         name: the default of ``exp_name``; "": it is derived from the environment and the policy.
+        create_cfg, auto: as in DI-engine: ``user`` is the main config of a pair; ``auto`` has no effect.
+        seed: replaces that of ``user``.
 
     Raises:
         ConfigError: listing every fault, each with the whole path of its key and the remedy.
     """
     notes: list[str] = []
     saved: dict[str, str] = {}
-    if pair := as_pair(user):
+    if seed is not None:
+        overrides = {**(overrides or {}), "seed": seed}
+    if pair := as_pair(user if create_cfg is None else (user, create_cfg)):
         user, notes, refused = from_di_engine(*pair)
         origin = PAIR if origin == "config" else origin
         _refuse(origin, refused)

@@ -26,7 +26,7 @@ from ding_lite.envs.checks import Watch
 from ding_lite.envs.spaces import sample_actions
 from ding_lite.envs.vector import RECENT_EPISODES, Episode, VectorEnv
 from ding_lite.envs.workers.cores import leaving_cores
-from ding_lite.errors import EnvError
+from ding_lite.errors import EnvError, ReplayError
 from ding_lite.rl.seeding import integer_seed
 from ding_lite.trees import MASK_KEY, Tree, map_tree
 
@@ -296,28 +296,36 @@ class Collector:
 
     def load_state_dict(
         self, state: Mapping[str, Any], *, new_episodes: bool = False, stream: tuple[str | int, ...] = ()
-    ) -> None:
+    ) -> str | None:
         """Restores the state.
 
         Args:
             state: as :meth:`state_dict` returns it.
             new_episodes: whether to reset the environments and not to continue the open episodes.
             stream: end of the name of the stream that seeds the new episodes; if empty, their number.
+
+        Returns:
+            why the environments have begun new episodes; None if they continue the open ones.
         """
         self.finished = deque(((float(r), int(n)) for r, n in state["finished"]), maxlen=RECENT_EPISODES)
         infos = state.get("infos", [{}] * len(self.finished))  # not saved while all are empty
         self.infos = deque(map(dict, infos), maxlen=RECENT_EPISODES)
         self.episode_count = int(state["episode_count"])
         self.envs.repeat_calls(state.get("calls", {}))
-        if self.envs.restorable and not new_episodes and state["envs"] is not None:
-            obs = self.envs.load_state_dict(state["envs"])
-            self._start_from(obs)
-            if self.hidden is not None:
-                self.hidden.load_state_dict(state["hidden"])
-        else:
-            # The last rollout bootstrapped the open episodes at its last row, like truncated ones.
-            self._start_from(self._watch.reset("collect", "resumed", *(stream or (self.episode_count,))))
         self.is_incomplete = False
+        reason = "the checkpoint has no open episodes for these environments"
+        if self.envs.restorable and not new_episodes and state["envs"] is not None:
+            try:
+                self._start_from(self.envs.load_state_dict(state["envs"]))
+            except ReplayError as error:
+                reason = f"WARNING: {error}"
+            else:
+                if self.hidden is not None:
+                    self.hidden.load_state_dict(state["hidden"])
+                return None
+        # The last rollout bootstrapped the open episodes at its last row, like truncated ones.
+        self._start_from(self._watch.reset("collect", "resumed", *(stream or (self.episode_count,))))
+        return reason
 
 
 def _final_fields(finals: list[tuple[int, np.ndarray, dict[str, Tree]]]) -> dict[str, Any]:

@@ -34,6 +34,7 @@ from ding_lite.errors import (
     EnvError,
     NotFiniteError,
     NumericsError,
+    ReplayError,
     error_text,
 )
 from ding_lite.rl.seeding import integer_seed
@@ -274,11 +275,10 @@ class InProcessVectorEnv(VectorEnv):
         differ = [] if all(tree_leaves(same)) else ["observations"]
         differ += [] if np.array_equal(state["returns"], self.episode_returns) else ["rewards"]
         if differ:
-            raise CheckpointError(
+            raise ReplayError(
                 "the open episodes could not be restored: played again with the same seeds and actions, the "
                 f"environments returned other {' and '.join(differ)}. They are not deterministic, they keep "
-                "a state over episodes, or they have changed since the checkpoint. With --override "
-                "(override=True) the run goes on with new episodes"
+                "a state over episodes, or they have changed since the checkpoint"
             )
         self._is_ready = True
         return self._buffer.tree

@@ -171,7 +171,15 @@ def make_env(
     try:
         if env_cfg["type"] == "gymnasium":
             kwargs["env_id"] = env_cfg["env_id"]
-        env = ENV_REGISTRY.get(env_cfg["type"])(**kwargs)
+        factory = ENV_REGISTRY.get(env_cfg["type"])
+        if "BaseEnv" in [base.__name__ for base in getattr(factory, "__mro__", ())]:
+            raise EnvError(
+                f"{factory.__name__} is a BaseEnv of DI-engine. Make it a gymnasium.Env, with reset(self, *, "
+                "seed=None, options=None) -> (obs, info), step(self, action) -> (obs, reward, terminated, "
+                "truncated, info), and the arguments of __init__ in env.kwargs; `ding-lite new env my_env` "
+                "writes one"
+            )
+        env = factory(**kwargs)
         if not isinstance(env, gym.Env):
             raise EnvError(f"expected a gymnasium.Env, got {type(env).__name__}")
         env = EpisodeRecorder(env, tuple(env_cfg["info_keys"]))

@@ -167,7 +167,7 @@ class RunFolder(Hook):
         resume_at: env step that a resumed run continues from; later rows are dropped. None for a new run.
 
     Raises:
-        ConfigError: if the folder cannot be written to.
+        CheckpointError: if the folder cannot be written to, as on a full disk.
     """
 
     def __init__(self, folder: Path, saved: Mapping[str, Any], keep: int, resume_at: int | None) -> None:
@@ -186,6 +186,7 @@ class RunFolder(Hook):
                 leftover.unlink()
             self._log = open(place / "log.txt", "a")  # noqa: SIM115 - until the run ends
             self._files.callback(self._log.close)
+            self.log_file = self._log.fileno()
             self._metrics, self._episodes = CsvFile(place / "metrics.csv"), CsvFile(place / "episodes.csv")
             self._files.callback(self._metrics.close)
             self._files.callback(self._episodes.close)
@@ -201,7 +202,7 @@ class RunFolder(Hook):
             write_whole(place / "config.json", json.dumps(settings, indent=2) + "\n")
         except OSError as error:
             self.__exit__()
-            raise ConfigError(f"run folder {folder} cannot be written to: {error}") from error
+            raise CheckpointError(f"run folder {folder} cannot be written to: {error}") from error
 
     def __enter__(self) -> RunFolder:
         return self

@@ -45,7 +45,7 @@ from ding_lite.run.load import as_tensors, refuse_without, warm_start
 from ding_lite.run.progress import Progress, Turn
 from ding_lite.run.resources import thread_count, tuned_process
 from ding_lite.run.resume import FREE, NOT_BIT_EQUAL, effect_of, folder_of, resume_point
-from ding_lite.run.signals import StopSignals
+from ding_lite.run.signals import STDERR, StopSignals
 from ding_lite.run.trackers import TrackedRun, Trackers
 from ding_lite.trees import box_size
 
@@ -297,7 +297,8 @@ class SerialPipeline:
         return self._loop() if self.status == "running" else iter(())
 
     def _loop(self) -> Iterator[Progress]:
-        signals = self._resources.enter_context(StopSignals(self.request_stop))
+        answers = [STDERR] if self.files is None else [STDERR, self.files.log_file]
+        signals = self._resources.enter_context(StopSignals(self.request_stop, answers))
         try:
             self._call("before_run")
             while not (self.is_over() or self._is_asked_to_stop()):
@@ -473,7 +474,8 @@ class SerialPipeline:
         goes_on = self.status in ("interrupted", "failed")
         command = f"ding-lite train --resume {run}" if goes_on else f"ding-lite eval {run} -n 100"
         imports = "".join(f" --import {_typed(module)}" for module in self.config.trusted)
-        return f"{self.status}{why} after {done}{evaluation}\nrun: {self.folder}   try: {command}{imports}"
+        ended = f"{self.status}{why} after {done}{evaluation}\nrun: {self.folder}"
+        return ended if goes_on and not progress.saved_at else f"{ended}   try: {command}{imports}"
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the whole state of the run as a tree; only ``wall_time`` depends on the machine's speed.
@@ -523,12 +525,11 @@ class SerialPipeline:
             state = {**state, "collector": collector}
         self.policy.load_state_dict(as_tensors(state["policy"]))
         self.progress.load_state_dict(state["progress"])
-        self.collector.load_state_dict(state["collector"], new_episodes=has_new, stream=stream)
+        lost = self.collector.load_state_dict(state["collector"], new_episodes=has_new, stream=stream)
         self.evaluator.load_state_dict(state["evaluator"])
         for name, hook in self.hooks.items():
             if name in state["hooks"] and hasattr(hook, "load_state_dict"):
                 hook.load_state_dict(state["hooks"][name])
-        lost = has_new or not self.collector.envs.restorable or state["collector"]["envs"] is None
         if lost:
             self.policy.forget_open_episodes()
         if has_new:
@@ -536,7 +537,8 @@ class SerialPipeline:
         if saved_by != ranks.size:
             self.policy.change_ranks(self.progress.env_step)
         lines = [f"number of ranks {saved_by} -> {ranks.size}"] if saved_by != ranks.size else []
-        return [*lines, f"the run goes on with new episodes: {NOT_BIT_EQUAL}"] if lost else lines
+        lost = next(filter(None, self.ranks.from_all(lost)), None)
+        return [*lines, f"{lost}. The run goes on with new episodes: {NOT_BIT_EQUAL}"] if lost else lines
 
 
 def _typed(module: str) -> str:

@@ -266,7 +266,13 @@ def test_after_an_error_of_an_environment_the_last_iteration_is_saved(make):
     result = result_of(pipeline)
     assert (result["status"], result["iterations"]) == ("failed", saved(pipeline))
     assert result["iterations"] > 0
+    assert result["checkpoint"] == "ckpt/last.safetensors"
     assert "Traceback" in (pipeline.folder / "log.txt").read_text()
+    assert f"--resume {pipeline.folder}" in pipeline.summary()
+    at_once = make(counted(RaisingEnv, env={"kwargs": {"at": 2}}))
+    with pytest.raises(EnvError):
+        finished(at_once)
+    assert "--resume" not in at_once.summary(), "there is no checkpoint"
 
 
 def test_after_an_error_of_an_evaluation_the_iteration_has_its_row_and_is_saved(make):

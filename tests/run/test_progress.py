@@ -6,7 +6,7 @@ import types
 import pytest
 
 from ding_lite.data.episodes import Evaluation
-from ding_lite.run.display import Display, clock, evaluation_line, key_metrics, score_text
+from ding_lite.run.display import Display, LiveDisplay, clock, evaluation_line, key_metrics, score_text
 from ding_lite.run.progress import Progress, evaluation_metrics, merged_metrics
 
 
@@ -91,6 +91,25 @@ def test_lines_show_evaluations_and_key_metrics_and_survive_a_closed_stream():
     stream.close()
     lines.say("nobody reads this")
     assert key_metrics({}) == []
+
+
+def test_a_live_display_shows_the_phase_of_the_first_iteration_and_disappears():
+    stream = io.StringIO()
+    display = LiveDisplay(stream)
+    collector = types.SimpleNamespace(row=3, n_sample=2048, envs=types.SimpleNamespace(num_envs=8))
+    pipeline = types.SimpleNamespace(
+        progress=Progress(),
+        cfg=types.SimpleNamespace(max_env_step=10**6),
+        policy=types.SimpleNamespace(timer=types.SimpleNamespace(phase="env")),
+        collector=collector,
+        summary=lambda: "finished",
+    )
+    display.before_run(pipeline)
+    assert str(display._renderable()) == "        0/1,000,000 steps  0%  collecting 24 of 2,048 steps  left ?"
+    pipeline.policy.timer.phase = "updates"
+    assert "  learning  " in str(display._renderable())
+    display.after_run(pipeline)
+    assert stream.getvalue().endswith("finished\n")
 
 
 def test_the_time_left_is_that_at_the_mean_speed_without_the_first_iteration(monkeypatch):
