@@ -46,7 +46,7 @@ test-slow: $(VENV)/extras   ## run the slow tests
 	$(PYTEST) -m slow
 
 test-all: $(VENV)/extras    ## run the daily and the slow tests
-	$(PYTEST) -m ""
+	$(PYTEST) -m "not bench"
 
 lint: $(VENV)/ready    ## check style and dead code
 	$(BIN)/ruff format --check $(SOURCE)
@@ -57,7 +57,8 @@ type: $(VENV)/ready    ## check types
 
 check: lint type test  ## run lint, type and test: required before a commit
 
-learn: $(VENV)/ready   ## compare with the reference, and measure learning against its bars (hours; restartable)
+learn: $(VENV)/extras  ## run the longest tests, compare with the reference, measure learning (hours; restartable)
+	$(PYTEST) -m bench
 	PYTHONPATH=tests $(BIN)/python -m reference.sweep 0 600
 	$(BIN)/python benchmarks/learning.py --check
 

@@ -37,7 +37,7 @@ EXTRAS = {
     "classic": ["gymnasium[classic-control]"],
     "plot": ["matplotlib>=3.8", "plotly>=6"],
     "ray": ["ray>=2.60"],
-    "sweep": ["matplotlib>=3.8", "optuna>=5"],
+    "sweep": ["optuna>=5"],
     "video": ["gymnasium[classic-control]", "moviepy>=2"],
     "wandb": ["wandb>=0.19.10"],
 }

@@ -38,10 +38,6 @@ class Row:
     elsewhere: tuple[str, ...] = ()
     sampled: bool = False
 
-    @property
-    def has_bar(self) -> bool:
-        return max(self.mean, self.worst) > float("-inf")
-
 
 FAST = ("policy.learn.compile=True",)  # equal to rounding, in half the time
 
@@ -58,18 +54,31 @@ def _gymnax(value: float) -> Published:
     return Published(value, "gymnax-blines, in JAX, 10M")
 
 
-# Config, published return, and the bars at 1M and 5M steps. Seaquest has no published figure of PPO.
+# Game, published return, and the bars at 1M and 5M steps. Seaquest has no published figure of PPO.
 MINATAR = (
-    ("minatar_asterix_ppo", _gymnax(15.0), 10, 15),
-    ("minatar_breakout_ppo", _gymnax(28.0), 6, 28),
-    ("minatar_freeway_ppo", _gymnax(58.0), 58, 58),
-    ("minatar_seaquest_ppo", None, 3, 5),
-    ("minatar_space_invaders_ppo", _gymnax(131.0), 100, 131),
+    ("asterix", _gymnax(15.0), 10, 15),
+    ("breakout", _gymnax(28.0), 6, 28),
+    ("freeway", _gymnax(58.0), 58, 58),
+    ("seaquest", None, 3, 5),
+    ("space_invaders", _gymnax(131.0), 100, 131),
 )
+# Of minatar_ppo and minatar_ppg.
+MINATAR_GAMES = {
+    "asterix": ("env.env_id=MinAtar/Asterix-v1",),
+    "breakout": (
+        "env.env_id=MinAtar/Breakout-v1",
+        "policy.collect.discount_factor=0.999",
+        "policy.collect.gae_lambda=0.95",
+        "policy.learn.lr_schedule=constant",
+    ),
+    "freeway": ("env.env_id=MinAtar/Freeway-v1",),
+    "seaquest": ("env.env_id=MinAtar/Seaquest-v1", "policy.model.encoder.channels=last"),
+    "space_invaders": (),
+}
 FIVE_MILLION = (
     "max_env_step=5000000",
     "policy.eval.eval_freq=500000",
-    "policy.learn.lr_schedule=linear",  # as all but Breakout have it at 1M
+    "policy.learn.lr_schedule=linear",
 )
 
 # 2M frames of Atari, with what a config plans for 40M scaled to them. In one process, since two seeds run at
@@ -79,6 +88,16 @@ TWO_MILLION_FRAMES = (
     "policy.eval.eval_freq=50000",
     "env.manager.type=base",
     "env.manager.double_buffer=False",
+)
+
+# CleanRL's, which has the other settings of atari_ppo.
+PONG = (
+    "env.env_id=PongNoFrameskip-v4",
+    "policy.model.encoder_hidden_size_list=None",
+    "policy.model.activation=None",
+    "policy.model.init=orthogonal",
+    "policy.learn.adam_eps=1e-5",
+    "policy.learn.clip_schedule=constant",
 )
 
 CARTPOLE = _zoo(500.0, "100k")
@@ -92,7 +111,15 @@ GROUPS = {
         "cartpole_ppo": Row("cartpole_ppo", CARTPOLE, mean=475, worst=475),
         "cartpole_37details_ppo": Row("cartpole_37details_ppo", CARTPOLE, mean=475),
         "cartpole_cleanrl_ppo": Row(
-            "cartpole_cleanrl_ppo", Published(490.0, "CleanRL, 500k, 3 seeds"), mean=475
+            "cartpole_37details_ppo",
+            Published(490.0, "CleanRL, 500k, 3 seeds"),
+            mean=475,
+            overrides=(
+                "max_env_step=500000",
+                "policy.learn.lr_schedule=linear",
+                "policy.learn.entropy_weight=0.01",
+                "policy.eval.eval_freq=50000",
+            ),
         ),
         "cartpole_recompute_ppo": Row("cartpole_recompute_ppo", CARTPOLE, mean=475),
         "cartpole_ppo_offpolicy": Row("cartpole_ppo_offpolicy", CARTPOLE, mean=475, worst=475),
@@ -113,12 +140,22 @@ GROUPS = {
     },
     "box2d": {
         "lunarlander_ppo": Row("lunarlander_ppo", _zoo(242.1, "1M", "-v2"), mean=230, worst=200),
-        "lunarlander_continuous_ppo": Row("lunarlander_continuous_ppo", _zoo(270.9, "1M", "-v2"), mean=270),
+        "lunarlander_continuous_ppo": Row(
+            "lunarlander_ppo",
+            _zoo(270.9, "1M", "-v2"),
+            mean=270,
+            overrides=(
+                "env.env_id=LunarLanderContinuous-v3",
+                "policy.learn.epoch_per_collect=10",
+                "policy.learn.entropy_weight=None",
+                "policy.learn.entropy_schedule=constant",
+            ),
+        ),
         "bipedalwalker_ppo": Row("bipedalwalker_ppo", _zoo(287.9, "5M"), mean=285, overrides=FAST),
     },
     "mujoco": {
-        "inverted_double_pendulum_tuned_ppo": Row(
-            "inverted_double_pendulum_tuned_ppo",
+        "inverted_double_pendulum_ppo": Row(
+            "inverted_double_pendulum_ppo",
             _tianshou(9231.3, "-v2"),
             mean=9200,
             worst=9200,
@@ -126,37 +163,80 @@ GROUPS = {
             checkpoint="best",
         ),
         "inverted_double_pendulum_final": Row(
-            "inverted_double_pendulum_tuned_ppo", _tianshou(9231.3, "-v2"), mean=9300
+            "inverted_double_pendulum_ppo", _tianshou(9231.3, "-v2"), mean=9300
         ),
-        "reacher_ppo": Row("reacher_ppo", _tianshou(-4.1, "-v2"), mean=-4.1),
+        "reacher_ppo": Row(
+            "mujoco_ppo", _tianshou(-4.1, "-v2"), mean=-4.1, overrides=("env.env_id=Reacher-v5",)
+        ),
         "swimmer_ppo": Row("swimmer_ppo", _zoo(281.6, "1M", "-v3"), mean=280),
-        "hopper_ppo": Row("hopper_ppo", _tianshou(2609.3, "-v3"), mean=2600),
-        "walker2d_ppo": Row("walker2d_ppo", _tianshou(3588.5, "-v3"), mean=3600),
-        "halfcheetah_ppo": Row("halfcheetah_ppo", _zoo(5819.0, "1M", "-v3"), mean=1400),
-        "halfcheetah_tuned_ppo": Row("halfcheetah_tuned_ppo", _zoo(5819.0, "1M", "-v3"), mean=5800),
-        "ant_ppo": Row("ant_ppo", _tianshou(3258.4, "-v3"), mean=3250),
+        "hopper_ppo": Row("mujoco_ppo", _tianshou(2609.3, "-v3"), mean=2600),
+        "walker2d_ppo": Row(
+            "mujoco_ppo", _tianshou(3588.5, "-v3"), mean=3600, overrides=("env.env_id=Walker2d-v5",)
+        ),
+        "halfcheetah_8_envs": Row(
+            "mujoco_ppo",
+            _zoo(5819.0, "1M", "-v3"),
+            mean=1400,
+            overrides=("env.env_id=HalfCheetah-v5",),
+        ),
+        "halfcheetah_ppo": Row("halfcheetah_ppo", _zoo(5819.0, "1M", "-v3"), mean=5800),
+        "ant_ppo": Row(
+            "halfcheetah_ppo",
+            _tianshou(3258.4, "-v3"),
+            mean=3250,
+            overrides=("env.env_id=Ant-v5", "env.kwargs.include_cfrc_ext_in_observation=False"),
+        ),
     },
     "grids": {
         "minigrid_empty_ppo": Row(
-            "minigrid_empty_ppo",
+            "minigrid_ppo",
             _zoo(0.968, "100k"),
             mean=0.95,
-            overrides=("env.env_id=MiniGrid-Empty-Random-5x5-v0", "env.stop_value=None"),
+            overrides=(
+                "env.env_id=MiniGrid-Empty-Random-5x5-v0",
+                "policy.learn.epoch_per_collect=4",
+                "policy.learn.batch_size=256",
+                "policy.learn.learning_rate=1e-3",
+                "policy.learn.lr_schedule=constant",
+                "policy.learn.entropy_weight=0.01",
+                "policy.learn.entropy_schedule=constant",
+            ),
         ),
-        "minigrid_doorkey_ppo": Row("minigrid_doorkey_ppo", _zoo(0.964, "100k"), mean=0.95),
-        "minigrid_fourrooms_ppo": Row("minigrid_fourrooms_ppo", _zoo(0.573, "5M"), mean=0.57),
+        "minigrid_doorkey_ppo": Row("minigrid_ppo", _zoo(0.964, "100k"), mean=0.95),
+        "minigrid_fourrooms_ppo": Row(
+            "minigrid_ppo",
+            _zoo(0.573, "5M"),
+            mean=0.57,
+            overrides=(
+                "max_env_step=2000000",
+                "env.env_id=MiniGrid-FourRooms-v0",
+                "env.collector_env_num=16",
+                "env.evaluator_env_num=16",
+                "policy.learn.epoch_per_collect=4",
+                "policy.learn.batch_size=256",
+                "policy.learn.learning_rate=1e-3",
+                "policy.learn.entropy_weight=0.01",
+                "policy.collect.n_sample=4096",
+                "policy.eval.eval_freq=100000",
+            ),
+        ),
     },
     "minatar": {
-        **{name: Row(name, published, mean=bar) for name, published, bar, _ in MINATAR},
         **{
-            name.replace("_ppo", "_5m"): Row(name, published, mean=bar, overrides=FIVE_MILLION)
-            for name, published, _, bar in MINATAR
+            f"minatar_{game}_ppo": Row("minatar_ppo", published, mean=bar, overrides=MINATAR_GAMES[game])
+            for game, published, bar, _ in MINATAR
+        },
+        **{
+            f"minatar_{game}_5m": Row(
+                "minatar_ppo", published, mean=bar, overrides=(*MINATAR_GAMES[game], *FIVE_MILLION)
+            )
+            for game, published, _, bar in MINATAR
         },
     },
     # No figures are published for as few frames.
     "atari": {
-        f"{game}_2m_frames": Row(f"{game}_ppo", seeds=3, overrides=TWO_MILLION_FRAMES)
-        for game in ("breakout", "pong")
+        f"{game}_2m_frames": Row("atari_ppo", seeds=3, overrides=(*of_game, *TWO_MILLION_FRAMES))
+        for game, of_game in {"breakout": (), "pong": PONG}.items()
     },
 }
 ROWS = {name: row for group in GROUPS.values() for name, row in group.items()}
@@ -168,21 +248,19 @@ class Comparison:
 
     Args:
         arms: rows by name; a row's name is "group.arm".
-        measure: key of a seed's result, such as "mean" or "env_step".
-        unit: of the measure, as the table shows it.
         baseline: the arm whose mean divides the others.
-        curves: whether to draw the learning curves.
+        measure: column of learning.csv, such as "return" or "env_step".
+        unit: of the measure, as the table shows it.
+        games: whether the groups are games of one kind: their curves are drawn, and there are lines over all.
         more_is_better: whether a higher measure is a better one.
-        race: whether to tell after how many steps an arm has the baseline's last return.
     """
 
     arms: dict[str, Row]
-    measure: str
-    unit: str
     baseline: str
-    curves: bool = False
+    measure: str = "return"
+    unit: str = "return"
+    games: bool = False
     more_is_better: bool = True
-    race: bool = False
 
 
 def _epochs(count: int) -> tuple[str, ...]:
@@ -207,7 +285,7 @@ PHASIC_ARMS = {
     # As many policy steps as PPO.
     "ppg_detach_3_epochs": (*LONG_ROLLOUTS, *_epochs(3), "policy.model.arch=detach"),
 }
-# The rollouts and minibatches of asterix_ppo, which were tuned for PPO: half as long, a discounted trace.
+# The rollouts and minibatches of minatar_ppo, which were tuned for PPO: half as long, a discounted trace.
 SHORT_ROLLOUTS = (
     *FAST,
     "env.collector_env_num=16",
@@ -262,9 +340,18 @@ SCALE_ARMS = {
 # Solved only by remembering the first of 20 observations, and CartPole without velocities; the same
 # rollouts and epochs in all arms of a task.
 MEMORY_TASKS = {
-    "repeat_first": ("tmaze_ppo", ("env.type=memory_env:RepeatFirst", "env.stop_value=0.96")),
-    "tmaze": ("tmaze_ppo", ()),
-    "hidden_velocities": ("cartpole_memory_ppo", ()),
+    "repeat_first": ("env.type=memory_env:RepeatFirst", "env.stop_value=0.96"),
+    "tmaze": (),
+    "hidden_velocities": (
+        "max_env_step=200000",
+        "env.type=memory_env:cartpole_without_velocities",
+        "env.collector_env_num=8",
+        "env.stop_value=475",
+        "policy.learn.batch_size=256",
+        "policy.learn.entropy_weight=None",
+        "policy.learn.sequence_length=32",
+        "policy.eval.eval_freq=20000",
+    ),
 }
 MEMORY_ARMS = {
     "ppo_none": ("policy.model.rnn=None",),
@@ -288,12 +375,10 @@ PROCGEN_ARMS = {
 COMPARISONS = {
     "memory": Comparison(
         {
-            f"{task}.{arm}": Row(config, overrides=(*overrides, *of_arm))
-            for task, (config, overrides) in MEMORY_TASKS.items()
+            f"{task}.{arm}": Row("memory_ppo", overrides=(*overrides, *of_arm))
+            for task, overrides in MEMORY_TASKS.items()
             for arm, of_arm in MEMORY_ARMS.items()
         },
-        measure="mean",
-        unit="return",
         baseline="ppo_none",
     ),
     "exploration": Comparison(
@@ -302,8 +387,6 @@ COMPARISONS = {
             "deepsea.ppo_rnd": Row("deepsea_rnd_ppo"),
             "deepsea.ppg_rnd": Row("deepsea_rnd_ppo", overrides=("policy.type=ppg", *_epochs(4))),
         },
-        measure="mean",
-        unit="return",
         baseline="ppo",
     ),
     "scales": Comparison(
@@ -311,41 +394,36 @@ COMPARISONS = {
             f"pendulum.{arm}": Row("pendulum_ppo", overrides=(*FAR_RETURNS, *overrides))
             for arm, overrides in SCALE_ARMS.items()
         },
-        measure="mean",
-        unit="return",
         baseline="value",
     ),
     "ppg_against_ppo": Comparison(
         {
-            f"{game}.{arm}": Row(f"minatar_{game}_ppg", overrides=overrides)
+            f"{game}.{arm}": Row("minatar_ppg", overrides=(*MINATAR_GAMES[game], *overrides))
             for game in GAMES
             for arm, overrides in PHASIC_ARMS.items()
         },
-        measure="mean",
-        unit="return",
         baseline="ppo_shared",
-        curves=True,
+        games=True,
     ),
     **{
         f"ppg_tuned_{millions}m": Comparison(
             {
                 f"{game}_{millions}m.{arm}": Row(
-                    f"minatar_{game}_ppg", overrides=(*overrides, f"max_env_step={millions}000000")
+                    "minatar_ppg",
+                    overrides=(*MINATAR_GAMES[game], *overrides, f"max_env_step={millions}000000"),
                 )
                 for game in GAMES
                 for arm, overrides in TUNED_ARMS.items()
             },
-            measure="mean",
-            unit="return",
             baseline="ppo_tuned",
-            curves=True,
+            games=True,
         )
         for millions in (1, 3)
     },
     "procgen": Comparison(
         {
             f"{game}.{arm}": Row(
-                "procgen_starpilot_small_ppg",
+                "procgen_ppg",
                 seeds=3,
                 overrides=(f"env.env_id={env_id}", "env.kwargs.num_levels=200", *overrides),
                 elsewhere=("env.kwargs.num_levels=0",),
@@ -355,10 +433,8 @@ COMPARISONS = {
             for arm, overrides in PROCGEN_ARMS.items()
         },
         measure="train_return",
-        unit="return",
         baseline="ppo",
-        curves=True,
-        race=True,
+        games=True,
     ),
     "reuse": Comparison(
         {

@@ -1,10 +1,11 @@
 """PPO with rl-zoo's hyperparameters as keys, beside Stable-Baselines3 with the same; writes RESULTS.md.
 
-    python benchmarks/zoo.py              every row; a stopped measurement continues
-    python benchmarks/zoo.py CartPole-v1  one row
+    python benchmarks/zoo.py                    every row; a stopped measurement continues
+    python benchmarks/zoo.py CartPole-v1 ...    these rows
+    python benchmarks/zoo.py --write            measure nothing: the table of what is stored
 
 Each seed trains in one thread. The final policy plays 20 greedy episodes from start states of its own.
-Results are in zoo.json (remove a row there to measure it again).
+Results are lines of learning.csv.
 """
 
 from __future__ import annotations
@@ -12,22 +13,19 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import shutil
-import subprocess
 import sys
+import time
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
-import report
+import harness
 
-STORE = report.HERE / "zoo.json"
 RUNS = Path("runs") / "zoo"
 EPISODES = 20
-# Of Student's t, for the 95 % interval of a mean of so many seeds.
-QUANTILE = {5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
 FAR_APART = (0, 1_000, 20_000, 300_000, 4_000_000)
+LIBRARIES = ("ding_lite", "stable_baselines3")
+STORE = harness.HERE / "learning.csv"
 
 
 class Row(NamedTuple):
@@ -51,37 +49,25 @@ class Row(NamedTuple):
 
 def _settings(n_steps: int, gamma: float, gae_lambda: float, n_epochs: int, **others: Any) -> dict[str, Any]:
     own = dict(n_steps=n_steps, gamma=gamma, gae_lambda=gae_lambda, n_epochs=n_epochs)
-    defaults = dict(
+    common = dict(
         batch_size=64, learning_rate=3e-4, clip_range=0.2, ent_coef=0.0, vf_coef=0.5, max_grad_norm=0.5
     )
-    return defaults | own | others
+    return common | own | others
 
 
+CARTPOLE = _settings(32, 0.98, 0.8, 20, batch_size=256, learning_rate=1e-3)
+HOPPER = dict(
+    batch_size=32, learning_rate=9.80828e-5, ent_coef=0.00229519, vf_coef=0.835671, max_grad_norm=0.7
+)
 ROWS = {
-    "CartPole-v1": Row(
-        50_000,
-        8,
-        _settings(32, 0.98, 0.8, 20, batch_size=256, learning_rate=1e-3),
-        linear=True,
-        seeds=tuple(range(300, 310)),
-    ),
+    "CartPole-v1": Row(50_000, 8, CARTPOLE, linear=True, seeds=tuple(range(300, 310))),
     "Acrobot-v1": Row(100_000, 16, _settings(256, 0.99, 0.94, 4), normalize=True),
     "Pendulum-v1": Row(100_000, 4, _settings(1024, 0.9, 0.95, 10, learning_rate=1e-3)),
     "LunarLander-v3": Row(300_000, 16, _settings(1024, 0.999, 0.98, 4, ent_coef=0.01)),
     "Hopper-v5": Row(
         100_000,
         1,
-        _settings(
-            512,
-            0.999,
-            0.99,
-            5,
-            batch_size=32,
-            learning_rate=9.80828e-5,
-            ent_coef=0.00229519,
-            vf_coef=0.835671,
-            max_grad_norm=0.7,
-        ),
+        _settings(512, 0.999, 0.99, 5, **HOPPER),
         normalize=True,
         keys=(
             *("policy.model.encoder_hidden_size_list=[256,256]", "policy.model.activation=relu"),
@@ -89,6 +75,11 @@ ROWS = {
         ),
     ),
 }
+
+# The row "solve" of throughput.py: so many greedy episodes every so many env steps. Solved is a mean of the
+# value that as many more episodes confirm.
+SOLVED = dict(every=5_120, episodes=16, value=475)
+TO_SOLVE = ROWS["CartPole-v1"]._replace(steps=100_000)
 
 
 def keys_of(row: Row) -> list[str]:
@@ -117,101 +108,62 @@ def keys_of(row: Row) -> list[str]:
     return [*(f"{key}={value}" for key, value in keys.items()), *row.keys]
 
 
-def ours(env_id: str, row: Row, seed: int) -> float:
-    """Returns the mean return after training by the command line."""
-    folder = RUNS / f"{env_id}_{seed}"
-    cli = [sys.executable, "-m", "ding_lite"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+def keys_to_solve(seed: str, folder: str) -> list[str]:
+    """Returns the arguments of the command line that solve CartPole-v1."""
+    env = [f"env.n_evaluator_episode={SOLVED['episodes']}", f"env.stop_value={SOLVED['value']}"]
+    keys = [*keys_of(TO_SOLVE), *env, f"policy.eval.eval_freq={SOLVED['every']}", "env.evaluator_env_num=8"]
+    return _train("CartPole-v1", seed, folder, keys)
+
+
+def _train(env_id: str, seed: str, folder: str, keys: list[str]) -> list[str]:
+    return ["train", "-q", "--env", env_id, "--policy", "ppo", "-s", seed, "--exp-name", folder, *keys]
+
+
+def mean_return(library: str, env_id: str, row: Row, seed: int) -> float:
+    """Returns the mean return of the final policy of one seed."""
+    if library == "stable_baselines3":
+        from systems.sb3 import zoo_return
+
+        return zoo_return(env_id, row, seed, EPISODES)
+    folder, cli = RUNS / f"{env_id}_{seed}", [sys.executable, "-m", "ding_lite"]
     shutil.rmtree(folder, ignore_errors=True)  # of a measurement that was stopped
-    start = ["--env", env_id, "--policy", "ppo", "-s", str(seed), "--exp-name", str(folder)]
-    subprocess.run([*cli, "train", "-q", *start, *keys_of(row)], check=True, env=environment)
-    play = [
-        *cli,
-        "eval",
-        str(folder / "ckpt" / "last.safetensors"),
-        "-n",
-        str(EPISODES),
-        "-s",
-        str(seed + 1),
-        "--json",
-    ]
-    done = subprocess.run(play, check=True, env=environment, stdout=subprocess.PIPE, text=True)
-    return float(json.loads(done.stdout)["mean"])
+    harness.run([*cli, *_train(env_id, str(seed), str(folder), keys_of(row))])
+    play = ["eval", str(folder / "ckpt" / "last"), "-n", str(EPISODES), "-s", str(seed + 1), "--json"]
+    return float(json.loads(harness.run([*cli, *play]).output)["mean"])
 
 
-def theirs(env_id: str, row: Row, seed: int) -> float:
-    """Returns the mean return after training with Stable-Baselines3."""
-    import torch
-    from stable_baselines3 import PPO
-    from stable_baselines3.common.env_util import make_vec_env
-    from stable_baselines3.common.evaluation import evaluate_policy
-    from stable_baselines3.common.vec_env import VecNormalize
+def sections() -> dict[str, list[str]]:
+    """Returns the generated lines of RESULTS.md."""
+    import rows  # here, since the measured processes of throughput.py import this module
+    from learning import stored
+    from tables import comparison_table
 
-    torch.set_num_threads(1)
-    no_images = {"render_mode": None}
-    envs: Any = make_vec_env(env_id, row.envs, seed=seed, env_kwargs=no_images)
-    of_play: Any = make_vec_env(env_id, 1, seed=seed + 1, env_kwargs=no_images)
-    if row.normalize:
-        envs = VecNormalize(envs, gamma=row.sb3["gamma"])
-        of_play = VecNormalize(of_play, training=False, norm_reward=False)
-    network: dict[str, Any] = {}
-    if row.keys:
-        widths = dict(pi=[256, 256], vf=[256, 256])
-        network = dict(log_std_init=-2, ortho_init=False, activation_fn=torch.nn.ReLU, net_arch=widths)
-    settings = dict(row.sb3)
-    if row.linear:
-        rate, clip = settings["learning_rate"], settings["clip_range"]
-        settings |= dict(learning_rate=lambda left: left * rate, clip_range=lambda left: left * clip)
-    model = PPO("MlpPolicy", envs, **settings, policy_kwargs=network, seed=seed, device="cpu")
-    model.learn(row.steps)
-    if row.normalize:
-        of_play.obs_rms = envs.obs_rms
-    mean, _ = evaluate_policy(model, of_play, EPISODES, deterministic=True)
-    return float(mean)  # type: ignore[arg-type]
-
-
-LIBRARIES = {"ding_lite": ours, "stable_baselines3": theirs}
-
-
-def table(stored: dict[str, Any]) -> list[str]:
-    """Returns the table: the 95 % interval of the mean over the seeds, by Student's t."""
-    lines = [
-        "| task | env steps | library | mean | 95 % interval | return of each seed |",
-        "|---|---|---|---|---|---|",
-    ]
-    for env_id, row in ROWS.items():
-        for library in LIBRARIES:
-            values = list(stored.get(env_id, {}).get(library, {}).values())
-            if len(values) in QUANTILE:
-                middle = fmean(values)
-                half = QUANTILE[len(values)] * stdev(values) / math.sqrt(len(values))
-                each = ", ".join(f"{value:,.1f}" for value in values)
-                lines.append(
-                    f"| {env_id} | {row.steps:,} | {library} | **{middle:,.1f}** "
-                    f"| {middle - half:,.1f} to {middle + half:,.1f} | {each} |"
-                )
-    return lines
+    arms = {f"{env_id}.{library}": rows.Row("") for env_id in ROWS for library in LIBRARIES}
+    comparison = rows.Comparison(arms, baseline="stable_baselines3")
+    return {"zoo": comparison_table(comparison, stored()[0])}
 
 
 def main() -> None:
     """Measures what is missing, and writes the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
     parser.add_argument("rows", nargs="*", metavar="ROW", help=f"of {', '.join(ROWS)}")
-    names = parser.parse_args().rows or ROWS
-    stored: dict[str, Any] = json.loads(STORE.read_text()) if STORE.exists() else {}
-    for env_id in names:
+    parser.add_argument("--write", action="store_true", help="only write what is stored")
+    args = parser.parse_args()
+    for env_id in [] if args.write else args.rows or ROWS:
         row = ROWS[env_id]
         for seed in row.seeds:
-            for library, train in LIBRARIES.items():
-                results = stored.setdefault(env_id, {}).setdefault(library, {})
-                if str(seed) in results:
+            for library in LIBRARIES:
+                place = {"row": f"{env_id}.{library}", "seed": seed}
+                if any(place.items() <= line.items() for line in harness.read(STORE)):
                     continue
-                results[str(seed)] = train(env_id, row, seed)
-                print(f"{env_id} {library} seed {seed}: {results[str(seed)]:.1f}", flush=True)
-                report.store(STORE, stored)
-        report.put("zoo", table(stored))
+                here, began = harness.measured_here(), time.monotonic()
+                found = mean_return(library, env_id, row, seed)
+                took = round(time.monotonic() - began, 2)
+                line = {**place, "env_step": row.steps, "return": found, "wall_time_s": took}
+                harness.append(STORE, [line | here])
+                print(f"{env_id} {library} seed {seed}: {found:.1f}", flush=True)
+    harness.put("zoo", sections()["zoo"])
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""CartPole with a pole of a tenth of its length (pole_env.py).
+"""Fine-tuning: from CartPole-v1 to a pole of a tenth of the length.
 
 ding-lite train -c cartpole_pole_ppo
 
-To train a policy of CartPole-v1 further:
+The pole is that of pole_env.py. To train a policy of CartPole-v1 further:
 
 ding-lite train -c cartpole_ppo
 ding-lite train -c cartpole_pole_ppo --init-from runs/cartpole_ppo policy.learn.kl_beta=0.1 \\
@@ -16,14 +16,11 @@ config = dict(
     env=dict(
         type="pole_env:cartpole",
         kwargs=dict(length=0.05),
-        collector_env_num=8,
         evaluator_env_num=10,
         n_evaluator_episode=20,
     ),
     policy=dict(
-        type="ppo",
         recompute_adv=True,
         learn=dict(batch_size=256, learning_rate=1e-3, value_norm=True),
-        eval=dict(eval_freq=10_000),
     ),
 )

@@ -1,4 +1,6 @@
-"""CliffWalking-v1, where the state is an index with an embedding. Finds the shortest path, of 13 steps.
+"""Toy text: CliffWalking-v1.
+
+The state is an index with an embedding. Finds the shortest path, of 13 steps.
 
 The task itself has no limit of steps.
 
@@ -6,7 +8,6 @@ ding-lite train -c cliffwalking_ppo
 """
 
 config = dict(
-    seed=0,
     max_env_step=200_000,
     env=dict(
         env_id="CliffWalking-v1",
@@ -16,9 +17,7 @@ config = dict(
         n_evaluator_episode=4,
     ),
     policy=dict(
-        type="ppo",
         learn=dict(
-            epoch_per_collect=10,
             batch_size=128,
             learning_rate=1e-3,
             lr_schedule="linear",
@@ -26,7 +25,6 @@ config = dict(
             entropy_schedule="linear",
             value_norm=True,
         ),
-        collect=dict(n_sample=2048, discount_factor=0.99, gae_lambda=0.95),
         # A fall costs 100 and teaches some seeds to keep away from the edge and the goal behind it.
         normalize=dict(reward_clip=2.0),
         eval=dict(eval_freq=20_000),

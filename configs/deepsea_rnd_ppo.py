@@ -1,8 +1,8 @@
-"""PPO with random network distillation, on a DeepSea of 20 x 20 cells (sparse_env.py).
+"""Exploration: random network distillation on DeepSea.
 
 ding-lite train -c deepsea_rnd_ppo
 
-Without it (policy.intrinsic.type=None) the treasure is not found.
+A treasure in the corner of 20 x 20 cells (sparse_env.py), not found without it (policy.intrinsic.type=None).
 """
 
 config = dict(
@@ -15,11 +15,9 @@ config = dict(
         stop_value=0.98,
     ),
     policy=dict(
-        type="ppo",
         recompute_adv=True,
         intrinsic=dict(type="rnd", learning_rate=1e-3),
         learn=dict(batch_size=256, learning_rate=1e-3, value_norm=True),
-        collect=dict(n_sample=2048, discount_factor=0.999),
-        eval=dict(eval_freq=10_000),
+        collect=dict(discount_factor=0.999),
     ),
 )

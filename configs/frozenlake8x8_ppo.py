@@ -1,18 +1,16 @@
-"""FrozenLake8x8-v1, slippery, so that the best policy reaches the goal in nine of ten episodes.
+"""Toy text: FrozenLake8x8-v1, slippery.
+
+The best policy reaches the goal in nine of ten episodes.
 
 ding-lite train -c frozenlake8x8_ppo
 """
 
 config = dict(
-    seed=0,
-    max_env_step=1_000_000,
     env=dict(env_id="FrozenLake8x8-v1", collector_env_num=64, evaluator_env_num=32, n_evaluator_episode=64),
     policy=dict(
-        type="ppo",
         # Nearly a table: with narrow vectors and hidden layers, what is learned of one state changes others.
         model=dict(encoder=dict(type="embedding", embedding_size=128), encoder_hidden_size_list=[]),
         learn=dict(
-            epoch_per_collect=10,
             batch_size=512,
             learning_rate=1e-3,
             lr_schedule="linear",

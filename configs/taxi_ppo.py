@@ -1,23 +1,16 @@
-"""Taxi-v4, where the state is an index of 500 with an embedding. Nearly the best possible return.
+"""Toy text: Taxi-v4.
+
+The state is one of 500 indices, with an embedding. Nearly the best possible return.
 
 ding-lite train -c taxi_ppo
 """
 
 config = dict(
-    seed=0,
-    max_env_step=1_000_000,
-    env=dict(
-        env_id="Taxi-v4",
-        collector_env_num=16,
-        evaluator_env_num=16,
-        n_evaluator_episode=32,
-    ),
+    env=dict(env_id="Taxi-v4", collector_env_num=16, n_evaluator_episode=32),
     policy=dict(
-        type="ppo",
         # Nearly a table: with narrow vectors and hidden layers, what is learned of one state changes others.
         model=dict(encoder=dict(type="embedding", embedding_size=256), encoder_hidden_size_list=[]),
         learn=dict(
-            epoch_per_collect=10,
             batch_size=128,
             learning_rate=1e-3,
             lr_schedule="linear",
@@ -25,7 +18,6 @@ config = dict(
             entropy_schedule="linear",
             value_norm=True,
         ),
-        collect=dict(n_sample=2048, discount_factor=0.99, gae_lambda=0.95),
         # A wrong pickup costs 10 and teaches some seeds never to pick up anyone.
         normalize=dict(reward_clip=2.0),
         eval=dict(eval_freq=100_000),

@@ -78,21 +78,7 @@ class NotFiniteError(EnvContractError):
 
 
 class EnvWorkerError(EnvError):
-    """Raised when a worker process died or hung, or an environment in it raised.
-
-    Attributes:
-        worker: index of the worker process; -1 if unknown.
-        envs: indices of its environments.
-        remote_traceback: traceback in the worker process, as text; empty if there is none.
-    """
-
-    def __init__(
-        self, message: str, worker: int = -1, envs: tuple[int, ...] = (), remote_traceback: str = ""
-    ) -> None:
-        super().__init__(message)
-        self.worker = worker
-        self.envs = envs
-        self.remote_traceback = remote_traceback
+    """Raised when a worker process died or hung, or an environment in it raised."""
 
 
 class NumericsError(DingLiteError, ArithmeticError):

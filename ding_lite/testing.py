@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -28,7 +27,7 @@ from ding_lite.data.rollout import Rollout, as_field, as_rollout
 from ding_lite.data.samples import Batch, Samples
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.recorder import EpisodeRecorder
-from ding_lite.errors import ConfigError, ContractError
+from ding_lite.errors import ContractError
 from ding_lite.fast.gradients import outputs_of
 from ding_lite.models.checks import check_distribution, undisturbed
 from ding_lite.models.encoders import Encoder
@@ -43,7 +42,6 @@ from ding_lite.run.pipeline import SerialPipeline
 from ding_lite.trees import map_tree, to_dict, tree_leaves
 
 SAMPLES = 20_000  # number of samples of the Monte-Carlo checks
-SHARP = 4.0  # smallest ratio of a KL to its accepted difference that shows that kl was checked
 PARAMETERS = 4  # models with other parameters in these checks
 STANDARD_ERRORS = 5.0  # accepted difference in these checks
 ROUNDING = 1e-3  # accepted in addition, in nats or relative: float32, and the entropy of TanhNormal
@@ -126,8 +124,7 @@ def check_policy(
     * that a copy loaded from ``state_dict()`` acts the same, and gives the same intrinsic rewards.
 
     With ``learns`` it also trains on :class:`MatchEnv` and checks the return, which takes half a minute to a
-    minute; the other checks take 5 to 10 seconds. It returns nothing: a policy that passes raises no error. A
-    terminal shows the progress.
+    minute; the other checks take 5 to 10 seconds. It returns nothing: a policy that passes raises no error.
 
     Args:
         name: a registered name, "package.module:Class", or the class.
@@ -137,12 +134,9 @@ def check_policy(
 
     Raises:
         ContractError: naming the action space, the expected and the actual result.
-        ConfigError: for an unknown action space.
         Exception: of the policy's own code, with a note that names the action space.
     """
     titles = list(ACTION_SPACES) if action_spaces is None else list(action_spaces)
-    if unknown := set(titles) - ACTION_SPACES.keys():
-        raise ConfigError(f"action_spaces: {sorted(unknown)} are not among {', '.join(ACTION_SPACES)}")
     for title in titles:
         with _named(f"policy {name!r} on {title} actions"):
             _check_on(name, dict(config or {}), ACTION_SPACES[title])
@@ -154,8 +148,6 @@ def check_policy(
 @contextlib.contextmanager
 def _named(what: str) -> Iterator[None]:
     """Says in an error what was checked: before the text of a ContractError, else in a note."""
-    if sys.stdout.isatty():
-        print(f"checking {what} ...", flush=True)
     try:
         yield
     except ContractError as error:
@@ -301,13 +293,8 @@ def _check_distribution(policy: Policy, obs: Any) -> None:
     dists = [_dist_of_samples(_with_other_parameters(policy, seed), obs) for seed in range(PARAMETERS)]
     for dist in dists:
         check_distribution(dist, policy.action_space, policy.device, SAMPLES)
-    sharpness = max(_compare_with_samples(p, q, generator) for p, q in pairwise(dists))
-    _expect(
-        sharpness > SHARP,
-        f"policies with other parameters act differently, got KLs of at most {sharpness:.2g} times the error "
-        f"of {SAMPLES} samples, expected {SHARP:g} times, or kl cannot be checked: let the actions "
-        "depend on the parameters, and choose a smaller sigma",
-    )
+    for p, q in pairwise(dists):
+        _compare_with_samples(p, q, generator)
 
 
 def _with_other_parameters(policy: Policy, seed: int) -> Policy:
@@ -337,7 +324,7 @@ def _dist_of_samples(policy: Policy, obs: Any) -> Distribution:
 
 
 @torch.no_grad()
-def _compare_with_samples(p: Distribution, q: Distribution, generator: torch.Generator) -> float:
+def _compare_with_samples(p: Distribution, q: Distribution, generator: torch.Generator) -> None:
     """Compares the methods of two distributions with means over samples.
 
         entropy = E_p[-log p],   KL(p || q) = E_p[log p - log q],   E_p[q / (p + q)] = E_q[p / (p + q)]
@@ -347,9 +334,6 @@ def _compare_with_samples(p: Distribution, q: Distribution, generator: torch.Gen
     Args:
         p, q: of one class, each of N equal rows.
         generator: to draw samples.
-
-    Returns:
-        the KL, as a multiple of the error that is accepted for it.
     """
     name, actions = type(p).__name__, (p.sample(generator), q.sample(generator))
     (log_p, other), (log_p_of_q, log_q_of_q) = ((p.log_prob(a), q.log_prob(a)) for a in actions)
@@ -366,7 +350,6 @@ def _compare_with_samples(p: Distribution, q: Distribution, generator: torch.Gen
             abs(got - expected) <= tolerance,
             f"{name}.{what} is {expected:.4f} by {SAMPLES} samples, within {tolerance:.4f}; got {got:.4f}",
         )
-    return expected / tolerance
 
 
 def _check_gradients(policy: PPOPolicy, rollout: Rollout) -> None:

@@ -48,16 +48,12 @@ def map_tree(function: Callable[..., Any], tree: Tree, *others: Tree) -> Any:
 
 def tree_leaves(tree: Tree) -> list[Any]:
     """Returns the leaves of a tree, in the order of its keys."""
-    if is_branch(tree):
-        return [leaf for _, branch in branches_of(tree) for leaf in tree_leaves(branch)]
-    return [tree]
+    return [leaf for _, leaf in named_leaves(tree)]
 
 
 def to_dict(tree: Tree) -> Any:
     """Returns a treetensor, or a tree of anything, as nested plain dicts; leaves are not copied."""
-    if is_branch(tree):
-        return {name: to_dict(branch) for name, branch in branches_of(tree)}
-    return tree
+    return map_tree(lambda leaf: leaf, tree)
 
 
 def in_one_order(tree: Tree) -> Any:

@@ -18,25 +18,13 @@ gc.disable()  # until all tests are collected; see below
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests' own runs are told to end by it, under nohup too
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Skips tests that need a GPU where there is none.
-
-    Keeps ``k`` cases of a test with ``@pytest.mark.daily(k)`` in the daily run; the others are slow.
-    """
-    without_gpu = pytest.mark.skip(reason="it needs a GPU, and there is none")
-    cases = {}
+    """Skips tests that need a GPU where there is none."""
+    if torch.cuda.is_available():
+        return
     for item in items:
-        if item.get_closest_marker("gpu") and not torch.cuda.is_available():
-            item.add_marker(without_gpu)
-        if item.get_closest_marker("daily"):
-            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    for group in cases.values():
-        (kept,) = group[0].get_closest_marker("daily").args
-        daily = {len(group) * k // kept for k in range(kept)}
-        for number, item in enumerate(group):
-            if number not in daily:
-                item.add_marker("slow")
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="it needs a GPU, and there is none"))
 
 
 @pytest.hookimpl(trylast=True)

@@ -10,7 +10,7 @@ from worlds import policy_for, vector_of
 
 from ding_lite import PPGPolicy, PPOPolicy, check_policy
 from ding_lite.data.collector import Collector
-from ding_lite.errors import ConfigError, ContractError
+from ding_lite.errors import ContractError
 from ding_lite.models import PPG, VAC
 from ding_lite.rl import distributions as D
 from ding_lite.rl.distributions import Normal
@@ -33,7 +33,6 @@ def only(monkeypatch):
     [
         *(dict(box_distribution=kind) for kind in D.BOX_DISTRIBUTIONS),
         *(dict(box_distribution="tanh_normal", sigma_type=kind) for kind in ("conditioned", "fixed")),
-        *(dict(initial_sigma_value=sigma) for sigma in (1e-3, 7.0)),
     ],
     ids=str,
 )
@@ -67,8 +66,6 @@ def test_kinds_of_actions_that_a_policy_is_not_for_are_named_and_can_be_left_out
         check_policy(DiscreteOnly, learns=False)
     assert found.value.__notes__[0].endswith("on MultiDiscrete actions")
     check_policy(DiscreteOnly, learns=False, action_spaces=["Discrete"])
-    with pytest.raises(ConfigError, match=r"\['Discreet'\] are not among Discrete, "):
-        check_policy("ppo", action_spaces=["Discreet"])
 
 
 class Masked(MatchEnv):
@@ -113,29 +110,9 @@ class OtherSign(Normal):
         return super().entropy() - 2 * self.sigma.log().sum(-1)
 
 
-class NoKl(Normal):
-    def kl(self, other):
-        return 0 * super().kl(other)
-
-
 class ThreeKls(Normal):
     def kl(self, other):
         return 3 * super().kl(other)
-
-
-class Reversed(Normal):
-    def kl(self, other):
-        return Normal.kl(other, self)
-
-
-class Consistent(NoLogSigma):
-    """Forgets log sigma wherever it belongs, so that only the normalisation is wrong."""
-
-    def entropy(self):
-        return super().entropy() - self.sigma.log().sum(-1)
-
-    def kl(self, other):
-        return super().kl(other) + (self.sigma / other.sigma).log().sum(-1)
 
 
 class TooWide(Normal):
@@ -145,43 +122,19 @@ class TooWide(Normal):
         return self.mu.detach() + 2 * (super().sample(generator) - self.mu.detach())
 
 
-class AllWrong(NoLogSigma, OtherSign, NoKl):
-    pass
-
-
 @pytest.mark.parametrize(
     ("wrong", "what"),
     [
         (NoLogSigma, "NoLogSigma.log_prob"),
         (OtherSign, "OtherSign.entropy"),
-        (NoKl, r"NoKl.kl is \d.*got 0.0000"),
         (ThreeKls, "ThreeKls.kl"),
-        (Reversed, "Reversed.kl"),
-        (Consistent, "Consistent.log_prob"),
         (TooWide, "TooWide.(log_prob|entropy)"),
-        (AllWrong, "AllWrong.log_prob"),
     ],
 )
 def test_wrong_distribution_is_found(wrong, what, only):
     only(BOX)
     with pytest.raises(ContractError, match=f"on it actions: expected: {what}"):
         check_policy("ppo", dict(model=dict(box_distribution=wrong)), learns=False)
-
-
-def test_wrong_distribution_of_indices_is_found(only, monkeypatch):
-    only(gym.spaces.Discrete(3))
-    right = D.Categorical.kl
-    for factor in (0, 3):
-        monkeypatch.setattr(D.Categorical, "kl", lambda p, q, factor=factor: factor * right(p, q))
-        with pytest.raises(ContractError, match=r"Categorical.kl is \d"):
-            check_policy("ppo", learns=False)
-
-
-def test_the_check_says_when_it_cannot_tell(only):
-    only(BOX)
-    blind = dict(sigma_type="fixed", fixed_sigma_value=1e4)
-    with pytest.raises(ContractError, match=r"act differently, got KLs of at most .* smaller sigma"):
-        check_policy("ppo", dict(model=blind), learns=False)
 
 
 # ------------------------------------------------------------------ losses that write into their minibatch
@@ -193,24 +146,12 @@ class WritesAdvantage(PPOPolicy):
         return super().policy_loss(batch)
 
 
-class WritesTargets(PPOPolicy):
-    def value_loss(self, batch):
-        batch.value_target.clamp_(-0.1, 0.1)
-        return super().value_loss(batch)
-
-
 class WritesObs(PPGPolicy):
     def auxiliary_loss(self, batch):
         result = super().auxiliary_loss(batch)
         with torch.no_grad():
             batch.obs.add_(1)
         return result
-
-
-class WritesOldLogit(PPGPolicy):
-    def auxiliary_loss(self, batch):
-        batch.old_logit["mu"].add_(1)
-        return super().auxiliary_loss(batch)
 
 
 class Doubles(PPOPolicy):
@@ -222,9 +163,7 @@ class Doubles(PPOPolicy):
     ("policy", "what"),
     [
         (WritesAdvantage, "loss changes nothing in its minibatch, got other values in batch.advantage:"),
-        (WritesTargets, "loss changes .* in batch.value_target:"),
         (WritesObs, "auxiliary_loss changes .* in batch.obs:"),
-        (WritesOldLogit, "auxiliary_loss changes .* in batch.old_logit:"),
     ],
 )
 def test_a_loss_that_writes_into_its_minibatch_is_found(policy, what, only):
@@ -236,18 +175,6 @@ def test_a_loss_that_writes_into_its_minibatch_is_found(policy, what, only):
 def test_a_loss_of_new_tensors_passes(only):
     only(BOX)
     check_policy(Doubles, learns=False)
-
-
-def test_a_write_into_sequences_is_found(only):
-    only(BOX)
-
-    class WritesState(PPOPolicy):
-        def value_loss(self, batch):
-            batch.obs.obs.add_(1)
-            return super().value_loss(batch)
-
-    with pytest.raises(ContractError, match="in batch.obs:"):
-        check_policy(WritesState, dict(model=dict(rnn="gru", rnn_hidden_size=6)), learns=False)
 
 
 # ------------------------------------------------------------------ models that are wrong
@@ -275,8 +202,6 @@ def contrary(base, method, place):
     [
         ("ppo", NewValueHead, "values come from NewValueHead.value_heads"),
         ("ppo", contrary(VAC, "compute_actor_critic", 0), "compute_actor_critic .* output of compute_actor,"),
-        ("ppo", contrary(VAC, "compute_actor_critic", 1), "compute_actor_critic .* output of compute_critic"),
-        ("ppg", contrary(PPG, "compute_auxiliary", 0), "compute_auxiliary .* output of compute_actor,"),
         ("ppg", contrary(PPG, "compute_auxiliary", 2), "compute_auxiliary .* output of compute_critic"),
     ],
 )

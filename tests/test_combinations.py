@@ -1,31 +1,31 @@
-"""Parts that combine: every pair of their kinds runs, has ratio 1 at first, saves, loads, resumes bit-equal.
+"""Parts that combine, and every kind of space: ratio 1 at first, saved, loaded, resumed bit-equal.
 
-The combinations are drawn until each pair of kinds of two parts occurs in one of them. Those with worker
-processes, which take seconds to start, and those with compiled steps are slow tests.
+The combinations are drawn until each pair of kinds of two parts occurs in one of them; a few of them
+have their environments in worker processes, which take seconds to start.
 """
 
 from __future__ import annotations
 
 import itertools
-import os
 import random
 
 import numpy as np
 import pytest
 import torch
-from anything import SeededAnything
+from anything import ACTIONS, OBSERVATIONS, VARIANTS, SeededAnything
+from cases import slow_but
 from gymnasium import spaces
 from worlds import digest
 
 from ding_lite import SerialPipeline, load_policy
 from ding_lite.run.checkpoint import load_checkpoint
 
+KINDS = ["ppo", "ppo_offpolicy", "ppg", "ppg_offpolicy"]
 PARTS = {
-    "kind": ["ppo", "ppo_offpolicy", "ppg", "ppg_offpolicy"],
+    "kind": KINDS,
     "rnn": [None, "lstm", "gru"],
     "action": ["discrete", "masked", "box", "tree", "multi-binary"],
     "observation": ["box", "bool-grid", "nested", "discrete"],
-    "manager": ["base", "subprocess", "two halves"],
     "normalize": [{}, dict(obs="initial"), dict(obs=True, reward=True)],
     "value_norm": [True, False],
     "intrinsic": [None, "rnd"],
@@ -58,49 +58,40 @@ def covering(parts, seed=0):
     return chosen
 
 
-ONE_PROCESS = PARTS | {"manager": ["base"]}
-COMBINATIONS = {"one process": covering(ONE_PROCESS), "all": covering(PARTS)}
-
-
-@pytest.mark.parametrize(("name", "parts"), [("one process", ONE_PROCESS), ("all", PARTS)])
-def test_every_pair_is_among_the_combinations(name, parts):
-    for a, b in itertools.combinations(parts, 2):
-        found = {(repr(c[a]), repr(c[b])) for c in COMBINATIONS[name]}
-        assert found == {(repr(x), repr(y)) for x in parts[a] for y in parts[b]}
-    assert len(COMBINATIONS[name]) < 40
-
-
-def config_of(c, compiled=False):
-    """Returns the config of a combination."""
-    phasic, offpolicy = c["kind"].startswith("ppg"), c["kind"].endswith("offpolicy")
-    learn = dict(batch_size=16, value_norm=c["value_norm"], sequence_length=4)
-    learn |= PHASE if phasic else dict(update_per_collect=4) if offpolicy else dict(epoch_per_collect=2)
-    masked = c["action"] == "masked"
-    action = "discrete" if masked else c["action"]
-    model = dict(rnn=c["rnn"], rnn_hidden_size=6, encoder_hidden_size_list=[8])
+def config_of(kind, rnn, action, observation, normalize, value_norm, intrinsic, manager="base"):
+    """Returns the config of a combination; the manager is "base", "subprocess" or "two halves"."""
+    learn = dict(batch_size=16, value_norm=value_norm, sequence_length=4)
+    if kind.startswith("ppg"):
+        learn |= PHASE
+    else:
+        learn |= dict(update_per_collect=4) if kind == "ppo_offpolicy" else dict(epoch_per_collect=2)
+    masked = action == "masked"
+    model = dict(rnn=rnn, rnn_hidden_size=6, encoder_hidden_size_list=[8])
+    if action in VARIANTS:
+        model |= VARIANTS[action][1]
     return dict(
         max_env_step=160,
         num_threads=1,
         env=dict(
             type=SeededAnything,
-            kwargs=dict(observation=c["observation"], action=action, mask=masked),
+            kwargs=dict(observation=observation, action="discrete" if masked else action, mask=masked),
             **(dict(action_mask="info") if masked else {}),
             collector_env_num=4,
             evaluator_env_num=2,
             n_evaluator_episode=2,
             manager=dict(
-                type="base" if c["manager"] == "base" else "subprocess",
+                type="base" if manager == "base" else "subprocess",
                 worker_num=2,
-                double_buffer=c["manager"] == "two halves",
+                double_buffer=manager == "two halves",
             ),
         ),
         policy=dict(
-            type=c["kind"],
+            type=kind,
             model=model,
-            intrinsic=dict(type=c["intrinsic"]) if c["intrinsic"] else {},
+            intrinsic=dict(type=intrinsic) if intrinsic else {},
             collect=dict(n_sample=40),
-            learn=learn | (dict(compile=True) if compiled else {}),
-            normalize=c["normalize"] | (dict(obs_samples=40)),
+            learn=learn,
+            normalize=normalize | dict(obs_samples=40),
             eval=dict(eval_freq=0),
         ),
         logger=dict(trackers=[]),
@@ -133,16 +124,15 @@ def trained(config, folder, *limits):
 
 
 def check(config, tmp_path):
+    """Checks the first ratios, what a straight run learned, and that a loaded policy acts alike."""
     pipeline = SerialPipeline(config, folder=tmp_path / "ratios")
     ratios = first_ratios(pipeline)
+    before = digest(pipeline.policy.model.state_dict())
     pipeline.close()
     assert torch.allclose(ratios, torch.ones_like(ratios), atol=1e-4)
     straight = trained(config, tmp_path / "straight", 160)
-    resumed = trained(config, tmp_path / "resumed", 80, 160)
-    states = [load_checkpoint(each.folder / "ckpt" / "last.safetensors")[0] for each in (straight, resumed)]
-    for part in ("policy", "collector"):
-        assert digest(states[0][part]) == digest(states[1][part]), part
     policy, loaded = straight.policy, load_policy(tmp_path / "straight", checkpoint="last")
+    assert digest(policy.model.state_dict()) != before
     policy.reset()
     for _ in range(3):
         obs = policy.obs_space.sample()
@@ -156,31 +146,49 @@ def check(config, tmp_path):
     names = (tmp_path / "straight" / "metrics.csv").read_text().splitlines()[0].split(",")
     assert ("learn/intrinsic_reward" in names) == bool(config["policy"]["intrinsic"])
     assert ("learn/aux_updates" in names) == config["policy"]["type"].startswith("ppg")
+    assert ("learn/buffer_age" in names) == config["policy"]["type"].endswith("offpolicy")
 
 
-def name_of(c):
-    return ",".join(str(v) for v in c.values()).replace(" ", "")
+def name_of(combination):
+    return ",".join(str(value) for value in combination.values()).replace(" ", "")
 
 
-@pytest.mark.daily(12)
-@pytest.mark.parametrize("combination", COMBINATIONS["one process"], ids=name_of)
-def test_parts_combine(combination, tmp_path):
-    check(config_of(combination), tmp_path)
+COMBINATIONS = covering(PARTS)
+IN_WORKERS = [{**combination, "manager": "two halves"} for combination in COMBINATIONS[:3]]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("combination", COMBINATIONS["all"], ids=name_of)
-def test_parts_combine_with_worker_processes(combination, tmp_path):
-    check(config_of(combination), tmp_path)
+@pytest.mark.parametrize("combination", slow_but(COMBINATIONS[::2], COMBINATIONS + IN_WORKERS), ids=name_of)
+def test_parts_combine_and_resume_bit_equal(combination, tmp_path):
+    config = config_of(**combination)
+    check(config, tmp_path)
+    trained(config, tmp_path / "resumed", 80, 160)
+    straight, resumed = (
+        load_checkpoint(tmp_path / name / "ckpt" / "last.safetensors")[0] for name in ("straight", "resumed")
+    )
+    for part in ("policy", "collector"):
+        assert digest(straight[part]) == digest(resumed[part]), part
 
 
-# A compiled step takes most of a minute to build: two combinations, or all with DING_LITE_COMPILED=1.
-WITHOUT_MEMORY = [c for c in COMBINATIONS["one process"] if c["rnn"] is None]
+PLAIN = dict(rnn=None, normalize={}, value_norm=True, intrinsic=None)
+SPACES = [
+    *((action, "nested") for action in [*ACTIONS, *VARIANTS]),
+    *(("tree", observation) for observation in OBSERVATIONS if observation != "nested"),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "action", "observation"),
+    [(KINDS[number % len(KINDS)], *each) for number, each in enumerate(SPACES)],
+)
+def test_every_kind_of_action_and_of_observation_is_learned_from(kind, action, observation, tmp_path):
+    check(config_of(kind=kind, action=action, observation=observation, **PLAIN), tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "combination", WITHOUT_MEMORY if os.environ.get("DING_LITE_COMPILED") else WITHOUT_MEMORY[:2], ids=name_of
+    ("action", "observation"),
+    [("box-float64", "image-hwc"), ("multi-discrete", "box-int"), ("discrete", "multi-binary")],
 )
-def test_parts_combine_compiled(combination, tmp_path):
-    check(config_of(combination, compiled=True), tmp_path)
+def test_other_spaces_in_worker_processes(action, observation, tmp_path):
+    parts = {**PLAIN, "kind": "ppo", "manager": "subprocess"}
+    check(config_of(action=action, observation=observation, **parts), tmp_path)

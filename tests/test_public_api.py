@@ -19,51 +19,21 @@ def in_a_new_process(code: str) -> Any:
     return json.loads(done.stdout)
 
 
-def test_all_is_sorted_and_names_nothing_twice():
-    assert ding_lite.__all__ == sorted(set(ding_lite.__all__))
-
-
 @pytest.mark.parametrize("name", ding_lite.__all__)
 def test_every_name_in_all_can_be_imported(name):
     assert getattr(ding_lite, name) is not None
-
-
-@pytest.mark.parametrize("name", ding_lite.__all__)
-def test_every_name_comes_from_where_it_says(name):
-    value = getattr(ding_lite, name)
-    module = sys.modules[ding_lite._HOME[name]]
-    assert getattr(module, name) is value
-
-
-@pytest.mark.slow
-def test_star_import_brings_exactly_all():
-    names_in_star_import = in_a_new_process(
-        "import json; names = {}; exec('from ding_lite import *', names)\n"
-        "print(json.dumps(sorted(n for n in names if n != '__builtins__')))"
-    )
-    assert names_in_star_import == ding_lite.__all__
-
-
-def test_dir_shows_exactly_all():
-    assert dir(ding_lite) == ding_lite.__all__
-
-
-def test_unknown_name_is_an_attribute_error_that_names_it():
-    with pytest.raises(AttributeError, match="'ding_lite' has no attribute 'PPOPolcy'"):
-        _ = ding_lite.PPOPolcy
 
 
 @pytest.mark.parametrize(
     "statement",
     ["import ding_lite", "from ding_lite import ConfigError, POLICY_REGISTRY", "import ding_lite.cli"],
 )
-@pytest.mark.parametrize("heavy", ["torch", "gymnasium", "numpy", "ray"])
-def test_import_alone_loads_nothing_heavy(statement, heavy):
+def test_import_alone_loads_nothing_heavy(statement):
     loaded = in_a_new_process(
         f"import sys, json; {statement}; print(json.dumps(sorted(m.split('.')[0] for m in sys.modules)))"
     )
     assert "ding_lite" in loaded
-    assert heavy not in loaded
+    assert not {"torch", "gymnasium", "numpy", "ray"}.intersection(loaded)
 
 
 def test_import_of_everything_changes_nothing_in_the_process():
@@ -87,14 +57,6 @@ print(json.dumps([before == process(), "SerialPipeline" in names]))
     assert in_a_new_process(code) == [True, True]
 
 
-def test_use_of_a_policy_does_load_torch():
-    """The negative control of the test above: the look at ``sys.modules`` finds torch where it is."""
-    loaded = in_a_new_process(
-        "import sys, json; from ding_lite import PPOPolicy; print(json.dumps('torch' in sys.modules))"
-    )
-    assert loaded is True
-
-
 @pytest.mark.parametrize("name", ding_lite.__all__)
 def test_every_public_class_and_function_has_a_docstring_of_its_own(name):
     value = getattr(ding_lite, name)
@@ -104,11 +66,6 @@ def test_every_public_class_and_function_has_a_docstring_of_its_own(name):
     assert text.strip()
     # What dataclass and NamedTuple write by themselves says nothing.
     assert not text.startswith(f"{value.__name__}(")
-
-
-@pytest.mark.parametrize("name", [n for n in ding_lite.__all__ if n.endswith("Error")])
-def test_every_public_error_is_caught_as_a_ding_lite_error(name):
-    assert issubclass(getattr(ding_lite, name), ding_lite.DingLiteError)
 
 
 def test_the_name_that_di_engine_users_know_is_the_same_function():

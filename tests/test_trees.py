@@ -7,7 +7,6 @@ import torch
 
 from ding_lite.data.rollout import as_rollout
 from ding_lite.trees import (
-    children,
     columns_to_values,
     from_named_leaves,
     from_tree,
@@ -31,11 +30,6 @@ NESTED = SPACES.Dict(
 )
 CAMERA, ANGLES = np.full((2, 2), 7, np.uint8), np.array([0.1, 0.2, 0.3])
 VALUE = {"camera": CAMERA, "joint": (ANGLES, 2)}
-
-
-def test_children_of_a_tuple_are_named_by_their_position():
-    assert list(children(NESTED["joint"])) == ["0", "1"]
-    assert children(SPACES.Discrete(3)) is None
 
 
 def test_map_tree_keeps_the_structure_and_takes_several_trees():
@@ -74,23 +68,10 @@ def test_value_of_a_space_becomes_a_tree_and_comes_back():
     assert to_tree(tree, NESTED).keys() == tree.keys(), "a tree is taken, too"
 
 
-def test_tuple_value_may_be_an_array():
-    space = SPACES.Tuple([SPACES.Discrete(9), SPACES.Discrete(9)])
-    assert to_tree(np.array([4, 5]), space) == {"0": 4, "1": 5}
-
-
 def test_observation_becomes_a_tree_without_float64():
     tree = observation_to_tree(VALUE, NESTED)
     assert [leaf.dtype for leaf in tree_leaves(tree)] == [np.uint8, np.float32, np.int64]
     assert tree["joint"]["0"] == pytest.approx(ANGLES)
-
-
-@pytest.mark.parametrize("value", [None, 3, {"camera": CAMERA}, {"joint": ()}, (CAMERA, ANGLES)], ids=type)
-def test_value_of_another_structure_is_an_error(value):
-    with pytest.raises((KeyError, IndexError, TypeError)):
-        to_tree(value, NESTED)
-    with pytest.raises((KeyError, IndexError, TypeError)):
-        value_at(value, ("joint", "1"))
 
 
 def test_map_space_gives_each_leaf_space_with_its_leaves():

@@ -17,9 +17,8 @@ from ding.worker import BaseLearner, SampleSerialCollector
 from easydict import EasyDict
 from tensorboardX import SummaryWriter
 from torch import nn
-from work import Done, Work
 
-from systems.counting import UpdateCounter
+from systems import Done, UpdateCounter, Work
 
 
 class CartPole(BaseEnv):

@@ -5,18 +5,15 @@ from __future__ import annotations
 import atexit
 import shutil
 import tempfile
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import torch
-from work import Done, Skipped, Work
 
 from ding_lite import PPOPolicy, SerialPipeline
-from ding_lite.config.registry import POLICY_REGISTRY
-from ding_lite.config.schema import merged_config
 from ding_lite.errors import EnvError
 from ding_lite.rl.losses import approx_kl, weighted_mean
+from systems import Done, Skipped, Work
 
 
 class PenalizedPPO(PPOPolicy):
@@ -33,23 +30,25 @@ class PenalizedPPO(PPOPolicy):
 
 SHORT_EVALUATION = dict(n_evaluator_episode=1, evaluator_env_num=1, max_eval_steps=1)
 # Settings of a task beside the numbers that every system receives.
+NATURE_CNN = dict(share_encoder=True, encoder=dict(type="nature_cnn"), encoder_hidden_size_list=[512])
 OWN: dict[str, dict[str, Any]] = {
     "breakout": dict(
         env=dict(wrappers=["atari"], manager=dict(type="subprocess", double_buffer=True)),
-        model=dict(share_encoder=True, encoder=dict(type="nature_cnn"), encoder_hidden_size_list=[512]),
-        learn=dict(clip_ratio=0.1, value_norm=False),
+        model=NATURE_CNN,
+        learn=dict(clip_ratio=0.1),
     ),
     "envpool_breakout": dict(
         env=dict(manager=dict(type="env_pool"), kwargs=dict(episodic_life=True, reward_clip=True)),
-        model=dict(share_encoder=True, encoder=dict(type="nature_cnn"), encoder_hidden_size_list=[512]),
-        learn=dict(clip_ratio=0.1, value_norm=False),
+        model=NATURE_CNN,
+        learn=dict(clip_ratio=0.1),
     ),
     "procgen_ppg": dict(
         env=dict(manager=dict(type="env_pool")),
         model=dict(arch="detach", encoder=dict(type="impala_cnn")),
-        learn=dict(value_norm=False, adam_eps=1e-8),
+        learn=dict(adam_eps=1e-8),
         policy=dict(type="ppg", normalize=dict(reward=True, reward_clip=10.0)),
     ),
+    "slow_humanoid_512": dict(env=dict(kwargs=dict(frame_skip=25))),
 }
 OWN["envpool_bigfish"] = {**OWN["procgen_ppg"], "model": {**OWN["procgen_ppg"]["model"], "arch": "dual"}}
 
@@ -65,13 +64,14 @@ def train(
     own_loss: bool = False,
 ) -> Done:
     """Trains; with ``every`` also evaluates and saves after each so many steps."""
-    config = _config(work, steps, compiled, every)
+    config = _config(work, steps, every)
+    policy = config["policy"]
+    policy["learn"]["compile"] = compiled
+    policy["cuda_graph"] = cuda_graph
     if own_loss:
-        config["policy"]["type"] = PenalizedPPO
-    if not cuda_graph:
-        config["policy"]["cuda_graph"] = False
-    if dtype != "float32":  # older versions do not have the key
-        config["policy"]["model"] = {**config["policy"]["model"], "encoder_dtype": dtype}
+        policy["type"] = PenalizedPPO
+    if dtype != "float32":
+        policy["model"] = {**policy["model"], "encoder_dtype": dtype}
     pipeline = _pipeline(config)
     auxiliary = 0
     for progress in pipeline:
@@ -96,12 +96,29 @@ def collect(work: Work, steps: int) -> Done:
 def _pipeline(config: dict[str, Any]) -> SerialPipeline:
     parent = Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, parent, ignore_errors=True)
-    # As on the command line. Versions without this argument always set the threads and the allocator.
-    options = {"own_process": True} if "own_process" in signature(SerialPipeline).parameters else {}
     try:
-        return SerialPipeline(config, folder=parent / "run", **options)
+        return SerialPipeline(config, folder=parent / "run", own_process=True)  # as on the command line
     except EnvError as error:
         raise Skipped(str(error)) from error
+
+
+def _config(work: Work, steps: int, every: int = 0) -> dict[str, Any]:
+    own = OWN.get(work.name, {})
+    env = dict(env_id=work.env_id, collector_env_num=work.envs) | own.get("env", {})
+    return dict(
+        max_env_step=steps,
+        num_threads=work.threads,
+        env=env if every else env | SHORT_EVALUATION,
+        policy=dict(
+            recompute_adv=False,
+            model=own.get("model") or _model(work),
+            learn=dict(value_norm=False) | own.get("learn", {}) | _learn(work, "policy" in own),
+            collect=dict(n_sample=work.samples),
+            eval=dict(eval_freq=every),
+            **own.get("policy", {}),
+        ),
+        checkpoint=dict(freq=every),
+    )
 
 
 def _model(work: Work) -> dict[str, Any]:
@@ -111,46 +128,15 @@ def _model(work: Work) -> dict[str, Any]:
     return dict(rnn="lstm", rnn_hidden_size=work.lstm, encoder_hidden_size_list=[], **heads)
 
 
-def _config(work: Work, steps: int, compiled: bool = False, every: int = 0) -> dict[str, Any]:
-    own = OWN.get(work.name, {"learn": {"value_norm": False}})
-    env = dict(env_id=work.env_id, collector_env_num=work.envs, **own.get("env", {}))
-    return dict(
-        max_env_step=steps,
-        num_threads=work.threads,
-        env=env if every else {**env, **SHORT_EVALUATION},
-        policy=dict(
-            recompute_adv=False,
-            model=own.get("model") or _model(work),
-            learn={
-                **own["learn"],
-                **_learn(work, compiled, own),
-                **({"sequence_length": work.rollout} if work.lstm else {}),
-            },
-            collect=dict(n_sample=work.samples),
-            eval=dict(eval_freq=every),
-            **own.get("policy", {}),
-        ),
-        checkpoint=dict(freq=every),
-    )
-
-
-def _learn(work: Work, compiled: bool, own: dict[str, Any]) -> dict[str, Any]:
+def _learn(work: Work, phasic: bool) -> dict[str, Any]:
     """Returns ``policy.learn`` without the task's own settings."""
-    kind = own.get("policy", {}).get("type", "ppo")
-    learn: dict[str, Any] = dict(learning_rate=work.learning_rate)
-    if "compile" in merged_config(POLICY_REGISTRY.get(kind))["learn"]:
-        learn["compile"] = compiled
-    elif compiled:
-        raise Skipped("this version has no policy.learn.compile")
-    learn["batch_size"] = work.batch or work.samples
+    learn: dict[str, Any] = dict(learning_rate=work.learning_rate, batch_size=work.batch or work.samples)
+    if work.lstm:
+        learn["sequence_length"] = work.rollout
     if not work.epochs:
         return learn
-    if kind == "ppo":
-        return {**learn, "epoch_per_collect": work.epochs}
-    return {
-        **learn,
-        **{f"{who}_epoch_per_collect": work.epochs for who in ("actor", "critic")},
-        "aux_freq": work.aux_freq,
-        "aux_train_epoch": work.aux_epochs,
-        "aux_batch_size": work.aux_batch,
-    }
+    if not phasic:
+        return learn | dict(epoch_per_collect=work.epochs)
+    epochs = {f"{network}_epoch_per_collect": work.epochs for network in ("actor", "critic")}
+    auxiliary = dict(aux_freq=work.aux_freq, aux_train_epoch=work.aux_epochs, aux_batch_size=work.aux_batch)
+    return learn | epochs | auxiliary

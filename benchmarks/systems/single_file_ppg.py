@@ -11,9 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.distributions import Categorical, kl_divergence
-from work import Done, Skipped, Work
 
-from systems.counting import UpdateCounter
+from systems import Done, Skipped, UpdateCounter, Work
 from systems.single_file_ppo import gae
 
 GAMMA = 0.999
@@ -77,6 +76,16 @@ class PoolEnvs:
         valid, done = ~self.ended, (terminated | truncated) & ~self.ended
         self.ended = done
         return obs, reward * valid, done, valid
+
+
+def environments(work: Work, steps: int) -> Done:
+    """Steps the environments alone, with random actions."""
+    envs, count = PoolEnvs(work), 0
+    actions = np.random.default_rng(0).integers(envs.actions, size=(64, work.envs))
+    envs.reset()
+    while count < steps:
+        count += sum(int(envs.step(action)[3].sum()) for action in actions)
+    return Done(count)
 
 
 class RewardScale:

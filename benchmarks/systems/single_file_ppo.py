@@ -6,9 +6,8 @@ import gymnasium as gym
 import numpy as np
 import torch
 from torch import nn
-from work import Done, Work
 
-from systems.counting import UpdateCounter
+from systems import Done, UpdateCounter, Work
 
 
 def train(work: Work, steps: int) -> Done:

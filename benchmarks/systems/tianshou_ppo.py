@@ -17,9 +17,8 @@ from tianshou.utils.net.common import Net
 from tianshou.utils.net.continuous import ContinuousActorProbabilistic, ContinuousCritic
 from tianshou.utils.net.discrete import DiscreteActor, DiscreteCritic
 from torch import nn
-from work import Done, Work
 
-from systems.counting import UpdateCounter
+from systems import Done, UpdateCounter, Work
 
 
 def train(work: Work, steps: int) -> Done:

@@ -16,9 +16,8 @@ from torchrl.envs.libs.gym import GymEnv
 from torchrl.modules import MLP, IndependentNormal, OneHotCategorical, ProbabilisticActor, ValueOperator
 from torchrl.objectives import ClipPPOLoss
 from torchrl.objectives.value.advantages import GAE
-from work import Done, Work
 
-from systems.counting import UpdateCounter
+from systems import Done, UpdateCounter, Work
 
 
 def train(work: Work, steps: int) -> Done:

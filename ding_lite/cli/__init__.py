@@ -6,17 +6,19 @@
 To add the command ``ding-lite my-command``, put its name into ``COMMANDS`` in ``main.py``, and write
 ``my_command.py``::
 
-    from ding_lite.cli.options import command, option
+    import click
 
-    @command()
-    @option("--name", default="you", help="whom to greet")
+    from ding_lite.cli import options
+
+    @options.command()
+    @click.option("--name", default="you", help="whom to greet")
     def run(name: str) -> None:
         \"\"\"Prints a greeting.\"\"\"
         print(f"Hello {name}")
 
 ``ding-lite --help`` imports these files, and must take milliseconds. So they import what may load NumPy,
-gymnasium or torch inside their functions; ``command(preload=MODULE)`` imports such a module without garbage
-collection, which is faster. ``run`` reports a fault of the user by a :class:`ding_lite.errors.DingLiteError`.
+gymnasium or torch inside their functions; ``options.command(preload=MODULE)`` imports such a module without
+garbage collection, which is faster. ``run`` reports a fault of the user by an error of ``ding_lite.errors``.
 """
 
 from ding_lite.cli.main import main

@@ -6,20 +6,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from ding_lite.cli.options import (
-    PATH,
-    POSITIVE,
-    command,
-    import_modules,
-    import_option,
-    json_option,
-    option,
-    print_json,
-    print_table,
-    seed_option,
-)
+from ding_lite.cli import options
 from ding_lite.errors import ConfigError, EnvError
 
 if TYPE_CHECKING:
@@ -29,31 +16,28 @@ if TYPE_CHECKING:
 STYLES = {"OK": "green", "WARN": "yellow", "FAIL": "bold red"}
 
 
-@command(preload="ding_lite.tools.env_check")
-@click.argument(
+@options.command(preload="ding_lite.tools.env_check")
+@options.words(
     "overrides",
-    nargs=-1,
-    metavar="[ENV_ID | key.path=value]...",
-    help="a gymnasium id, a registered name or package.module:Class; and keys of the section env, such as "
+    "[ENV_ID | key.path=value]...",
+    "a gymnasium id, a registered name or package.module:Class; and keys of the section env, such as "
     "env.kwargs.size=8",
 )
-@option("-c", "--config", type=PATH, metavar="FILE|NAME", help="check the environment of this config")
-@option(
-    "--steps",
-    type=POSITIVE,
+@options.option("-c --config FILE|NAME", "check the environment of this config")
+@options.option(
+    "--steps N",
+    "steps to play in each of two environments (default: 1000)",
+    options.POSITIVE,
     default=1000,
-    metavar="N",
-    help="steps to play in each of two environments (default: 1000)",
 )
-@seed_option()
-@option(
-    "--rollout",
-    type=POSITIVE,
-    metavar="N",
-    help="print the shapes, dtypes and ranges of N random steps, and check nothing",
+@options.seed_option()
+@options.option(
+    "--rollout N",
+    "print the shapes, dtypes and ranges of N random steps, and check nothing",
+    options.POSITIVE,
 )
-@import_option
-@json_option
+@options.import_option
+@options.json_option
 def run(
     overrides: tuple[str, ...],
     config: str | None,
@@ -80,26 +64,28 @@ def run(
     from ding_lite.tools.env_check import findings, random_rollout, rollout_rows
     from ding_lite.trees import map_tree
 
-    import_modules(imports)
+    options.import_modules(imports)
     values = _config(overrides, config).values
     seed = values.seed if seed is None else seed
     name = env_name(values.env)
     if rollout is not None:
         tree = random_rollout(values.env, rollout, seed)
         if json:
-            print_json(map_tree(lambda leaf: {"shape": list(leaf.shape), "dtype": str(leaf.dtype)}, tree))
+            options.print_json(
+                map_tree(lambda leaf: {"shape": list(leaf.shape), "dtype": str(leaf.dtype)}, tree)
+            )
         else:
             print(f"{rollout} random steps of {name}, seed {seed}")
-            print_table(["", "shape", "dtype", "range"], rollout_rows(tree))
+            options.print_table(["", "shape", "dtype", "range"], rollout_rows(tree))
         return 0
     rows = _shown(findings(values.env, steps=steps, seed=seed))
     failed, warned = (sum(row.verdict == verdict for row in rows) for verdict in ("FAIL", "WARN"))
     report = {"env": name, "steps": steps, "seed": seed, "failed": failed, "warned": warned}
     if json:
-        print_json({**report, "findings": [row._asdict() for row in rows]})
+        options.print_json({**report, "findings": [row._asdict() for row in rows]})
     else:
         cells = [[row.verdict, row.check, " ".join(row.text.split())] for row in rows]
-        print_table(["", "check", "what was seen, and what to do"], cells, styles=STYLES)
+        options.print_table(["", "check", "what was seen, and what to do"], cells, styles=STYLES)
         print(f"{name}: {len(rows)} checks, {failed} failed, {warned} warned ({steps} steps, seed {seed})")
     return EnvError.exit_code if failed else 0
 

@@ -7,73 +7,54 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ding_lite.cli.options import (
-    PATH,
-    command,
-    json_option,
-    option,
-    picture_options,
-    print_json,
-    print_table,
-)
-from ding_lite.errors import ConfigError
+from ding_lite.cli import options
 
 if TYPE_CHECKING:
     from ding_lite.tools.compare import Comparison, Summary
 
-SUFFIXES = (".html", ".png", ".pdf", ".svg")
-SCALES = "Several tasks, such as: --reference CartPole-v1=20:500 --reference Pendulum-v1=-1300:-150"
-PICTURES = "Pictures and pages, such as: -o comparison.html -o comparison.png"
+
+def reference_of(text: str) -> tuple[str, tuple[float, float]]:
+    """Returns the environment in ENV=LOW:HIGH, and its returns that count as scores 0 and 1."""
+    try:
+        env, _, edges = text.rpartition("=")
+        low, high = map(float, edges.split(":"))
+    except ValueError as error:
+        raise click.BadParameter(f"expected ENV=LOW:HIGH, such as CartPole-v1=20:500, got {text}") from error
+    return env, (low, high)
 
 
-class Reference(click.ParamType[tuple[str, tuple[float, float]]]):
-    """The returns of an environment that count as scores 0 and 1."""
-
-    name = "ENV=LOW:HIGH"
-
-    def convert(
-        self, value: str, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, tuple[float, float]]:
-        try:
-            env, _, edges = value.rpartition("=")
-            low, high = map(float, edges.split(":"))
-        except ValueError:
-            self.fail(f"expected ENV=LOW:HIGH, such as CartPole-v1=20:500, got {value!r}", param, ctx)
-        return env, (low, high)
-
-
-@command()
-@click.argument(
+@options.command()
+@options.words(
     "groups",
-    nargs=-1,
+    "GROUP...",
+    "runs, folders with runs in them, or quoted patterns of such; NAME=FOLDER names a group",
     required=True,
-    metavar="GROUP...",
-    help="runs, folders with runs in them, or quoted patterns of such; NAME=FOLDER names a group",
 )
-@option(
-    *("-o", "--output"),
-    multiple=True,
-    type=PATH,
-    metavar="FILE",
-    group=PICTURES,
-    help="write a .html page or a .png, .pdf or .svg figure; may be repeated",
+@options.group(
+    "Pictures and pages, such as: -o comparison.html -o comparison.png",
+    options.option(
+        "-o --output FILE",
+        "write a .html page or a .png, .pdf or .svg figure; may be repeated",
+        options.file_of(".html", *options.PICTURES),
+        multiple=True,
+    ),
+    options.title_option,
 )
-@picture_options(PICTURES, "evaluation, scores, profile, improvement")
-@option(
-    "--reference",
-    multiple=True,
-    type=Reference(),
-    metavar="ENV=LOW:HIGH",
-    group=SCALES,
-    help="the returns of ENV that count as scores 0 and 1; may be repeated (default: the lowest and the "
-    "highest evaluation of the runs, if there are several environments)",
+@options.group(
+    "Several tasks, such as: --reference CartPole-v1=20:500 --reference Pendulum-v1=-1300:-150",
+    options.option(
+        "--reference ENV=LOW:HIGH",
+        "the returns of ENV that count as scores 0 and 1; may be repeated (default: the lowest and the "
+        "highest evaluation of the runs, if there are several environments)",
+        reference_of,
+        multiple=True,
+    ),
 )
-@json_option
+@options.json_option
 def run(
     groups: tuple[str, ...],
-    output: tuple[str, ...],
+    output: tuple[Path, ...],
     title: str | None,
-    panels: list[str],
     reference: tuple[tuple[str, tuple[float, float]], ...],
     json: bool,
 ) -> None:
@@ -90,36 +71,23 @@ def run(
     matplotlib, and a page plotly: pip install "ding_lite[plot]".
     """
     from ding_lite.tools.compare import compare
-    from ding_lite.tools.plot import check_output
 
-    outputs = [Path(name) for name in output]
-    for file in outputs:
-        check_output(file, SUFFIXES)
     comparison = compare(groups, dict(reference))
-    for file in outputs:
-        if file.suffix.lower() == ".html":
-            _write_page(comparison, file, title)
-        else:
-            from ding_lite.tools.compare_pictures import draw_comparison
-            from ding_lite.tools.plot import save
+    for file in output:
+        from ding_lite.tools.compare_pictures import draw_comparison, page_of
+        from ding_lite.tools.plot import save
 
-            save(draw_comparison(comparison, title, panels), file)
+        if file.suffix.lower() == ".html":
+            page = page_of(comparison, title)
+            file.write_text(page, encoding="utf-8", errors="replace")  # names of folders may be no text
+        else:
+            save(draw_comparison(comparison, title), file)
     if json:
-        print_json(comparison.as_json())
+        options.print_json(comparison.as_json())
     else:
         _print(comparison)
-        for file in outputs:
+        for file in output:
             print(f"written: {file}")
-
-
-def _write_page(comparison: Comparison, file: Path, title: str | None) -> None:
-    from ding_lite.tools.compare_pictures import page_of
-
-    page = page_of(comparison, title)
-    try:
-        file.write_text(page, encoding="utf-8", errors="replace")  # names of folders may be no text
-    except OSError as error:
-        raise ConfigError(f"cannot write {file}: {error}") from error
 
 
 def _print(comparison: Comparison) -> None:
@@ -137,7 +105,9 @@ def _print(comparison: Comparison) -> None:
     of_all = {key: values for key, values in differences.items() if NOT_SET not in values}
     if of_all:
         print()
-        print_table(["what differs", *comparison.labels], [[key, *values] for key, values in of_all.items()])
+        options.print_table(
+            ["what differs", *comparison.labels], [[key, *values] for key, values in of_all.items()]
+        )
     if others := len(differences) - len(of_all):
         print(f"{others} keys that some groups lack (a .html page and --json list them)")
     print("\n".join(["", *comparison.notes]))
@@ -147,4 +117,4 @@ def _print_summaries(summaries: list[Summary]) -> None:
     from ding_lite.tools.compare import table_of
 
     header, *rows = table_of(summaries)
-    print_table(header, rows, right=range(1, 7))
+    options.print_table(header, rows, right=range(1, 5))

@@ -4,72 +4,51 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ding_lite.cli.options import (
-    PATH,
-    POSITIVE,
-    command,
-    import_modules,
-    json_option,
-    option,
-    print_json,
-    print_table,
-    run_argument,
-    seed_option,
-    stdout_to_stderr,
-    trust_option,
-)
+from ding_lite.cli import options
 
 
-@command(preload="ding_lite.tools.export")
-@run_argument
-@option(
-    *("-o", "--output"),
-    type=PATH,
+@options.command(preload="ding_lite.tools.export")
+@options.run_argument
+@options.option(
+    "-o --output FILE",
+    "an .onnx file (default: policy.onnx)",
+    options.file_of(".onnx"),
     default="policy.onnx",
-    metavar="FILE",
-    help="the file, a .onnx or .pt2 (default: policy.onnx)",
 )
-@option(
-    *("-n", "--observations"),
-    type=POSITIVE,
+@options.option(
+    "-n --observations N",
+    "number of observations on which the file is compared with the policy (default: 512)",
+    options.POSITIVE,
     default=512,
-    metavar="N",
-    help="number of observations on which the file is compared with the policy (default: 512)",
 )
-@seed_option(default=0)
-@trust_option
-@json_option
-def run(run: str, output: str, observations: int, seed: int, imports: tuple[str, ...], json: bool) -> None:
-    """Writes a trained policy to an ONNX file, or to one of torch.export.
+@options.seed_option(default=0)
+@options.trust_option
+@options.json_option
+def run(run: Path, output: Path, observations: int, seed: int, imports: tuple[str, ...], json: bool) -> None:
+    """Writes a trained policy to an ONNX file.
 
-    The file acts without ding_lite: policy.onnx for onnxruntime and others, or policy.pt2 for
-    torch.export.load. It takes observations as the environment returns them and puts out greedy actions
-    as the environment takes them, in batches of any size. It holds the scale of observations, action
-    masks, the hidden state and the bounds of actions.
+    The file acts without ding_lite and torch, for example in onnxruntime. It takes observations as the
+    environment returns them and puts out greedy actions as the environment takes them, in batches of any
+    size. It holds the scale of observations, action masks, the hidden state and the bounds of actions.
 
     Plays the environment of the run and compares the file with the policy. If a number differs by more
     than 1e-5 (relative for numbers above 1), or a discrete action is another one, no file is written.
-    Beside the file, policy.onnx.json names and describes its inputs and outputs. ONNX needs more packages:
+    Beside the file, policy.onnx.json names and describes its inputs and outputs. Needs more packages:
     pip install "ding_lite[export]".
     """
     from ding_lite.tools.export import export_policy
 
-    file = Path(output)
-    with stdout_to_stderr():
-        manifest = export_policy(
-            run, file, observations=observations, seed=seed, trust=import_modules(imports)
-        )
+    trust = options.import_modules(imports)
+    manifest = export_policy(run, output, observations=observations, seed=seed, trust=trust)
     if json:
-        print_json(manifest)
+        options.print_json(manifest)
         return
     of, parity = manifest["source"], manifest["parity"]
-    print(f"{file} ({file.stat().st_size / 1000:,.0f} kB), described in {file}.json")
+    print(f"{output} ({output.stat().st_size / 1000:,.0f} kB), described in {output}.json")
     print(
         f"{of['policy']} on {of['env_id']}, {of['checkpoint']} of {of['run']} at {of['env_step']:,} env steps"
     )
     ports = [(side, port) for side in ("input", "output") for port in manifest[f"{side}s"]]
-    print_table(
-        ["", "name", "dtype", "shape"],
-        [[side, port["name"], port["dtype"], ", ".join(map(str, port["shape"]))] for side, port in ports],
-    )
+    rows = [[side, port["name"], port["dtype"], ", ".join(map(str, port["shape"]))] for side, port in ports]
+    options.print_table(["", "name", "dtype", "shape"], rows)
     print(f"on {parity['observations']} observations the largest difference is {parity['difference']:.1e}")

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import ast
 
 import click
 
-from ding_lite.cli.options import command, import_modules, import_option, print_table
+from ding_lite.cli import options
 
-LISTS = (
-    *("policies", "models", "encoders", "distributions", "intrinsic"),
-    *("envs", "wrappers", "trackers", "hooks", "configs"),
+LISTS = {  # the registry of each kind of names
+    "policies": "POLICY_REGISTRY",
+    "models": "MODEL_REGISTRY",
+    "encoders": "ENCODER_REGISTRY",
+    "distributions": "BOX_DISTRIBUTION_REGISTRY",
+    "intrinsic": "INTRINSIC_REGISTRY",
+    "envs": "ENV_REGISTRY",
+    "wrappers": "WRAPPER_REGISTRY",
+    "trackers": "TRACKER_REGISTRY",
+    "hooks": "HOOK_REGISTRY",
+    "configs": "",
+}
+
+
+@options.command()
+@click.argument(
+    "kind", required=False, type=click.Choice(list(LISTS)), help="one kind of names (default: all)"
 )
-
-
-@command()
-@click.argument("kind", required=False, type=click.Choice(LISTS), help="one kind of names (default: all)")
-@import_option
+@options.import_option
 def run(kind: str | None, imports: tuple[str, ...]) -> None:
     """Lists the policies, models, environments and shipped configs.
 
@@ -29,38 +38,23 @@ def run(kind: str | None, imports: tuple[str, ...]) -> None:
     distributions  key policy.model.box_distribution   hooks      key hooks
     intrinsic      key policy.intrinsic.type           configs    option -c
     """
-    import_modules(imports)
+    options.import_modules(imports)
     for name in [kind] if kind else LISTS:
-        print_table([name, ""], entries(name))
+        options.print_table([name, ""], entries(name))
 
 
 def entries(kind: str) -> list[tuple[str, str]]:
     """Returns ``(name, summary)`` of each entry of a kind."""
     from ding_lite.config import registry as registries
-    from ding_lite.config.compile import read_config, shipped_configs
+    from ding_lite.config.compile import shipped_configs
 
-    if kind == "configs":
-        return [(name, _config_summary(read_config(file))) for name, file in shipped_configs().items()]
-    registry = {
-        "policies": registries.POLICY_REGISTRY,
-        "models": registries.MODEL_REGISTRY,
-        "encoders": registries.ENCODER_REGISTRY,
-        "distributions": registries.BOX_DISTRIBUTION_REGISTRY,
-        "intrinsic": registries.INTRINSIC_REGISTRY,
-        "envs": registries.ENV_REGISTRY,
-        "wrappers": registries.WRAPPER_REGISTRY,
-        "trackers": registries.TRACKER_REGISTRY,
-        "hooks": registries.HOOK_REGISTRY,
-    }[kind]
-    return [(name, _first_line(registry.get(name).__doc__)) for name in registry.names()]
-
-
-def _config_summary(config: Mapping[str, Any]) -> str:
-    """Returns "ppo on CartPole-v1"."""
-    from ding_lite.config.registry import env_name
-
-    return f"{config['policy'].get('type', 'ppo')} on {env_name(config['env'])}"
-
-
-def _first_line(text: str | None) -> str:
-    return (text or "").strip().split("\n")[0]
+    if (
+        kind == "configs"
+    ):  # in groups: the first line of each begins with its kind, as "MuJoCo: HalfCheetah-v5"
+        docs = {
+            name: ast.get_docstring(ast.parse(file.read_text())) for name, file in shipped_configs().items()
+        }
+        lines = [(name, (doc or "").split("\n")[0]) for name, doc in docs.items()]
+        return sorted(lines, key=lambda line: line[1].split(":")[0])
+    registry = getattr(registries, LISTS[kind])
+    return [(name, (registry.get(name).__doc__ or "").strip().split("\n")[0]) for name in registry.names()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import signal
 import sys
@@ -34,43 +35,40 @@ class Commands(click.Group):
         return command
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        formatter.write(f"\n{self.help}\n")
+        formatter.write(f"\n{inspect.cleandoc(self.help or '')}\n")
 
 
-HELP = """\
-Trains agents with PPO and PPG, evaluates them, and draws learning curves.
-
-A config file holds one dict with the environment, the policy and all other settings. Every
-key has a default, so a config names only what differs. Shipped configs are used by name.
-
-First steps:
-  ding-lite list configs                             the shipped configs
-  ding-lite train -c cartpole_ppo                    train one; writes runs/cartpole_ppo
-  ding-lite eval runs/cartpole_ppo -n 100            play 100 episodes with its best checkpoint
-  ding-lite plot runs/cartpole_ppo* -o curves.png    learning curves; with several seeds, an interval
-  ding-lite train --resume runs/cartpole_ppo         continue it
-
-A task of your own:
-  ding-lite new env my_env                           write an environment to start from, with a test
-  ding-lite check-env my_env:MyEnv                   check that the environment works
-  ding-lite train --env my_env:MyEnv                 train on it, without a config file
-  ding-lite config -c cartpole_ppo                   show every key with its value and source
-  ding-lite train -c my.py -s 0,1,2 policy.learn.learning_rate=1e-3
-                                                     train three seeds, with another value
-
-Exit codes: 0 success, 1 any other error, 2 a fault in arguments, config or your own classes, 3 in an
-environment, 4 a loss or gradient that is not finite, 5 a fault in a checkpoint, 130 Ctrl-C, 143 SIGTERM.
-Completion: eval "$(_DING_LITE_COMPLETE=bash_source ding-lite)" in ~/.bashrc; zsh and fish alike."""
-
-commands = Commands(
-    name="ding-lite",
-    help=HELP,
-    commands=dict.fromkeys(COMMANDS),  # type: ignore[arg-type] # for "did you mean"
+@click.group(
+    cls=Commands,
+    commands=dict.fromkeys(COMMANDS),  # for "did you mean"
     context_settings={"max_content_width": 110},
 )
-click.version_option(package_name="ding_lite", prog_name="ding_lite", message="%(prog)s %(version)s")(
-    commands
-)
+@click.version_option(package_name="ding_lite", prog_name="ding_lite", message="%(prog)s %(version)s")
+def commands() -> None:
+    """Trains agents with PPO and PPG, evaluates them, and draws learning curves.
+
+    A config file holds one dict with the environment, the policy and all other settings. Every
+    key has a default, so a config names only what differs. Shipped configs are used by name.
+
+    First steps:
+      ding-lite list configs                             the shipped configs
+      ding-lite train -c cartpole_ppo                    train one; writes runs/cartpole_ppo
+      ding-lite eval runs/cartpole_ppo -n 100            play 100 episodes with its best checkpoint
+      ding-lite plot runs/cartpole_ppo* -o curves.png    learning curves; with several seeds, an interval
+      ding-lite train --resume runs/cartpole_ppo         continue it
+
+    A task of your own:
+      ding-lite new env my_env                           write an environment to start from, with a test
+      ding-lite check-env my_env:MyEnv                   check that the environment works
+      ding-lite train --env my_env:MyEnv                 train on it, without a config file
+      ding-lite config -c cartpole_ppo                   show every key with its value and source
+      ding-lite train -c my.py -s 0,1,2 policy.learn.learning_rate=1e-3
+                                                         train three seeds, with another value
+
+    Exit codes: 0 success, 1 any other error, 2 a fault in arguments, config or your own classes, 3 in an
+    environment, 4 a loss or gradient that is not finite, 5 a fault in a checkpoint, 130 Ctrl-C, 143 SIGTERM.
+    Completion: eval "$(_DING_LITE_COMPLETE=bash_source ding-lite)" in ~/.bashrc; zsh and fish alike.
+    """
 
 
 def main(argv: Sequence[str] | None = None) -> int:

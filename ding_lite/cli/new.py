@@ -6,17 +6,15 @@ import shlex
 
 import click
 
-from ding_lite.cli.options import PATH, command, option
+from ding_lite.cli import options
 
 KINDS = ("policy", "env", "model", "encoder", "config")
 
 
-@command()
+@options.command()
 @click.argument("kind", type=click.Choice(KINDS), help="what to write")
 @click.argument("name", help="of the module: my_part, my-part or MyPart")
-@option(
-    *("-o", "--output"), type=PATH, default=".", metavar="FOLDER", help="folder of the files (default: .)"
-)
+@options.option("-o --output FOLDER", "folder of the files (default: .)", default=".")
 def run(kind: str, name: str, output: str) -> None:
     """Writes a policy, environment, model, encoder or config to start from.
 

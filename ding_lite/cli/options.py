@@ -14,8 +14,8 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 from click.shell_completion import CompletionItem
@@ -29,22 +29,40 @@ if TYPE_CHECKING:
     from ding_lite.tools.ray_runs import RayPool
 
 Decorator = Callable[[Callable[..., Any]], Any]
-USER_CODE = 2  # exit code for an exception of the user's own classes
+USER_CODE = 2  # exit code for an exception of the user's own classes, or about their files
 
 
-class Option(click.Option):
-    """An option under a title of the help.
+def option(declaration: str, text: str, kind: Any = None, **more: Any) -> Decorator:
+    """Returns an option.
 
     Args:
-        group: the title, with an example.
+        declaration: its names, and what stands for its value, as in the help: "-o --output FILE". Without a
+            value it is a flag.
+        text: of the help.
+        kind: type of the value, as in click; None: a text.
+        more: arguments of ``click.option``.
     """
+    *names, last = declaration.split()
+    if last.startswith("-"):
+        return click.option(*names, last, is_flag=True, help=text, **more)
+    return click.option(*names, metavar=last, type=kind, help=text, **more)
 
-    def __init__(self, *args: Any, group: str = "Options", **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.group = group
+
+def words(name: str, metavar: str, text: str, **more: Any) -> Decorator:
+    """Returns an argument of any number of words."""
+    return click.argument(name, nargs=-1, metavar=metavar, help=text, **more)
 
 
-option: Callable[..., Decorator] = functools.partial(click.option, cls=Option)
+def group(title: str, *options: Decorator) -> Decorator:
+    """Adds options under a title of the help, which has an example: "Limits, such as: --max-env-step 1e6"."""
+
+    def add(function: Any) -> Any:
+        for each in reversed(options):
+            each(function)
+            function.__click_params__[-1].group = title
+        return function
+
+    return add
 
 
 class Command(click.Command):
@@ -57,7 +75,7 @@ class Command(click.Command):
     def __init__(self, *args: Any, preload: str = "", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.preload = preload
-        self.params.append(Option(["--debug"], is_flag=True, help="show the traceback of an error"))
+        self.params.append(click.Option(["--debug"], is_flag=True, help="show the traceback of an error"))
 
     def invoke(self, ctx: click.Context) -> Any:
         """Runs the command; returns its exit code. A report of :func:`print_json` is alone on stdout."""
@@ -69,7 +87,9 @@ class Command(click.Command):
         except KeyboardInterrupt as error:
             return EXIT_CODES.get(str(error), EXIT_CODES["SIGINT"])
         except FOREIGN as error:
-            if not (isinstance(error, DingLiteError) or is_of_user(error)):
+            # An OSError is about a file of the user, such as one in a folder that is missing.
+            is_told = isinstance(error, (DingLiteError, OSError)) or is_of_user(error)
+            if isinstance(error, BrokenPipeError) or not is_told:
                 raise
             if debug:
                 traceback.print_exc()
@@ -189,21 +209,26 @@ class WholeNumber(click.IntRange):
         return super().convert(value, param, ctx)
 
 
-class Seeds(click.ParamType[tuple[int, ...]]):
-    """Seeds with commas between them."""
+def seeds_of(text: str) -> tuple[int, ...]:
+    """Returns the seeds in a text such as "0,1,2"."""
+    try:
+        seeds = tuple(int(seed) for seed in text.split(",") if seed)
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} is not a seed, nor several such as 0,1,2") from error
+    if min(seeds, default=0) < 0 or len(set(seeds)) < len(seeds):
+        raise click.BadParameter(f"expected different seeds of at least 0, got {text}")
+    return seeds
 
-    name = "seeds"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if isinstance(value, tuple):
-            return value
-        try:
-            seeds = tuple(map(int, value.split(",")))
-        except ValueError:
-            self.fail(f"{value!r} is not a seed, nor several such as 0,1,2", param, ctx)
-        if min(seeds) < 0 or len(set(seeds)) < len(seeds):
-            self.fail(f"expected different seeds of at least 0, got {value}", param, ctx)
-        return seeds
+def file_of(*suffixes: str) -> Callable[[str], Path]:
+    """Returns the type of a file to write, whose name ends in one of some suffixes."""
+
+    def convert(name: str) -> Path:
+        if Path(name).suffix.lower() not in suffixes:
+            raise click.BadParameter(f"{name} must end in {' or '.join(suffixes)}")
+        return Path(name)
+
+    return convert
 
 
 def _names_of_configs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -213,111 +238,53 @@ def _names_of_configs(ctx: click.Context, param: click.Parameter, incomplete: st
     return names or [CompletionItem(incomplete, type="file")]
 
 
-def _names_of_policies(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    from ding_lite.config.registry import POLICY_REGISTRY
-
-    return [name for name in POLICY_REGISTRY.names() if name.startswith(incomplete)]
-
-
 POSITIVE = WholeNumber(min=1)
-PATH = click.Path()
-CONFIG = "Config, such as: -c cartpole_ppo env.collector_env_num=16, or --env Pendulum-v1 --policy ppg"
-LIMITS = "Limits, such as: --max-env-step 1e6"
-SEVERAL = "Several runs at a time, such as: -s 0,1,2,3 --jobs 2"
+PATH = click.Path(path_type=Path)
+PICTURES = (".png", ".pdf", ".svg")
 
-json_option = option("--json", is_flag=True, help="print one JSON object and nothing else")
+json_option = option("--json", "print one JSON object and nothing else")
 import_option = option(
-    "--import",
-    "imports",
-    metavar="MODULE",
+    "--import imports MODULE",
+    "import a module or a .py file first, such as one that registers a policy; may be repeated",
     multiple=True,
-    group=CONFIG,
-    help="import a module or a .py file first, such as one that registers a policy; may be repeated",
 )
-trust_option = option(
-    "--import",
-    "imports",
-    metavar="MODULE",
-    multiple=True,
-    group="Classes of your own, such as: --import my_policies",
-    help="let the checkpoint import this module or .py file, and no other; may be repeated",
+trust_option = group(
+    "Classes of your own, such as: --import my_policies",
+    option(
+        "--import imports MODULE",
+        "let the checkpoint import this module or .py file, and no other; may be repeated",
+        multiple=True,
+    ),
 )
 run_argument = click.argument("run", type=PATH, metavar="RUN|CKPT", help="a run, or one of its checkpoints")
-
-
-def seed_option(group: str = "Options", default: int | None = None) -> Decorator:
-    """Adds ``--seed``; without a default it is the config's."""
-    text = "the config's" if default is None else str(default)
-    kind = WholeNumber(min=0)
-    return option(
-        *("-s", "--seed"), type=kind, default=default, metavar="SEED", group=group, help=f"(default: {text})"
-    )
-
-
-def seeds_option(group: str, text: str) -> Decorator:
-    """Adds ``--seed`` with one or several."""
-    return option(
-        *("-s", "--seed", "seeds"), type=Seeds(), default=(), metavar="SEED,...", group=group, help=text
-    )
-
-
-_limit = functools.partial(option, type=WholeNumber(min=1), metavar="N", group=LIMITS)
-
-
-def all_of(*decorators: Decorator) -> Decorator:
-    """Returns the decorator that adds several options, in this order."""
-    return lambda function: functools.reduce(lambda f, add: add(f), reversed(decorators), function)
-
-
-limit_options = all_of(
-    _limit(
-        "--max-env-step",
-        help="this run stops after N steps of the environments. The schedules of learning rate, clip range "
-        "and entropy still end where the config says; max_env_step=N changes both",
-    ),
-    _limit("--max-train-iter", help="this run stops after N optimiser steps"),
-)
-parallel_options = all_of(
+title_option = option("--title TEXT", "(default: what the runs have in common)")
+parallel_options = group(
+    "Several runs at a time, such as: -s 0,1,2,3 --jobs 2",
     option(
-        "--jobs",
-        type=POSITIVE,
-        metavar="N",
-        group=SEVERAL,
-        help="train N runs at a time (default: as many as there are cores for, by num_threads and "
+        "--jobs N",
+        "train N runs at a time (default: as many as there are cores for, by num_threads and "
         "env.manager.worker_num)",
+        POSITIVE,
     ),
     option(
-        "--ray",
-        metavar="ADDRESS",
-        group=SEVERAL,
-        help="train on the Ray cluster of this address; auto: that of RAY_ADDRESS or of this "
-        "machine, or a new one",
+        "--ray ADDRESS",
+        "train on a Ray cluster of this address; auto: that of RAY_ADDRESS or of this machine, or a new one",
     ),
 )
 
 
-def picture_options(group: str, panels: str) -> Decorator:
-    """Adds ``--title`` and ``--panels``.
-
-    Args:
-        group: title in the help.
-        panels: their names.
-    """
-    return all_of(
-        option("--title", metavar="TEXT", group=group, help="(default: what the runs have in common)"),
-        option(
-            "--panels",
-            metavar="NAME,...",
-            default="",
-            callback=lambda ctx, param, text: [name.strip() for name in text.split(",") if name],
-            group=group,
-            help=f"draw only these plots of the picture: {panels} (default: all)",
-        ),
-    )
+def seed_option(default: int | None = None) -> Decorator:
+    """Returns ``--seed``; without a default it is the config's."""
+    text = "the config's" if default is None else default
+    return option("-s --seed SEED", f"(default: {text})", WholeNumber(min=0), default=default)
 
 
-@dataclass(frozen=True)
-class Source:
+def seeds_option(text: str) -> Decorator:
+    """Returns ``--seed`` with one or several."""
+    return option("-s --seed seeds SEED,...", text, seeds_of, default="")
+
+
+class Source(NamedTuple):
     """What names a config on the command line."""
 
     config: str | None
@@ -329,16 +296,11 @@ class Source:
     def __bool__(self) -> bool:
         return bool(self.config or self.env)
 
-    @functools.cached_property
-    def modules(self) -> list[str]:
-        """Imports the modules of ``--import``, and returns their names."""
-        return import_modules(self.imports)
-
-    def read(self, more: Sequence[str] = ()) -> Config:
+    def read(self, changes: Mapping[str, Any] | None = None) -> Config:
         """Returns the complete config.
 
         Args:
-            more: overrides beside those of the command line.
+            changes: values of keys, beside those of the command line.
 
         Raises:
             ConfigError: if there is no config, or it has a fault.
@@ -350,8 +312,8 @@ class Source:
             raise ConfigError(
                 "no config: give -c FILE or NAME (`ding-lite list configs` lists the names), or --env ENV_ID"
             )
-        modules = tuple(self.modules)
-        overrides = parse_overrides([*self.overrides, *more])
+        modules = tuple(import_modules(self.imports))
+        overrides = {**parse_overrides(self.overrides), **(changes or {})}
         if self.config:
             if self.env or self.policy:
                 raise ConfigError(
@@ -364,64 +326,48 @@ class Source:
             config = compile_config(user, overrides, origin=COMMAND_LINE)
         return dataclasses.replace(config, imports=modules)
 
-    def words(self) -> list[str]:
-        """Returns the options for another command, without the overrides."""
-        return given({"-c": self.config, "--env": self.env, "--policy": self.policy}) + [
-            word for name in self.imports for word in ("--import", name)
-        ]
-
-
-def given(options: dict[str, Any]) -> list[str]:
-    """Returns the options that have a value, each followed by it, for another command."""
-    return [word for name, value in options.items() if value is not None for word in (name, str(value))]
-
 
 def config_options(function: Callable[..., Any]) -> Any:
     """Adds ``-c``, ``--env``, ``--policy``, ``--import`` and overrides, as the argument ``source``."""
 
     @functools.wraps(function)
-    def with_source(
-        config: str | None,
-        env: str | None,
-        policy: str | None,
-        imports: tuple[str, ...],
-        overrides: tuple[str, ...],
-        **others: Any,
-    ) -> Any:
-        return function(source=Source(config, env, policy, imports, overrides), **others)
+    def with_source(**options: Any) -> Any:
+        return function(source=Source(*map(options.pop, Source._fields)), **options)
 
-    add = all_of(
+    add = group(
+        "Config, such as: -c cartpole_ppo env.collector_env_num=16, or --env Pendulum-v1 --policy ppg",
         option(
-            "-c",
-            "--config",
-            type=PATH,
-            metavar="FILE|NAME",
+            "-c --config FILE|NAME",
+            "a .py or .json config file, or the name of a shipped config (see `ding-lite list configs`)",
             shell_complete=_names_of_configs,
-            group=CONFIG,
-            help="a .py or .json config file, or the name of a shipped config (see `ding-lite list configs`)",
         ),
-        option(
-            "--env",
-            metavar="ENV_ID",
-            group=CONFIG,
-            help="an environment: a gymnasium id, a registered name, or package.module:Class",
-        ),
-        option(
-            "--policy",
-            metavar="NAME",
-            shell_complete=_names_of_policies,
-            group=CONFIG,
-            help="a policy, with --env (default: ppo)",
-        ),
+        option("--env ENV_ID", "an environment: a gymnasium id, a registered name, or package.module:Class"),
+        option("--policy NAME", "a policy, with --env (default: ppo)"),
         import_option,
-        click.argument(
+        words(
             "overrides",
-            nargs=-1,
-            metavar="[key.path=value]...",
-            help="set keys of the config; they may stand anywhere. `ding-lite config -c NAME` shows all keys",
+            "[key.path=value]...",
+            "set keys of the config; they may stand anywhere. `ding-lite config -c NAME` shows all keys",
         ),
     )
     return add(with_source)
+
+
+def words_with(**changes: Any) -> list[str]:
+    """Returns the words of this command for another process.
+
+    Args:
+        changes: other values of some options and arguments; None leaves one out.
+    """
+    context = click.get_current_context()
+    found = [str(context.info_name)]
+    for parameter in context.command.params:
+        value = {**context.params, **changes}.get(str(parameter.name))
+        for item in value if isinstance(value, tuple) else (value,):
+            if item is not None and item is not False:
+                found += parameter.opts[:1] if isinstance(parameter, click.Option) else []
+                found += [] if item is True else [str(item)]
+    return found
 
 
 def import_modules(names: Sequence[str]) -> list[str]:

@@ -5,39 +5,29 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from ding_lite.cli.options import (
-    POSITIVE,
-    Source,
-    command,
-    config_options,
-    given,
-    json_option,
-    option,
-    print_json,
-    print_table,
-    seed_option,
-)
+from ding_lite.cli import options
 
 if TYPE_CHECKING:
     from ding_lite.config.compile import Config
 
-MEASURE = "Measure, such as: --iterations 20"
-TUNE = "Find the fastest settings, such as: --tune"
 
-
-@command(preload="ding_lite.tools.profile")
-@config_options
-@seed_option(MEASURE)
-@option(
-    "--iterations",
-    type=POSITIVE,
-    metavar="N",
-    group=MEASURE,
-    help="iterations to measure, after 2 for warm-up (default: 10; PPG: rounded up to whole phases)",
+@options.command(preload="ding_lite.tools.profile")
+@options.config_options
+@options.group(
+    "Measure, such as: --iterations 20",
+    options.seed_option(),
+    options.option(
+        "--iterations N",
+        "iterations to measure, after 2 for warm-up (default: 10; PPG: rounded up to whole phases)",
+        options.POSITIVE,
+    ),
 )
-@option("--tune", is_flag=True, group=TUNE, help="find the fastest settings, and print the command")
-@json_option
-def run(source: Source, seed: int | None, iterations: int | None, tune: bool, json: bool) -> None:
+@options.group(
+    "Find the fastest settings, such as: --tune",
+    options.option("--tune", "find the fastest settings, and print the command"),
+)
+@options.json_option
+def run(source: options.Source, seed: int | None, iterations: int | None, tune: bool, json: bool) -> None:
     """Shows where the time of training goes, and what to try.
 
     Trains for some iterations in a temporary folder, and shows how much time each phase takes:
@@ -57,13 +47,13 @@ def run(source: Source, seed: int | None, iterations: int | None, tune: bool, js
     """
     config = source.read()
     if tune:
-        _tune(config, source, seed, iterations, json)
+        _tune(config, source, iterations, json)
         return
     from ding_lite.tools.profile import profile
 
     report = profile(config, iterations, seed)
     if json:
-        print_json(report)
+        options.print_json(report)
         return
     print(
         f"{report['config']} on {report['device']}: {report['backend']}, torch threads: {report['threads']}"
@@ -71,16 +61,16 @@ def run(source: Source, seed: int | None, iterations: int | None, tune: bool, js
     print(f"{report['iterations']} iterations, {report['env_steps']:,} env steps\n")
     phases = [[name, f"{row['ms']:.2f}", f"{row['percent']:.1f}"] for name, row in report["phases"].items()]
     total = ["iteration", f"{report['iteration_ms']:.2f}", "100.0"]
-    print_table(["phase", "ms/iteration", "%"], [*phases, total], right=(1, 2))
+    options.print_table(["phase", "ms/iteration", "%"], [*phases, total], right=(1, 2))
     print(f"\n{report['env_steps_per_second']:,.0f} env steps/s")
     print(f"{report['largest']} takes the most time; to try: {report['try']}")
 
 
-def _tune(config: Config, source: Source, seed: int | None, iterations: int | None, json: bool) -> None:
+def _tune(config: Config, source: options.Source, iterations: int | None, json: bool) -> None:
     """Prints each setting as soon as it is measured, and at the end the command with the fastest one."""
     from ding_lite.tools.tune import tune, with_setting
 
-    words = [*source.words(), *given({"-s": seed})]
+    words = options.words_with(overrides=None, iterations=None, tune=None, json=None)[1:]
     trials = []
     for trial in tune(config, words, source.overrides, iterations):
         trials.append(trial)
@@ -92,7 +82,7 @@ def _tune(config: Config, source: Source, seed: int | None, iterations: int | No
     best = ranked[0]
     line = shlex.join(["ding-lite", "train", *words, *with_setting(source.overrides, best.setting)])
     if json:
-        print_json({"tried": [trial._asdict() for trial in ranked], "command": line})
+        options.print_json({"tried": [trial._asdict() for trial in ranked], "command": line})
         return
     print()
     rows = [
@@ -100,5 +90,5 @@ def _tune(config: Config, source: Source, seed: int | None, iterations: int | No
         for trial in ranked
         if trial.speed is not None
     ]
-    print_table(["setting", "env steps/s"], rows, right=(1,))
+    options.print_table(["setting", "env steps/s"], rows, right=(1,))
     print(f"\nthe fastest: {line}")

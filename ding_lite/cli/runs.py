@@ -6,21 +6,15 @@ from pathlib import Path
 
 import click
 
-from ding_lite.cli.options import PATH, command, json_option, option, print_json, print_table
+from ding_lite.cli import options
 
 STYLES = {"solved": "green", "failed": "red", "unreadable": "red", "running": "cyan"}
 
 
-@command()
-@click.argument("folder", type=PATH, default="runs", help="a folder (default: runs)")
-@option(
-    "--sort",
-    type=click.Choice(["started", "score", "steps", "name"]),
-    default="started",
-    help="the order (default: started, the newest first)",
-)
-@json_option
-def run(folder: str, sort: str, json: bool) -> None:
+@options.command()
+@click.argument("folder", type=options.PATH, default="runs", help="a folder (default: runs)")
+@options.json_option
+def run(folder: Path, json: bool) -> None:
     """Lists runs: status, score, steps, what differs.
 
     All runs in a folder, at any depth, the newest first.
@@ -29,41 +23,27 @@ def run(folder: str, sort: str, json: bool) -> None:
              running: a process of this machine trains it
              killed: it ended without writing a result
              unreadable: a file is damaged; the reason is below the table
-    score    mean return of the last evaluation, and the standard deviation over its episodes
-    differs  the keys of the config in which the runs of its policy and environment differ, seeds and
+    score    mean return of the last evaluation
+    config   the policy, the environment, and the keys in which the runs of these two differ, seeds and
              limits aside
     """
     from ding_lite.run.display import score_text
     from ding_lite.tools.runs import list_runs, short_names
 
-    runs = list_runs(Path(folder), sort)
+    runs = list_runs(folder)
     if json:
-        print_json({"runs": [{**run._asdict(), "folder": str(run.folder)} for run in runs]})
-        return
-    if not runs:
-        print(f"no runs in {folder}")
+        options.print_json({"runs": [{**run._asdict(), "folder": str(run.folder)} for run in runs]})
         return
     rows, errors = [], []
     for run in runs:
-        name = str(run.folder.relative_to(folder)) if run.folder != Path(folder) else folder
-        limit = "" if run.max_env_step is None else f" / {run.max_env_step:,}"
-        rows.append(
-            [
-                name,
-                run.status,
-                score_text(run.score, run.score_std),
-                score_text(run.best_score),
-                f"{run.env_step:,}{limit}",
-                (run.started or "-")[:16],
-                run.policy or "-",
-                run.env_id or "-",
-                "-" if run.seed is None else str(run.seed),
-                ", ".join(f"{name}={run.differs[key]}" for key, name in short_names(run.differs).items()),
-            ]
-        )
+        name = str(run.folder.relative_to(folder) if run.folder != folder else folder)
+        differs = [f"{short}={run.differs[key]}" for key, short in short_names(run.differs).items()]
+        config = ", ".join(filter(None, [run.policy, run.env_id, *differs]))
+        seed = "-" if run.seed is None else str(run.seed)
+        rows.append([name, run.status, score_text(run.score), f"{run.env_step:,}", seed, config])
         if run.error and run.status in ("failed", "unreadable"):
             errors.append(f"{name}: {run.error}")
-    header = ["run", "status", "score", "best", "env steps", "started", "policy", "env", "seed", "differs"]
-    print_table(header, rows, right=(2, 3, 4), styles=STYLES)
+    header = ["run", "status", "score", "env steps", "seed", "config"]
+    options.print_table(header, rows, right=(2, 3, 4), styles=STYLES)
     if errors:
         print("\n".join(["", *errors]))

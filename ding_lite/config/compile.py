@@ -450,18 +450,6 @@ def read_config(file: Path) -> Any:
     return config
 
 
-def read_sweep(file: Path) -> dict[str, Any]:
-    """Imports a Python file and returns its dict named ``sweep``; empty if it has none, or is a JSON file.
-
-    Raises:
-        ConfigError: if its ``sweep`` is not a dict.
-    """
-    sweep = {} if file.suffix == ".json" else getattr(import_file(file), "sweep", {})
-    if not isinstance(sweep, dict):
-        raise ConfigError(f"config file {file}: `sweep` is a {type(sweep).__name__}, not a dict")
-    return sweep
-
-
 def save_config(config: Config, file: str | Path) -> None:
     """Writes the keys of a config that no default gives to a new .py file.
 

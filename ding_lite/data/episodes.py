@@ -6,7 +6,7 @@ would favour short ones and bias the mean return. An evaluation changes nothing 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,16 +99,11 @@ class Evaluator:
         self._watch = Watch(envs, ", in an evaluation")
         self._env_indices = np.arange(envs.num_envs)
 
-    def evaluate(
-        self,
-        *stream: str | int,
-        on_episode: Callable[[Episode], Any] | None = None,
-    ) -> Evaluation:
+    def evaluate(self, *stream: str | int) -> Evaluation:
         """Plays one evaluation. The same ``stream`` gives the same initial states.
 
         Args:
             stream: name of the seeds, such as ``(iteration, attempt)``.
-            on_episode: called with each episode of this rank that has ended, in the order they end.
 
         Raises:
             EnvContractError: if an observation or a reward is not finite, an index is outside of its range,
@@ -116,6 +111,7 @@ class Evaluator:
             NotFiniteError: if more than ``BAD_PER_EPISODE * n_episode`` episodes are lost to such values.
         """
         left = shares(self.n_episode, self.envs.num_envs)
+        self.envs.has_said = False
         self._most_bad_values = self.envs.bad_values + BAD_PER_EPISODE * self.n_episode
         mode = self.mode.for_evaluation()
         results: list[list[Episode]] = [[] for _ in range(self.envs.num_envs)]
@@ -124,8 +120,6 @@ class Evaluator:
             for episode in self._play_round(mode, left, stream, round_number):
                 results[episode.env].append(episode)
                 left[episode.env] -= 1
-                if on_episode is not None:
-                    on_episode(episode)
             round_number += 1
         own = [episode for of_env in results for episode in of_env]
         episodes = [episode for of_rank in self.ranks.from_all(own) for episode in of_rank]

@@ -382,7 +382,11 @@ def _runs_of(rollout: Rollout, chosen: Tensor, recurrence: Recurrence) -> tuple[
 
 
 def _minibatch_sizes(n: int, size: int, ranks: Ranks = ALONE) -> list[int]:
-    """Returns the sizes of the minibatches of ``n`` samples, equally many on all ranks."""
+    """Returns the sizes of the minibatches of ``n`` samples, equally many on all ranks.
+
+    A rank that lost rows has smaller ones, and less weight in the mean gradient. Dropping samples until all
+    ranks have the same number would be biased where episodes end.
+    """
     sizes, rest = [size] * (n // size), n % size
     if rest == 1 and sizes:
         sizes[-1] += 1

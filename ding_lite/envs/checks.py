@@ -6,6 +6,7 @@ Numbers that are not finite are found before they are stored, shown to a network
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -18,7 +19,6 @@ from ding_lite.trees import (
     MASK_KEY,
     Tree,
     children,
-    map_tree,
     named_leaves,
     path_text,
     space_leaves,
@@ -58,11 +58,8 @@ class Watch:
         """
         obs = self.envs.reset(*stream)
         numbers = np.arange(self.envs.num_envs)
-        if bad := bad_observation(obs, "observation after reset"):
-            self._refuse(bad.env, bad.message, NotFiniteError)
-        self._check_indices(obs, numbers)
-        if self._masked:
-            self._check_masks(obs, numbers)
+        self._refuse(bad_observation(obs, "observation after reset"), numbers, NotFiniteError)
+        self._check(obs, numbers)
         return obs
 
     def look(self, transition: Transition, numbers: np.ndarray) -> None:
@@ -76,52 +73,47 @@ class Watch:
             EnvContractError: if a value is not finite, an index is outside its range, or a mask leaves no
                 legal action.
         """
-        if bad := bad_step(transition):
-            self._refuse(int(numbers[bad.env]), bad.message, NotFiniteError)
-        self._check_indices(transition.obs, numbers)
+        self._refuse(bad_step(transition), numbers, NotFiniteError)
         if transition.final_obs is not None:
-            self._check_indices(transition.final_obs, numbers[transition.final_env], LAST_OBSERVATION)
+            fault = first_outside(self._indices, transition.final_obs, LAST_OBSERVATION)
+            self._refuse(fault, numbers[transition.final_env])
+        acts: np.ndarray | bool = True
+        if (
+            self._masked and self.envs.has_fillers
+        ):  # the policy's action on an episode's last observation is discarded
+            acts = ~(transition.terminated | transition.truncated)
+        self._check(transition.obs, numbers, acts)
+
+    def _check(self, obs: Tree, numbers: np.ndarray, acts: np.ndarray | bool = True) -> None:
+        """Refuses wrong indices, and masks without a legal action where the policy acts: ``acts`` (G,)."""
+        self._refuse(first_outside(self._indices, obs), numbers)
         if self._masked:
-            acts: np.ndarray | bool = True
-            if self.envs.has_fillers:  # the policy's action on an episode's last observation is discarded
-                acts = ~(transition.terminated | transition.truncated)
-            self._check_masks(transition.obs, numbers, acts)
+            stuck = without_legal_action(obs[MASK_KEY], self.envs.action_space) & acts
+            if stuck.any():
+                self._refuse(Fault(int(np.argmax(stuck)), f"{MASK_KEY} leaves no legal action"), numbers)
 
-    def _check_indices(self, obs: Tree, numbers: np.ndarray, name: str = "observation") -> None:
-        for leaf in self._indices:
-            if found := leaf.first_outside(obs):
-                (row, *index), value = found
-                where = f"{name}{path_text(leaf.path)}{index or ''}"
-                self._refuse(int(numbers[row]), f"{where} = {value}, which is not in {leaf.space}")
+    def _refuse(
+        self, fault: Fault | None, numbers: np.ndarray, kind: type[EnvContractError] = EnvContractError
+    ) -> None:
+        if fault is not None:
+            env = self.envs.describe(int(numbers[fault.row]))
+            raise kind(f"{env}: {fault.message}{self._suffix}")
 
-    def _check_masks(self, obs: Tree, numbers: np.ndarray, acts: np.ndarray | bool = True) -> None:
-        """Refuses masks without a legal action of environments that the policy acts in: ``acts`` (G,)."""
-        stuck = without_legal_action(obs[MASK_KEY], self.envs.action_space) & acts
-        if stuck.any():
-            self._refuse(int(numbers[stuck][0]), f"{MASK_KEY} leaves no legal action")
 
-    def _refuse(self, env: int, message: str, kind: type[EnvContractError] = EnvContractError) -> None:
-        raise kind(f"{self.envs.describe(env)}: {message}{self._suffix}")
+class Fault(NamedTuple):
+    """A wrong value in a batch."""
+
+    row: int  # of its environment
+    message: str  # such as "reward = nan, which is not finite"
 
 
 class IndexLeaf(NamedTuple):
-    """A leaf Discrete or MultiDiscrete."""
+    """A leaf Discrete or MultiDiscrete, and its smallest and largest index."""
 
     path: tuple[str, ...]
     space: gym.Space
     low: Any
     high: Any
-
-    def first_outside(self, obs: Tree) -> tuple[list[int], Any] | None:
-        """Returns place and value of the first number that is no index of the space; None if all are."""
-        array = value_at(obs, self.path)
-        outside = (array < self.low) | (array > self.high)
-        if array.dtype.kind == "f":
-            outside |= array != np.floor(array)
-        if not outside.any():
-            return None
-        index = np.argwhere(outside)[0].tolist()
-        return index, array[tuple(index)]
 
 
 def index_leaves(space: gym.Space) -> list[IndexLeaf]:
@@ -134,11 +126,18 @@ def index_leaves(space: gym.Space) -> list[IndexLeaf]:
     return found
 
 
-class BadValue(NamedTuple):
-    """A number that is not finite."""
-
-    env: int  # row of its environment
-    message: str  # such as "reward = nan, which is not finite"
+def first_outside(leaves: Sequence[IndexLeaf], obs: Tree, name: str = "observation") -> Fault | None:
+    """Returns the first number of a batch of observations that is no index of its space, or None."""
+    for path, space, low, high in leaves:
+        array = value_at(obs, path)
+        outside = (array < low) | (array > high)
+        if array.dtype.kind == "f":
+            outside |= array != np.floor(array)
+        if outside.any():
+            row, *index = np.argwhere(outside)[0].tolist()
+            where = f"{name}{path_text(path)}{index or ''}"
+            return Fault(row, f"{where} = {array[(row, *index)]}, which is not in {space}")
+    return None
 
 
 def bad_reward(reward: float) -> str:
@@ -146,33 +145,27 @@ def bad_reward(reward: float) -> str:
     return "" if abs(reward) <= FLOAT32_MAX else f"reward = {reward}, which is not a finite float32"
 
 
-def bad_observation(obs: Tree, name: str = "observation") -> BadValue | None:
+def bad_observation(obs: Tree, name: str = "observation") -> Fault | None:
     """Returns the first number of a batch of observations (B, ...) that is not finite, or None."""
     for path, leaf in named_leaves(obs):
         if leaf.dtype.kind == "f" and not _all_finite(leaf):
-            env, *index = np.argwhere(~np.isfinite(leaf))[0].tolist()
+            row, *index = np.argwhere(~np.isfinite(leaf))[0].tolist()
             where = f"{name}{path_text(path)}{index or ''}"
-            return BadValue(env, f"{where} = {leaf[(env, *index)]}, which is not finite")
+            return Fault(row, f"{where} = {leaf[(row, *index)]}, which is not finite")
     return None
 
 
-def bad_row(obs: Tree, row: int) -> str:
-    """Returns what is wrong with row ``row`` of a batch of observations, or "" if all of it is finite."""
-    bad = bad_observation(map_tree(lambda leaf: leaf[row : row + 1], obs))
-    return bad.message if bad else ""
-
-
-def bad_step(transition: Transition) -> BadValue | None:
+def bad_step(transition: Transition) -> Fault | None:
     """Returns the first number of a step that is not finite, or None."""
     if not _all_finite(transition.reward):
-        env = int(np.flatnonzero(~np.isfinite(transition.reward))[0])
-        return BadValue(env, bad_reward(float(transition.reward[env])))
+        row = int(np.flatnonzero(~np.isfinite(transition.reward))[0])
+        return Fault(row, bad_reward(float(transition.reward[row])))
     if bad := bad_observation(transition.obs):
         return bad
     if transition.final_obs is None:
         return None
     bad = bad_observation(transition.final_obs, LAST_OBSERVATION)
-    return bad and BadValue(int(transition.final_env[bad.env]), bad.message)
+    return bad and Fault(int(transition.final_env[bad.row]), bad.message)
 
 
 def _all_finite(numbers: np.ndarray) -> bool:

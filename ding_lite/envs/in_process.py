@@ -13,8 +13,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from ding_lite.envs.checks import bad_reward, bad_row
-from ding_lite.envs.recorder import as_bool, find_recorder
+from ding_lite.envs.checks import bad_observation, bad_reward
+from ding_lite.envs.recorder import EpisodeRecorder, as_bool, as_float, info_numbers
 from ding_lite.envs.spaces import ObservationBuffer, split_actions, stack_actions
 from ding_lite.envs.vector import (
     ALL,
@@ -27,18 +27,9 @@ from ding_lite.envs.vector import (
     check_same_spaces,
     close_each,
 )
-from ding_lite.errors import (
-    FOREIGN,
-    CheckpointError,
-    DingLiteError,
-    EnvError,
-    NotFiniteError,
-    NumericsError,
-    ReplayError,
-    error_text,
-)
+from ding_lite.errors import FOREIGN, CheckpointError, EnvError, NotFiniteError, ReplayError, error_text
 from ding_lite.rl.seeding import integer_seed
-from ding_lite.trees import Tree, map_tree, to_tree, tree_leaves
+from ding_lite.trees import Tree, map_tree, tree_leaves
 
 MAX_RESETS = 10  # resets in a row whose first observation may be not finite
 
@@ -75,14 +66,16 @@ class InProcessVectorEnv(VectorEnv):
         self.envs: list[gym.Env] = []
         try:
             for number in range(index_offset, index_offset + num_envs):
-                env = _made(make, number)
+                env = make(number)
                 self.envs.append(env)
                 first = self.envs[0]
                 spaces = env.observation_space, env.action_space
                 expected = first.observation_space, first.action_space
                 check_same_spaces(number, spaces, index_offset, expected)
             self.obs_space, self.action_space = expected
-            self._recorders = [find_recorder(env) for env in self.envs]
+            self._recorders: list[EpisodeRecorder] = [
+                env.get_wrapper_attr("episode_recorder") for env in self.envs
+            ]
             self._buffer = ObservationBuffer(self.obs_space, num_envs)
         except BaseException:
             self.close()
@@ -188,9 +181,10 @@ class InProcessVectorEnv(VectorEnv):
                     final_rows.append(row)
                     final_obs.append(self._buffer.rows(slice(i, i + 1)))
                 self._reset_until_finite(i, recorder.game.number + 1, self._reset_one)
-            if recorder.finished:
-                episodes += [Episode(row, *fields) for fields in recorder.finished]
-                recorder.finished.clear()
+            for game in recorder.finished:
+                info = info_numbers(game.info, recorder.info_keys)
+                episodes.append(Episode(row, game.episode_return, game.length, info, game.cut))
+            recorder.finished.clear()
         self._is_ready = True
         return Transition(
             obs=map_tree(lambda leaf: leaf[rows], self._buffer.tree),
@@ -208,11 +202,14 @@ class InProcessVectorEnv(VectorEnv):
 
         The recorder has checked what the environment itself returned; here are the results of its wrappers.
         """
-        self._recorders[i].game.actions.append(_copied(action))
+        game = self._recorders[i].game
+        game.actions.append(_copied(action))
         try:
             obs, reward, terminated, truncated, _ = self.envs[i].step(action)
             self._buffer.write(i, obs)
-            number = float(reward)
+            number = as_float(reward)
+            if game.counts_outside:
+                game.episode_return += number
             if fault := bad_reward(number):
                 raise NotFiniteError(fault)
             self._check_row(i)
@@ -229,17 +226,15 @@ class InProcessVectorEnv(VectorEnv):
 
     def _check_row(self, i: int) -> None:
         """Refuses an observation that is not finite, unless the caller checks observations."""
-        if self.on_bad_value != RAISE and (fault := bad_row(self._buffer.tree, i)):
-            raise NotFiniteError(fault)
+        if self.on_bad_value == RAISE:
+            return
+        if fault := bad_observation(map_tree(lambda leaf: leaf[i : i + 1], self._buffer.tree)):
+            raise NotFiniteError(fault.message)
 
-    def _located(self, i: int, call: str, error: BaseException) -> DingLiteError:
+    def _located(self, i: int, call: str, error: BaseException) -> EnvError:
         """Returns an error that says in which environment, episode, step and call ``error`` was raised."""
-        where, actions = f"{self.describe(i)}, {call}", self._recorders[i].game.actions
-        leaves = tree_leaves(to_tree(actions[-1], self.action_space)) if call != "reset" else []
-        if not all(np.isfinite(leaf).all() for leaf in leaves):
-            return NumericsError(f"{where}: the policy's action is not finite; {error_text(error)}")
         kind = type(error) if isinstance(error, EnvError) else EnvError
-        return kind(f"{where}: {error_text(error)}")
+        return kind(f"{self.describe(i)}, {call}: {error_text(error)}")
 
     def describe(self, env: int) -> str:
         game = self._recorders[env].game
@@ -272,12 +267,10 @@ class InProcessVectorEnv(VectorEnv):
         for i, saved in enumerate(state["envs"]):
             self._play_again(i, int(saved["episode"]), saved["actions"])
         same = map_tree(np.array_equal, state["obs"], self._buffer.tree)
-        differ = [] if all(tree_leaves(same)) else ["observations"]
-        differ += [] if np.array_equal(state["returns"], self.episode_returns) else ["rewards"]
-        if differ:
+        if not (all(tree_leaves(same)) and np.array_equal(state["returns"], self.episode_returns)):
             raise ReplayError(
                 "the open episodes could not be restored: played again with the same seeds and actions, the "
-                f"environments returned other {' and '.join(differ)}. They are not deterministic, they keep "
+                "environments returned other observations or rewards. They are not deterministic, they keep "
                 "a state over episodes, or they have changed since the checkpoint"
             )
         self._is_ready = True
@@ -296,16 +289,6 @@ class InProcessVectorEnv(VectorEnv):
         self._is_ready = False
         close_each([(f"env {i}", env) for i, env in enumerate(self.envs, self.index_offset)], self.say)
         self.envs = []
-
-
-def _made(make: Callable[[int], gym.Env], number: int) -> gym.Env:
-    """Returns environment ``number``; an error says which environment could not be made."""
-    try:
-        return make(number)
-    except DingLiteError:
-        raise
-    except FOREIGN as error:
-        raise EnvError(f"env {number} cannot be made: {error_text(error)}") from error
 
 
 def _copied(action: Any) -> Any:

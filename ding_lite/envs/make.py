@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import gymnasium as gym
 
@@ -13,15 +13,12 @@ from ding_lite.config.registry import ENV_REGISTRY, WRAPPER_REGISTRY, env_name
 from ding_lite.config.schema import Key, Name
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.masks import MaskFromInfo
-from ding_lite.envs.native import STATE_ADAPTERS, EnvPoolVectorEnv, NativeVectorEnv
+from ding_lite.envs.native import STATES, EnvPoolVectorEnv, NativeVectorEnv
 from ding_lite.envs.packages import missing_extra, register_ids, with_correct_reset
 from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.envs.vector import ALL, RAISE, VectorEnv, close_each, warn
 from ding_lite.envs.wrappers import find_wrapper, wrap
 from ding_lite.errors import FOREIGN, DingLiteError, EnvError, error_text
-
-if TYPE_CHECKING:
-    from ding_lite.envs.workers.ray_actors import RayActors
 
 CONFIG: dict[str, Any] = dict(
     type=Key(
@@ -42,12 +39,7 @@ CONFIG: dict[str, Any] = dict(
         '{"type": ..., **arguments}',
     ),
     collector_env_num=Key(8, low=1, doc="number of environments that collect training data"),
-    evaluator_env_num=Key(
-        16,
-        low=1,
-        doc="number of environments that evaluations run in. With as many as episodes, an evaluation takes "
-        "no longer than its longest episode",
-    ),
+    evaluator_env_num=Key(16, low=1, doc="number of environments that evaluations run in"),
     n_evaluator_episode=Key(16, low=1, doc="episodes of one evaluation"),
     stop_value=Key(
         None,
@@ -90,37 +82,29 @@ CONFIG: dict[str, Any] = dict(
             doc="worker processes or Ray actors; None: one per core, with double_buffer one per two cores; "
             "in a Ray cluster one per free CPU",
         ),
-        ray_address=Key(
-            None,
-            str | None,
-            doc='address of a running Ray cluster, "auto" for that of this machine; None: that in the '
-            "environment variable RAY_ADDRESS, or else Ray is started for the run",
-        ),
         double_buffer=Key(
-            False,
-            doc="one half of the environments steps while the policy acts on the other half, on the cores "
-            "that the workers leave free",
+            False, doc="one half of the environments steps while the policy acts on the other half"
         ),
         step_timeout=Key(
             300.0,
             above=0,
             doc="seconds after which a worker that does not answer to a step counts as hung and is killed",
         ),
-        reset_timeout=Key(300.0, above=0, doc="as step_timeout, for a reset"),
-        start_timeout=Key(300.0, above=0, doc="as step_timeout, until its environments are made"),
-        max_restarts=Key(
-            3,
-            low=0,
-            doc="number of workers that may die, hang or raise, and are replaced, within restart_window "
-            "steps of the vector; one more ends the run. Collector and evaluator count separately",
+        reset_timeout=Key(
+            300.0, above=0, doc="as step_timeout, for a reset; environments are made in 300 s or more"
         ),
-        restart_window=Key(100_000, low=1, doc="steps of the vector that max_restarts refers to"),
+        restart_share=Key(
+            0.01,
+            low=0,
+            doc="workers that may die, hang or raise, and are replaced, as a share of the finished episodes, "
+            "and at least 3; 0: none. Collector and evaluator count separately",
+        ),
     ),
 )
 # Keys that "vector" and "env_pool" do not have: they step all environments in one call.
 SINGLE_KEYS = ("wrappers", "on_bad_value", "action_mask")
 # Keys of env.manager that are arguments of SubprocessVectorEnv.
-WORKER_KEYS = ("step_timeout", "reset_timeout", "start_timeout", "max_restarts", "restart_window")
+WORKER_KEYS = ("step_timeout", "reset_timeout", "restart_share")
 
 # ``(make, collector_cfgs, evaluator_cfgs)``, as in DI-engine: one environment ``make(cfg)`` per cfg.
 EnvSetting = tuple[Callable[[Any], gym.Env], Sequence[Any], Sequence[Any]]
@@ -230,24 +214,21 @@ def make_vector_env(
     if kind in ("subprocess", "ray"):
         from ding_lite.envs.workers.vector_env import SubprocessVectorEnv
 
+        if kind == "ray":
+            from ding_lite.envs.workers.ray_actors import RayActors
+
+            workers = manager["worker_num"] and min(num_envs, manager["worker_num"])
+            # Evaluations run while the workers that collect wait.
+            options["starter"] = RayActors(workers, reserve=not evaluate)
         return SubprocessVectorEnv(
             functools.partial(_make_numbered, _resolved(env_cfg), evaluate),
             num_envs,
             num_workers=manager["worker_num"],
             double_buffer=manager["double_buffer"] and not evaluate,
-            starter=_ray_actors(manager, num_envs, evaluate) if kind == "ray" else None,
             **{name: manager[name] for name in WORKER_KEYS},
             **options,
         )
     return InProcessVectorEnv(functools.partial(_make_numbered, env_cfg, evaluate), num_envs, **options)
-
-
-def _ray_actors(manager: Mapping[str, Any], num_envs: int, evaluate: bool) -> RayActors:
-    from ding_lite.envs.workers.ray_actors import RayActors
-
-    workers = manager["worker_num"] and min(num_envs, manager["worker_num"])
-    # Evaluations run while the workers that collect wait.
-    return RayActors(manager["ray_address"], workers, reserve=not evaluate)
 
 
 def backend_of(env_cfg: Mapping[str, Any]) -> str:
@@ -260,7 +241,7 @@ def backend_of(env_cfg: Mapping[str, Any]) -> str:
     if kind != "auto":
         return kind
     is_plain = not env_cfg["kwargs"] and not any(env_cfg[key] != CONFIG[key].default for key in SINGLE_KEYS)
-    return "vector" if is_plain and native_entry_point(env_cfg) in STATE_ADAPTERS else "base"
+    return "vector" if is_plain and native_entry_point(env_cfg) in STATES else "base"
 
 
 def native_entry_point(env_cfg: Mapping[str, Any]) -> str:

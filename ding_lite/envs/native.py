@@ -1,21 +1,22 @@
 """``vector``: a gymnasium ``VectorEnv``, which steps all its environments in one call; and EnvPool's.
 
 Its autoreset mode is read from ``metadata["autoreset_mode"]``. It is seeded once, at ``reset``. Its open
-episodes can be saved and restored if a state adapter is registered for it.
+episodes can be saved and restored if ``STATES`` says what its state is.
 
 Shapes: B environments, K episodes with a final observation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
 
-from ding_lite.envs.recorder import check_result, check_spaces, info_number
+from ding_lite.envs.packages import missing_extra
+from ding_lite.envs.recorder import check_result, check_spaces, info_numbers
 from ding_lite.envs.spaces import ObservationBuffer
 from ding_lite.envs.vector import NO_ENVS, Episode, Transition, VectorEnv, call_method, close_each
 from ding_lite.errors import FOREIGN, CheckpointError, EnvContractError, EnvError, error_text
@@ -31,48 +32,21 @@ from ding_lite.trees import (
     value_at,
 )
 
-
-class StateAdapter(NamedTuple):
-    """Reads and writes the whole state of a native environment."""
-
-    read: Callable[[Any], dict[str, Any]]  # returns the state as plain data
-    write: Callable[[Any, Mapping[str, Any]], None]
-    observe: Callable[[Any], Tree]  # returns the observations (B, ...) of the current state
-
-
-def _cartpole_state(env: Any) -> dict[str, Any]:
-    return {
-        "state": env.state.copy(),
-        "steps": env.steps.copy(),
-        "prev_done": env.prev_done.copy(),
-        "generator": env.np_random.bit_generator.state,
-    }
-
-
-def _set_cartpole_state(env: Any, state: Mapping[str, Any]) -> None:
-    env.state = np.array(state["state"])
-    env.steps = np.array(state["steps"])
-    env.prev_done = np.array(state["prev_done"])
-    env.np_random.bit_generator.state = state["generator"]
-
-
-STATE_ADAPTERS = {  # by vector entry point
-    "gymnasium.envs.classic_control.cartpole:CartPoleVectorEnv": StateAdapter(
-        _cartpole_state, _set_cartpole_state, lambda env: env.state.T.astype(np.float32)
-    ),
-}
+# The attributes that, with the random generator, are the whole state of a vector environment, by its entry
+# point. The first one has the observations, in float64 and with the environments last.
+STATES = {"gymnasium.envs.classic_control.cartpole:CartPoleVectorEnv": ("state", "steps", "prev_done")}
 
 
 class NativeVectorEnv(VectorEnv):
     """Adapts a gymnasium vector environment of any autoreset mode.
 
-    The first reset and the first step are checked in full. Of the others the caller checks that numbers are
-    finite.
+    Resets and the first step are checked in full, of later steps the shapes of observations. The caller
+    checks that numbers are finite.
 
     Args:
         env: a ``gymnasium.vector.VectorEnv``.
         seed: of the run.
-        entry_point: of the environment, which selects its state adapter.
+        entry_point: of the environment, which says what its state is.
         info_keys: keys of an ended episode's info that are recorded.
         index_offset: number of the first environment if these are a part of a larger vector.
 
@@ -102,15 +76,15 @@ class NativeVectorEnv(VectorEnv):
         self.mode = _autoreset_mode(env)
         self.has_fillers = self.mode is AutoresetMode.NEXT_STEP
         self.backend = f"{type(env.unwrapped).__name__}, {self.num_envs} environments in one call"
-        self.adapter = STATE_ADAPTERS.get(entry_point)
-        self.restorable = self.adapter is not None
+        self._state = STATES.get(entry_point, ())
+        self.restorable = bool(self._state)
         self.episode_returns = np.zeros(self.num_envs, np.float64)
         self.episode_lengths = np.zeros(self.num_envs, np.int64)
         self._pending_reset = np.zeros(self.num_envs, bool)
         self._any_pending = False  # whether any reset is pending
         self._all_valid = np.ones(self.num_envs, bool)
         self._final = ObservationBuffer(self.obs_space, self.num_envs)
-        self._unchecked = {"reset", "step"}  # the calls whose results have not been checked yet
+        self._shapes: Tree = None  # of the observations of a step, which was checked in full
         self._last_info: Mapping[str, Any] = {}
 
     def reset(self, *stream: str | int) -> Tree:
@@ -131,12 +105,9 @@ class NativeVectorEnv(VectorEnv):
     def _reset_env(self, **arguments: Any) -> Tree:
         try:
             result = self.env.reset(**arguments)
-            if "reset" in self._unchecked:
-                check_result("reset", result, 2)
+            check_result("reset", result, 2)
             obs = self._to_tree(result[0])
-            if "reset" in self._unchecked:
-                self._check(obs)
-                self._unchecked.remove("reset")
+            self._check(obs)
         except FOREIGN as error:
             raise self._located("reset", error) from error
         return obs
@@ -155,15 +126,16 @@ class NativeVectorEnv(VectorEnv):
         self._is_ready = False
         try:
             result = self.env.step(action)
-            if self._unchecked:
+            if not self._shapes:
                 check_result("step", result, 5)
             obs, reward, terminated, truncated, info = result
             self._last_info = info
             if self._has_obs_branches or getattr(obs, "dtype", None) == np.float64:
                 obs = self._to_tree(obs)
-            if self._unchecked:
+            shapes = map_tree(np.shape, obs)
+            if shapes != self._shapes:
                 self._check(obs, reward=reward, terminated=terminated, truncated=truncated)
-                self._unchecked.clear()
+                self._shapes = shapes
         except FOREIGN as error:
             raise self._located("step", error) from error
         reward = np.asarray(reward, np.float32)
@@ -245,11 +217,8 @@ class NativeVectorEnv(VectorEnv):
 
         ``info`` has arrays (B,), and in the array "_key" whether an environment has the key.
         """
-        chosen = {}
-        for key in self.info_keys:
-            if key in info and (f"_{key}" not in info or info[f"_{key}"][env]):
-                chosen[key] = info_number(key, info[key][env])
-        return chosen
+        has = [key for key in self.info_keys if key in info and info.get(f"_{key}", self._all_valid)[env]]
+        return info_numbers({key: info[key][env] for key in has}, has)
 
     def open_info(self, env: int) -> dict[str, float]:
         return self._chosen_info(self._last_info, env)
@@ -262,26 +231,31 @@ class NativeVectorEnv(VectorEnv):
         return [call_method(env, name, args, self.backend)]
 
     def state_dict(self) -> dict[str, Any]:
-        native = None if self.adapter is None else self.adapter.read(self.env.unwrapped)
+        env: Any = self.env.unwrapped
+        native = {name: getattr(env, name).copy() for name in self._state}
         return {
-            "native": native,
+            "native": native | ({"generator": env.np_random.bit_generator.state} if native else {}),
             "pending_reset": self._pending_reset.copy(),
             "returns": self.episode_returns.copy(),
             "lengths": self.episode_lengths.copy(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> Tree:
-        if self.adapter is None or state["native"] is None:
+        if not self._state:
             raise CheckpointError(f"{self.backend}: its open episodes cannot be restored")
         self._is_ready = False
-        self.env.reset(seed=0)  # creates the generator and the arrays that the adapter fills
-        self.adapter.write(self.env.unwrapped, state["native"])
+        env: Any = self.env.unwrapped
+        env.reset(seed=0)  # creates the generator
+        for name in self._state:
+            setattr(env, name, np.array(state["native"][name]))
+        env.np_random.bit_generator.state = state["native"]["generator"]
         self._pending_reset = np.array(state["pending_reset"], bool)
         self._any_pending = bool(self._pending_reset.any())
         self.episode_returns = np.array(state["returns"], np.float64)
         self.episode_lengths = np.array(state["lengths"], np.int64)
         self._is_ready = True
-        return self.adapter.observe(self.env.unwrapped)
+        obs: np.ndarray = getattr(env, self._state[0]).T.astype(np.float32)
+        return obs
 
     def close(self) -> None:
         self._is_ready = False
@@ -323,12 +297,10 @@ class EnvPoolVectorEnv(NativeVectorEnv):
             import envpool
 
             return envpool.make_gymnasium(self._env_id, num_envs=num_envs, seed=seed, **self._kwargs)
-        except (ImportError, OSError) as error:
-            raise EnvError(f'env_pool: {error} (pip install "ding_lite[envpool]")') from error
         except Exception as error:
             raise EnvError(
-                f"env_pool: {self._env_id!r} cannot be made: {error_text(error)}. EnvPool has its own names "
-                "for environments; envpool.list_all_envs() returns them"
+                f"env_pool: {self._env_id!r} cannot be made: {error_text(error)}{missing_extra(error)}. "
+                "EnvPool has its own names for environments; envpool.list_all_envs() returns them"
             ) from error
 
     def _begin(self, seed: int) -> Tree:
@@ -352,7 +324,6 @@ def _autoreset_mode(env: GymnasiumVectorEnv) -> AutoresetMode:
         return AutoresetMode(declared)
     except ValueError as error:
         raise EnvContractError(
-            f"{type(env.unwrapped).__name__}.metadata['autoreset_mode'] is {declared!r}: the meaning of the "
-            "row after an episode's end is unknown. Declare what the environment does, NEXT_STEP, SAME_STEP "
-            'or DISABLED: metadata = {"autoreset_mode": gymnasium.vector.AutoresetMode.NEXT_STEP}'
+            f"{type(env.unwrapped).__name__}.metadata['autoreset_mode'] is {declared!r}; declare which row "
+            "follows an episode's end: NEXT_STEP, SAME_STEP or DISABLED of gymnasium.vector.AutoresetMode"
         ) from error

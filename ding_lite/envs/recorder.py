@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
+from ding_lite.envs.vector import warn
 from ding_lite.errors import EnvContractError, error_text
 
 OLD_API = (
@@ -29,6 +30,9 @@ class Game:
         episode_return: undiscounted sum of the raw rewards.
         steps: of the environment, which include those of wrappers, such as skipped frames.
         ended: whether the environment has ended it.
+        cut: whether a wrapper has ended it.
+        counts_outside: whether a reward was of several numbers: then the return is a sum of the numbers that
+            wrappers make of them.
         info: of the last step.
     """
 
@@ -37,6 +41,8 @@ class Game:
     episode_return: float = 0.0
     steps: int = 0
     ended: bool = False
+    cut: bool = False
+    counts_outside: bool = False
     info: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -56,7 +62,7 @@ class EpisodeRecorder(gym.Wrapper):
     Attributes:
         game: the open game; its ``actions`` are appended by the vector environment.
         next_number: of the game that the next reset begins.
-        finished: (return, length, info, cut) of the games that ended and were not read yet.
+        finished: the games that ended and were not read yet.
 
     Raises:
         EnvContractError: if the environment declares no spaces; from ``reset`` and ``step``, if it does not
@@ -69,11 +75,17 @@ class EpisodeRecorder(gym.Wrapper):
         self.info_keys = info_keys
         self.game = Game()
         self.next_number = 0
-        self.finished: list[tuple[float, int, dict[str, float], bool]] = []
+        self.finished: list[Game] = []
+
+    @property
+    def episode_recorder(self) -> EpisodeRecorder:
+        """This object, which ``get_wrapper_attr`` of an outer wrapper finds."""
+        return self
 
     def reset(self, **kwargs: Any) -> Any:
         if self.game.is_open:  # a wrapper above cut the game short
-            self._finish(cut=True)
+            self.game.cut = True
+            self.finished.append(self.game)
         self.game = Game(self.next_number)
         try:
             result = self.env.reset(**kwargs)
@@ -90,11 +102,14 @@ class EpisodeRecorder(gym.Wrapper):
             check_result("step", result, 5)
         obs, reward, terminated, truncated, info = result
         game = self.game
-        number = as_float(reward)
-        if getattr(reward, "ndim", 0):  # wrappers get a number
-            result = obs, number, terminated, truncated, info
+        if isinstance(reward, np.ndarray) and reward.size > 1:
+            game.counts_outside = True
+        else:
+            number = as_float(reward)
+            if getattr(reward, "ndim", 0):  # wrappers get a number
+                result = obs, number, terminated, truncated, info
+            game.episode_return += number
         game.info = info
-        game.episode_return += number
         game.steps += 1
         if type(terminated) is not bool:
             terminated = as_bool(terminated, "terminated")
@@ -102,15 +117,8 @@ class EpisodeRecorder(gym.Wrapper):
             truncated = as_bool(truncated, "truncated")
         if terminated or truncated:
             game.ended = True
-            self._finish(cut=False)
+            self.finished.append(game)
         return result
-
-    def _finish(self, cut: bool) -> None:
-        self.finished.append((self.game.episode_return, self.game.length, self._chosen_info(), cut))
-
-    def _chosen_info(self) -> dict[str, float]:
-        info = self.game.info
-        return {key: info_number(key, info[key]) for key in self.info_keys if key in info}
 
 
 def check_spaces(env: Any, prefix: str = "") -> None:
@@ -126,10 +134,9 @@ def check_spaces(env: Any, prefix: str = "") -> None:
     for name in (f"{prefix}observation_space", f"{prefix}action_space"):
         space = getattr(env, name, None)
         if not isinstance(space, gym.Space):
-            problem = "there is none" if space is None else f"it is {space!r:.60} ({type(space).__name__})"
             raise EnvContractError(
-                f"{type(env.unwrapped).__name__}.{name}: {problem}. Define it in the class or in __init__, "
-                "as one of gymnasium.spaces, such as Box(-1.0, 1.0, (2,)) or Discrete(3)"
+                f"{type(env.unwrapped).__name__}.{name} is {space!r:.60}; define it in the class or in "
+                "__init__ as one of gymnasium.spaces, such as Box(-1.0, 1.0, (2,)) or Discrete(3)"
             )
 
 
@@ -170,28 +177,13 @@ def as_bool(flag: Any, name: str) -> bool:
     raise EnvContractError(f"{name} must be a bool, got {flag!r:.100} ({type(flag).__name__})")
 
 
-def info_number(key: str, value: Any) -> float:
-    """Returns the value of a key of ``env.info_keys``.
-
-    Raises:
-        EnvContractError: if it is not a number.
-    """
-    try:
-        return float(value)
-    except (TypeError, ValueError) as error:
-        raise EnvContractError(
-            f"info[{key!r}] is {value!r:.60}, and env.info_keys takes numbers only: leave out this key"
-        ) from error
-
-
-def find_recorder(env: gym.Env) -> EpisodeRecorder:
-    """Returns the recorder of a wrapped environment.
-
-    Raises:
-        ValueError: if it has none.
-    """
-    while isinstance(env, gym.Wrapper):
-        if isinstance(env, EpisodeRecorder):
-            return env
-        env = env.env
-    raise ValueError("the environment has no EpisodeRecorder: wrap it in one before other wrappers")
+def info_numbers(info: Mapping[str, Any], keys: Sequence[str]) -> dict[str, float]:
+    """Returns the numbers that an info has for ``env.info_keys``; warns of values that are no numbers."""
+    numbers = {}
+    for key in keys:
+        try:
+            if key in info:
+                numbers[key] = float(info[key])
+        except (TypeError, ValueError):
+            warn(f"info[{key!r}] is {info[key]!r:.60}, and env.info_keys takes numbers: it is left out")
+    return numbers

@@ -26,10 +26,11 @@ def space_to_json(space: gym.Space) -> dict[str, Any]:
         bounds = {name: _bounds_to_json(getattr(space, name)) for name in ("low", "high")}
         return {"kind": "Box", **bounds, "shape": list(space.shape), "dtype": str(space.dtype)}
     if isinstance(space, spaces.Discrete):
-        return {"kind": "Discrete", "n": int(space.n), "start": int(space.start), **_other_dtype(space)}
+        numbers: dict[str, Any] = {"n": int(space.n), "start": int(space.start)}
+        return {"kind": "Discrete", **numbers, "dtype": str(space.dtype)}
     if isinstance(space, spaces.MultiDiscrete):
         numbers = {"nvec": space.nvec.tolist(), "start": space.start.tolist()}
-        return {"kind": "MultiDiscrete", **numbers, **_other_dtype(space)}
+        return {"kind": "MultiDiscrete", **numbers, "dtype": str(space.dtype)}
     if isinstance(space, spaces.MultiBinary):
         return {"kind": "MultiBinary", "n": space.n if isinstance(space.n, int) else list(space.shape)}
     if isinstance(space, spaces.Dict):
@@ -40,14 +41,6 @@ def space_to_json(space: gym.Space) -> dict[str, Any]:
         f"the space {space} cannot be saved; supported are Box, Discrete, MultiDiscrete, MultiBinary, and "
         "Dict and Tuple of them"
     )
-
-
-def _other_dtype(space: gym.Space) -> dict[str, str]:
-    return {} if space.dtype == np.int64 else {"dtype": str(space.dtype)}
-
-
-def _dtype_option(data: Mapping[str, Any]) -> dict[str, Any]:
-    return {"dtype": np.dtype(data["dtype"]).type} if "dtype" in data else {}
 
 
 def space_from_json(data: Any) -> gym.Space:
@@ -71,10 +64,10 @@ def _space(data: Mapping[str, Any]) -> gym.Space:
         low, high = (_bounds_from_json(data[name], data["shape"], dtype) for name in ("low", "high"))
         return spaces.Box(low, high, dtype=dtype)
     if kind == "Discrete":
-        return spaces.Discrete(data["n"], start=data["start"], **_dtype_option(data))
+        return spaces.Discrete(data["n"], start=data["start"], dtype=np.dtype(data["dtype"]).type)
     if kind == "MultiDiscrete":
         nvec, start = (np.array(data[name]) for name in ("nvec", "start"))
-        return spaces.MultiDiscrete(nvec, start=start, **_dtype_option(data))
+        return spaces.MultiDiscrete(nvec, start=start, dtype=np.dtype(data["dtype"]).type)
     if kind == "MultiBinary":
         return spaces.MultiBinary(data["n"])
     if kind == "Dict":

@@ -33,10 +33,7 @@ RAISE = "raise"  # what env.on_bad_value does; else "reset_env"
 RECENT_EPISODES = 100  # number of recent episodes that training metrics are averaged over
 NO_ENVS = np.zeros(0, np.int64)
 ALL = slice(None)
-NOT_READY = (
-    "these environments cannot be stepped: they were not reset, were closed, or their last call failed; "
-    "reset() or load_state_dict() must be called first"
-)
+NOT_READY = "these environments must be reset first: they are new or closed, or their last call failed"
 
 
 class Episode(NamedTuple):
@@ -104,7 +101,8 @@ class VectorEnv(ABC):
         on_bad_value: what happens at a value that is not finite: "raise" or "reset_env".
         bad_values: number of values that were not finite, and ended an episode or its reset.
         say: called with one line of text after a restart and after the first bad value; warns by default.
-        explain: called with the traceback of a worker that is replaced, if there is one; ignored by default.
+        explain: called with more text about restarts, which is for a log; ignored by default.
+        has_said: whether a restart was said; until this is set to False, others are only explained.
         calls: the last arguments of each method that :meth:`call` has called, by its name.
     """
 
@@ -125,6 +123,7 @@ class VectorEnv(ABC):
     bad_values: int = 0
     say: Callable[[str], None] = staticmethod(warn)
     explain: Callable[[str], None] = staticmethod(lambda traceback: None)
+    has_said: bool = False
     calls: Mapping[str, Sequence[Any]] = MappingProxyType({})
     _is_ready: bool = False  # False before the first reset, and after a call that failed
     _sent_action: Tree | None = None
@@ -264,7 +263,4 @@ def check_same_spaces(
         EnvError: naming both environments and both spaces.
     """
     if spaces != expected:
-        raise EnvError(
-            f"env {env} has other spaces than env {first}: {spaces} and {expected}; all environments of "
-            "a run must have the same"
-        )
+        raise EnvError(f"env {env} has other spaces than env {first}: {spaces} and {expected}")

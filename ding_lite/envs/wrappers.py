@@ -25,7 +25,6 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.wrappers import (
     FrameStackObservation,
-    MaxAndSkipObservation,
     RescaleAction,
     TimeLimit,
     TransformObservation,
@@ -35,26 +34,6 @@ from gymnasium.wrappers import (
 from ding_lite.config.registry import WRAPPER_REGISTRY, as_choice
 from ding_lite.envs.masks import branches_of, with_branch
 from ding_lite.errors import ConfigError
-
-
-@WRAPPER_REGISTRY.register("max_and_skip")
-class MaxAndSkip(MaxAndSkipObservation):
-    """Repeats each action 4 times (``skip``), and returns the maximum of the last two frames.
-
-    Where an episode ends within the repetitions, gymnasium's wrapper returns frames from before.
-    """
-
-    def step(self, action: Any) -> Any:
-        total, last = 0.0, None
-        for _ in range(self._skip):
-            before = last
-            obs, reward, terminated, truncated, info = self.env.step(action)
-            last = np.array(obs, self.observation_space.dtype)
-            total += float(reward)
-            if terminated or truncated:
-                break
-        frame = last if before is None else np.maximum(before, last)
-        return frame, total, terminated, truncated, info
 
 
 def wrap(env: gym.Env, wrapper: Any, *, evaluate: bool = False, index: int = 0) -> gym.Env:
@@ -142,26 +121,6 @@ def minigrid_flat(env: gym.Env) -> gym.Env:
     return FlatObsWrapper(env)
 
 
-@WRAPPER_REGISTRY.register("noop_reset")
-class NoopReset(gym.Wrapper):
-    """Begins each game with 1 to ``noop_max`` steps of ``noop_action``, so that starts differ."""
-
-    def __init__(self, env: gym.Env, noop_max: int = 30, noop_action: int = 0) -> None:
-        super().__init__(env)
-        self.noop_max, self.noop_action = noop_max, noop_action
-        self._generator = np.random.default_rng()
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        if seed is not None:
-            self._generator = np.random.default_rng(seed)
-        obs, info = self.env.reset(seed=seed, options=options)
-        for _ in range(self._generator.integers(1, self.noop_max + 1)):
-            obs, _, terminated, truncated, info = self.env.step(self.noop_action)
-            if terminated or truncated:
-                obs, info = self.env.reset(options=options)
-        return obs, info
-
-
 @WRAPPER_REGISTRY.register("time_limit")
 def time_limit(
     env: gym.Env, max_episode_steps: int, training_only: bool = False, *, evaluate: bool = False
@@ -208,16 +167,15 @@ class AddedObservation(gym.Wrapper):
         env: its observation becomes the Dict's "observation", unless it is a Dict already.
         name: of the branch.
         size: the branch is a Box of so many numbers.
-        low: their lower bound.
     """
 
-    def __init__(self, env: gym.Env, name: str, size: int, low: float = -np.inf) -> None:
+    def __init__(self, env: gym.Env, name: str, size: int) -> None:
         super().__init__(env)
         self.name = name
         branches = branches_of(env.observation_space)
         if name in branches:
             raise ConfigError(f"env.wrappers: the observation already has the key {name!r}")
-        space = gym.spaces.Box(low, np.inf, (size,), np.float32)
+        space = gym.spaces.Box(-np.inf, np.inf, (size,), np.float32)
         self.observation_space = gym.spaces.Dict({**branches, name: space})
         self.added = np.zeros(size, np.float32)
 
@@ -234,33 +192,6 @@ class AddedObservation(gym.Wrapper):
         obs, reward, *rest = self.env.step(action)
         self.added = self.take(action, float(reward))
         return (with_branch(obs, self.name, self.added), reward, *rest)
-
-
-@WRAPPER_REGISTRY.register("step_counter")
-class StepCounter(AddedObservation):
-    """Adds ``step_count``, the number of steps since the reset.
-
-    An agent whose episodes are truncated after a fixed time needs the count to estimate values
-    (arXiv:1712.00378). It is not needed to record lengths: episodes.csv has the length of every episode.
-
-    Args:
-        env: to be wrapped.
-        horizon: the count is divided by it; by default the environment's own step limit, or 1 without one.
-    """
-
-    def __init__(self, env: gym.Env, horizon: int | None = None) -> None:
-        super().__init__(env, "step_count", 1, low=0.0)
-        limit = env.spec.max_episode_steps if env.spec is not None else None
-        self.horizon = horizon or limit or 1
-        self.count = 0
-
-    def reset(self, **kwargs: Any) -> Any:
-        self.count = 0
-        return super().reset(**kwargs)
-
-    def take(self, action: Any, reward: float) -> np.ndarray:
-        self.count += 1
-        return np.array([self.count / self.horizon], np.float32)
 
 
 @WRAPPER_REGISTRY.register("previous_action")

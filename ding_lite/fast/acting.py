@@ -1,7 +1,8 @@
 """What acts for a policy: its model in torch, the same as a CUDA graph, or a small network in NumPy.
 
 All give the same actions within rounding, from the same random numbers. :func:`acting_of` decides when a
-rollout or an evaluation begins.
+rollout or an evaluation begins. A network that policy and value share gives its values as it acts, since its
+encoder is nearly all of the work; a value network of its own sees the whole rollout at once.
 
 Shapes: B environments, A actions or action size.
 """

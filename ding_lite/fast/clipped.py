@@ -28,11 +28,19 @@ from ding_lite.models.heads import BoxHead, DiscreteHead
 from ding_lite.rl.distributions import ILLEGAL, LOG_2PI
 from ding_lite.trees import MASK_KEY
 
+LOSSES = ("policy_loss", "value_loss", "loss", "actor_loss", "critic_loss", "with_outputs", "distribution")
 
-def has_slopes(out: Any) -> bool:
-    """Returns whether the head of an action space is one of those that are written here."""
+
+def clipped_slopes(policy: Any) -> ClippedSlopes | None:
+    """Returns what stands for the losses of a policy on small networks; None if they are not PPO's own."""
+    learn = policy.cfg.learn
+    out: Any = getattr(policy.model.actor_head, "out", None)
     is_normal = type(out) is BoxHead and out.kind == "normal" and out.bound_type is None
-    return type(out) is DiscreteHead or (is_normal and out.sigma_type != "conditioned")
+    is_known = type(out) is DiscreteHead or (is_normal and out.sigma_type != "conditioned")
+    if not is_known or learn.kl_beta or policy.device.type != "cpu" or policy.overrides(*LOSSES):
+        return None
+    value_clip = None if policy.value_clip is None else float(policy.value_clip)
+    return ClippedSlopes(out, learn, float(policy.clip_ratio), float(policy.entropy_weight), value_clip)
 
 
 class ClippedSlopes:

@@ -60,7 +60,8 @@ def parameter_ranges(model: nn.Module) -> list[tuple[nn.Parameter, float, float]
     """Returns ``(parameter, low, high)`` for each parameter of a model that has a range.
 
     A module declares ranges in an attribute ``parameter_ranges``, such as ``{"log_sigma": (-20.0, 2.0)}``.
-    They are applied after each gradient step and after weights are loaded.
+    They are applied after each gradient step and after weights are loaded. A clamp in the forward pass would
+    have no gradient outside of the range, so a parameter that a step took there would stay there.
     """
     return [
         (getattr(module, name), low, high)

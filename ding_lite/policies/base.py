@@ -30,10 +30,10 @@ from ding_lite.config.schema import merged_config
 from ding_lite.data.hidden import begin_episodes
 from ding_lite.data.modes import CollectMode, EvalMode, LearnMode
 from ding_lite.data.replay import Replay
-from ding_lite.data.rollout import Rollout, flat, require_rollout, to_device
+from ding_lite.data.rollout import Rollout, flat, require_final, require_rollout, to_device
 from ding_lite.data.samples import Recurrence, Samples, Store
 from ding_lite.data.timer import Timer
-from ding_lite.envs.checks import index_leaves
+from ding_lite.envs.checks import first_outside, index_leaves
 from ding_lite.envs.masks import without_legal_action
 from ding_lite.envs.vector import Transition
 from ding_lite.errors import CheckpointError, ConfigError, ContractError, error_text
@@ -265,6 +265,7 @@ class Policy:
     def _complete_rollout(self, rollout: Rollout) -> Rollout:
         """Does what ``collect_mode.get_train_sample`` does: updates statistics, then assigns credit."""
         require_rollout(rollout, "collect_mode.get_train_sample")
+        require_final(rollout, "collect_mode.get_train_sample")
         self._prepare_rollout(rollout)
         return self._get_train_sample(rollout)
 
@@ -301,9 +302,8 @@ class Policy:
             tree = map_tree(lambda x: x[None], tree)
         if any(leaf.dtype.kind == "f" and not np.isfinite(leaf).all() for leaf in tree_leaves(tree)):
             raise ContractError("act: the observation has numbers that are not finite (nan or infinity)")
-        for leaf in index_leaves(self.obs_space):
-            if outside := leaf.first_outside(tree):
-                raise ContractError(f"act: {outside[1]} is not in {leaf.space}")
+        if outside := first_outside(index_leaves(self.obs_space), tree):
+            raise ContractError(f"act: {outside.message}")
         mask = tree.get(MASK_KEY) if isinstance(tree, dict) else None
         if mask is not None and without_legal_action(mask, self.action_space).any():
             raise ContractError(f"act: obs[{MASK_KEY!r}] leaves no legal action")

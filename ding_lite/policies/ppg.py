@@ -28,6 +28,7 @@ from ding_lite.config.registry import POLICY_REGISTRY
 from ding_lite.data.rollout import Rollout
 from ding_lite.data.samples import Batch, Samples, Store
 from ding_lite.errors import ContractError
+from ding_lite.fast.clipped import clipped_slopes
 from ding_lite.fast.gradients import Objective, checked, outputs_of
 from ding_lite.models.actor_critic import PhasicActorCritic
 from ding_lite.policies.keys import PPG
@@ -39,12 +40,6 @@ from ding_lite.trees import map_tree
 
 AUXILIARY_READS = ("actor", "auxiliary", "critic")  # outputs of the model that the auxiliary loss reads
 MEASURED = 1024  # samples of the store, about, that an auxiliary phase is measured on
-
-AUXILIARY_METRICS = (
-    *("aux_memory", "auxiliary_loss", "behavioral_cloning_loss", "aux_value_loss", "aux_grad_norm", "aux_kl"),
-    *("aux_explained_variance_before", "aux_explained_variance", "value_explained_variance"),
-    *("aux_updates", "aux_cur_lr"),
-)
 
 
 @POLICY_REGISTRY.register("ppg")
@@ -171,10 +166,6 @@ class PPGPolicy(PPOPolicy):
         found: list[float] = torch.stack([old.kl(new).mean(), *variances]).tolist()
         return found
 
-    def _monitor_vars_learn(self) -> list[str]:
-        names = [] if not self.cfg.learn.aux_train_epoch else AUXILIARY_METRICS
-        return [*super()._monitor_vars_learn(), *names]
-
     # -- Losses
 
     def auxiliary_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
@@ -201,7 +192,8 @@ class PPGPolicy(PPOPolicy):
 
     @property
     def actor_objective(self) -> Objective:
-        return Objective(self.actor_loss, ("actor",), self.with_outputs, self.slopes(), "the policy loss")
+        slopes, name = clipped_slopes(self), "the policy loss"
+        return Objective(self.actor_loss, ("actor",), self.with_outputs, slopes, name)
 
     @property
     def auxiliary_objective(self) -> Objective:
@@ -213,7 +205,7 @@ class PPGPolicy(PPOPolicy):
 
     def set_learning_rates(self) -> None:
         super().set_learning_rates()
-        learn, factor = self.cfg.learn, self.factor("lr")
+        learn, factor = self.cfg.learn, self.progress.factor("lr")
         if not self.has_one_loop:
             self.value_optimizer.learning_rate = self.optimizer.learning_rate
         if learn.aux_train_epoch:

@@ -7,8 +7,7 @@
     L    = L_pi + value_weight L_V
 
 With ``proximal="behaviour"``, r = pi / mu and w = 1: stale samples start outside the clip. The metric
-approx_kl, and with it target_kl and the adaptive learning rate, is KL(pi_prox || pi) in any case: how far the
-policy moves in an iteration.
+approx_kl, which target_kl and the adaptive learning rate read, is KL(pi_prox || pi) in any case.
 
 Rewards are stored raw. Values, advantages and targets are in units of the training reward, which is scaled
 and clipped as ``normalize`` says; the losses see values normalised by ``value_norm``.
@@ -30,9 +29,8 @@ from ding_lite.config.registry import POLICY_REGISTRY
 from ding_lite.data.replay import Replay
 from ding_lite.data.rollout import Rollout, as_rollout, require_rollout, time_major_fields
 from ding_lite.data.samples import Batch, Pass, Samples
-from ding_lite.errors import ConfigError, ContractError, NumericsError
 from ding_lite.fast.acting import VALUE
-from ding_lite.fast.clipped import ClippedSlopes, has_slopes
+from ding_lite.fast.clipped import clipped_slopes
 from ding_lite.fast.gradients import Objective, checked
 from ding_lite.models.checks import check_value_heads
 from ding_lite.policies.base import Policy
@@ -43,10 +41,10 @@ from ding_lite.policies.reference import NoReference, Reference
 from ding_lite.rl import losses
 from ding_lite.rl.returns import explained_variance, gae, nstep_return
 from ding_lite.rl.scales import NoScale, RewardScale, ValueNorm
-from ding_lite.rl.schedules import ADAPTIVE, TrainingProgress, adapted_rate, schedule
-from ding_lite.trees import box_size, example_observations, map_tree
+from ding_lite.rl.schedules import ADAPTIVE, TrainingProgress, adapted_rate
+from ding_lite.trees import box_size, map_tree
 
-LOSSES = ("policy_loss", "value_loss", "loss", "actor_loss", "critic_loss", "with_outputs", "distribution")
+OUTPUTS = {"actor": "dist", "critic": "new_value", "auxiliary": "auxiliary"}  # of models, in a batch
 
 
 @POLICY_REGISTRY.register("ppo")
@@ -64,7 +62,7 @@ class PPOPolicy(Policy):
 
     def _init_shared(self) -> None:
         cfg, learn, norm = self.cfg, self.cfg.learn, self.cfg.normalize
-        self.progress = self.keep("progress", TrainingProgress(learn.learning_rate))
+        self.progress = self.keep("progress", TrainingProgress(learn))
         self.reference: Any = NoReference()
         self.reward_scale: Any = NoScale()
         if norm.reward:
@@ -114,7 +112,7 @@ class PPOPolicy(Policy):
         """
         learn = self.cfg.learn
         found = Reference(reference, learn.kl_beta, learn.kl_type)
-        found.check_fits(self, example_observations(self.obs_space, 2))
+        found.check_fits(self)
         self.reference = found if reference.recurrence is None else self.keep("reference", found)
         self.say(
             f"stays near {learn.pretrained_model_path}: {learn.kl_beta:g} times the KL ({learn.kl_type})"
@@ -130,11 +128,6 @@ class PPOPolicy(Policy):
 
     def _get_train_sample(self, rollout: Rollout) -> Rollout:
         rollout = rollout.to(self.device)
-        if "final" not in rollout and (rollout.truncated & ~rollout.terminated & rollout.valid)[:-1].any():
-            raise ContractError(
-                "get_train_sample: the rollout has truncated rows and no final, so the values after them "
-                "would be those of the next episodes; add the last observations, as data.rollout says"
-            )
         value = rollout.pop(VALUE, None)  # computed while acting; the network has not changed since
         is_used = value is not None and not self.overrides("credit", "rollout_values", "values")
         credit = self.credit(rollout, value=value) if is_used else self.credit(rollout)
@@ -193,11 +186,7 @@ class PPOPolicy(Policy):
         return log | self.end_learning(rollout)
 
     def begin_learning(self, rollout: Rollout) -> dict[str, float]:
-        """Does what comes before the gradient steps: schedules and the scale of values. Returns metrics.
-
-        Raises:
-            NumericsError: if values or advantages are not finite.
-        """
+        """Does what comes before the gradient steps: schedules and the scale of values. Returns metrics."""
         valid = rollout.valid
         value, target, advantage = (rollout[name][valid] for name in ("value", "value_target", "advantage"))
         log = {
@@ -209,18 +198,11 @@ class PPOPolicy(Policy):
         }
         if self.cfg.normalize.obs:
             log["obs_clipped"] = self.obs_norm.clipped_share(rollout.obs, valid)
-        metrics = dict(zip(log, torch.stack(list(log.values())).tolist(), strict=True))  # waits once
-        if self.ranks.any(not math.isfinite(metrics["adv_mean"] + metrics["value_mean"])):
-            raise NumericsError(
-                f"the means of the rollout's advantages, {metrics['adv_mean']}, or values, "
-                f"{metrics['value_mean']}, are not finite; nothing is learned from it. The largest reward is "
-                f"{float(rollout.reward.abs().max()):g}: look at the value network's output, and at rewards "
-                "whose sum exceeds the range of float32"
-            )
         self.value_norm.update_and_rescale(target, self.model.value_heads)
         self.set_coefficients()
         self.set_learning_rates()
-        return metrics | {"cur_lr": self.optimizer.learning_rate, "clip_ratio": float(self.clip_ratio)}
+        rates = {"cur_lr": self.optimizer.learning_rate, "clip_ratio": float(self.clip_ratio)}
+        return mean_metrics([log]) | rates  # waits for the device once
 
     def improve(self, rollout: Rollout) -> dict[str, float]:
         """Takes the gradient steps of an iteration, and returns metrics."""
@@ -323,8 +305,6 @@ class PPOPolicy(Policy):
                     stored.newer |= {"log_prob": log_prob, "policy_weight": weight}
                 else:
                     stored.newer["prox_log_prob"] = log_prob
-            if learn.kl_penalty:
-                stored.newer["old_logit"] = self.over_rollout(self.model.compute_actor, rollout)
         replay.log = {} if self.cfg.on_policy else replay.metrics(self.clip_ratio)
 
     def renew_credit(self, replay: Replay) -> None:
@@ -361,26 +341,19 @@ class PPOPolicy(Policy):
     # -- Losses, which a custom policy overrides
 
     def policy_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Returns the clipped surrogate, or the penalised one, less the entropy bonus.
-
-        The metric ``approx_kl`` is KL(pi_prox || pi), how far the policy has moved in this iteration.
+        """Returns the clipped surrogate, less the entropy bonus.
 
         Shapes:
             every field of ``batch`` is (N, ...); ``batch.dist.log_prob`` gives (N,)
         """
-        learn, metrics = self.cfg.learn, {}
         log_prob = batch.dist.log_prob(batch.action)
         log_ratio = log_prob - batch.log_prob  # log r
         moved = log_ratio if batch.prox_log_prob is None else log_prob - batch.prox_log_prob
-        if learn.kl_penalty is None:
-            gain = losses.clipped_surrogate(log_ratio, batch.advantage, self.clip_ratio, learn.dual_clip)
-            loss = -losses.weighted_mean(gain, batch.policy_weight)
-        else:  # arXiv:1707.06347, eq. 8
-            gain = losses.weighted_mean(torch.exp(log_ratio) * batch.advantage, batch.policy_weight)
-            metrics["kl"] = self.distribution(batch.obs, batch.old_logit).kl(batch.dist).mean()
-            loss = learn.kl_penalty * metrics["kl"] - gain
+        dual_clip = self.cfg.learn.dual_clip
+        gain = losses.clipped_surrogate(log_ratio, batch.advantage, self.clip_ratio, dual_clip)
+        loss = -losses.weighted_mean(gain, batch.policy_weight)
         entropy = batch.dist.entropy().mean()
-        return loss - self.entropy_weight * entropy, metrics | {
+        return loss - self.entropy_weight * entropy, {
             "policy_loss": loss,
             "entropy_loss": entropy,
             "approx_kl": losses.approx_kl(moved),
@@ -418,34 +391,25 @@ class PPOPolicy(Policy):
 
     @property
     def objective(self) -> Objective:
-        return Objective(self.loss, ("actor", "critic"), self.with_outputs, self.slopes(), "the loss")
+        return Objective(self.loss, ("actor", "critic"), self.with_outputs, clipped_slopes(self), "the loss")
 
     @property
     def critic_objective(self) -> Objective:
-        return Objective(self.critic_loss, ("critic",), self.with_outputs, self.slopes(), "the value loss")
-
-    def slopes(self) -> ClippedSlopes | None:
-        """Returns what stands for the losses above on small networks; None if they are not these."""
-        learn, out = self.cfg.learn, getattr(self.model.actor_head, "out", None)
-        is_other = learn.kl_penalty is not None or isinstance(self.reference, Reference)
-        if self.device.type != "cpu" or is_other or not has_slopes(out) or self.overrides(*LOSSES):
-            return None
-        value_clip = None if self.value_clip is None else float(self.value_clip)
-        return ClippedSlopes(out, learn, float(self.clip_ratio), float(self.entropy_weight), value_clip)
+        slopes, name = clipped_slopes(self), "the value loss"
+        return Objective(self.critic_loss, ("critic",), self.with_outputs, slopes, name)
 
     def with_outputs(self, batch: Batch, outputs: Mapping[str, Any]) -> Batch:
         """Returns a batch with fresh outputs of the model: dist, new_value, auxiliary."""
-        names = {"actor": "dist", "critic": "new_value", "auxiliary": "auxiliary"}
-        found = {names[output]: value for output, value in outputs.items()}
-        if "actor" in outputs:
-            found["dist"] = self.distribution(batch.obs, outputs["actor"])
+        found = {OUTPUTS[name]: output for name, output in outputs.items()}
+        if "dist" in found:
+            found["dist"] = self.distribution(batch.obs, found["dist"])
         return batch.plus(**found)
 
     # -- Schedules
 
     def set_coefficients(self) -> None:
         """Sets the coefficients () of this iteration, by their schedules: clip ranges, entropy bonus."""
-        learn, clip = self.cfg.learn, self.factor("clip")
+        learn, clip = self.cfg.learn, self.progress.factor("clip")
         entropy = learn.entropy_weight
         if entropy is None:
             entropy = 0.0 if box_size(self.action_space) else 0.01
@@ -454,16 +418,10 @@ class PPOPolicy(Policy):
         number = partial(torch.full, (), dtype=dtype, device=self.device)
         self.clip_ratio = number(learn.clip_ratio * clip)
         self.value_clip = None if learn.value_clip is None else number(max(learn.value_clip * clip, 1e-8))
-        self.entropy_weight = number(entropy * self.factor("entropy"))
+        self.entropy_weight = number(entropy * self.progress.factor("entropy"))
 
     def set_learning_rates(self) -> None:
-        self.optimizer.learning_rate = self.learning_rate * self.factor("lr")
-
-    def factor(self, name: str) -> float:
-        """Returns the factor of a schedule in this iteration: "lr", "clip" or "entropy"."""
-        learn, total = self.cfg.learn, self.cfg.learn.schedule_env_step
-        share = self.progress.env_step / total if total else 0.0
-        return schedule(learn[f"{name}_schedule"], share, learn[f"{name}_final"])
+        self.optimizer.learning_rate = self.learning_rate * self.progress.factor("lr")
 
     @property
     def learning_rate(self) -> float:
@@ -472,8 +430,6 @@ class PPOPolicy(Policy):
 
     @learning_rate.setter
     def learning_rate(self, value: float) -> None:
-        if not 0 < value < math.inf:
-            raise ConfigError(f"learning_rate: expected a positive number, got {value!r:.60}")
         self.progress.learning_rate = float(value)
 
     # -- State

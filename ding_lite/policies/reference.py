@@ -19,7 +19,7 @@ from ding_lite.data.rollout import Rollout, as_field, to_device
 from ding_lite.data.samples import Batch
 from ding_lite.errors import ConfigError
 from ding_lite.rl import losses
-from ding_lite.trees import Tree, leading_size, map_tree
+from ding_lite.trees import Tree, example_observations, leading_size, map_tree
 
 
 class NoReference:
@@ -48,8 +48,9 @@ class Reference:
         self.hidden: Tree | None = None
 
     @torch.no_grad()
-    def check_fits(self, policy: Any, obs: Tree) -> None:
-        """Raises ConfigError unless the two have comparable actions on observations (N, ...)."""
+    def check_fits(self, policy: Any) -> None:
+        """Raises ConfigError unless a policy has actions that can be compared with those of this one."""
+        obs = example_observations(policy.obs_space, 2)
         try:
             dists = [
                 each.distribution(inputs := each.inputs(obs), each.model.compute_actor(inputs))

@@ -54,23 +54,31 @@ def adapted_rate(rate: float, kl: float, desired_kl: float) -> float:
 class TrainingProgress:
     """The saved state that schedules depend on.
 
+    Args:
+        learn: the section ``policy.learn``.
+
     Attributes:
         env_step: fresh valid transitions that the policy has learned from.
-        configured: the learning rate of the config.
         learning_rate: initial value of the learning-rate schedule; a script may assign another value, and
             the adaptive schedule does.
     """
 
-    def __init__(self, learning_rate: float) -> None:
+    def __init__(self, learn: Any) -> None:
+        self.learn = learn
         self.env_step = 0
-        self.configured = learning_rate
-        self.learning_rate = learning_rate
+        self.learning_rate: float = learn.learning_rate
+
+    def factor(self, name: str) -> float:
+        """Returns the factor of a schedule in this iteration: "lr", "clip" or "entropy"."""
+        total, final = self.learn.schedule_env_step, self.learn.lr_final if name == "lr" else 0.0
+        return schedule(self.learn[f"{name}_schedule"], self.env_step / total if total else 0.0, final)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"env_step": self.env_step, "learning_rate": self.learning_rate, "configured": self.configured}
+        configured = self.learn.learning_rate
+        return {"env_step": self.env_step, "learning_rate": self.learning_rate, "configured": configured}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.env_step = int(state["env_step"])
         # A run that was resumed with another configured learning rate starts from that one.
-        if state["configured"] == self.configured:
+        if state["configured"] == self.learn.learning_rate:
             self.learning_rate = float(state["learning_rate"])

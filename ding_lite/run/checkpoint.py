@@ -2,7 +2,8 @@
 
 The metadata in its header are a JSON text with a SHA-256 over the whole file, the state tree, in which names
 stand for the arrays, and the config of the run. A file is written under a temporary name, synced, and then
-renamed. While a run trains, a thread does so, from the contents that the state had when the save began.
+renamed. While a run trains, a thread does so, from the contents that the state had when the save began; a
+child process by fork would copy a large process.
 
 Loading a checkpoint from any source never runs code: nothing is unpickled, imported or executed. See
 SECURITY.md.

@@ -6,8 +6,7 @@ returns are equal, the other rules do not apply: there is nothing to learn from.
 
 Some rules are suspended while the returns improve, and none applies once the mean return is at
 ``env.stop_value``. Where the returns have risen to their best and stay there, small steps, a low explained
-variance and large normalised errors are expected. ``benchmarks/health.py`` counts the findings of finished
-runs.
+variance and large normalised errors are expected.
 """
 
 from __future__ import annotations

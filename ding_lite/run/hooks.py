@@ -13,6 +13,9 @@ A hook of your own::
 A config names it as ``hooks=["my_module:HalveLearningRate"]``, as ``{"type": ..., "every": 50}``, or by the
 name that ``@HOOK_REGISTRY.register(name)`` gives it. A script that iterates over a SerialPipeline needs no
 hooks.
+
+Whatever only looks at a run is a hook: its folder, trackers, health, display. So a line or a row has one way,
+and only rank 0 has them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Compares the final scores of groups of runs.
 
 A group is a config with its seeds. Its runs of several environments are its tasks. The score of a run is the
-mean return of one evaluation. The statistics are those of :mod:`ding_lite.tools.statistics`;
+mean return of one evaluation, at the same number of steps for all: the best one would be the higher, the more
+often a run is evaluated. The statistics are those of :mod:`ding_lite.tools.statistics`;
 :mod:`ding_lite.tools.compare_pictures` draws a comparison.
 """
 
@@ -34,7 +35,6 @@ from ding_lite.tools.runs import (
     seed_groups,
     settings_of,
     shared,
-    status_of,
 )
 
 NAMED = re.compile(r"([^=/\\]+)=(.+)", re.DOTALL)
@@ -47,7 +47,6 @@ class Score(NamedTuple):
     """The score of a run: the mean return of its evaluation at ``env_step``."""
 
     run: Run
-    status: str
     value: float
     env_step: int
 
@@ -184,7 +183,7 @@ class Comparison:
                     "group": label,
                     "task": task,
                     "seed": score.run.config.get("seed"),
-                    "status": score.status,
+                    "status": score.run.status,
                     "score": score.value,
                     "env_step": score.env_step,
                 }
@@ -206,18 +205,14 @@ def number(value: float) -> str:
 def table_of(summaries: Sequence[Summary]) -> list[list[str]]:
     """Returns the rows of the table as texts, the header first; "-" where there is no number."""
 
-    def interval(edges: Range | None) -> str:
-        return "-" if edges is None else f"{number(edges[0])} to {number(edges[1])}"
+    def cell(value: float | None, edges: Range | None) -> str:
+        text = "-" if value is None else number(value)
+        return text if edges is None else f"{text} [{number(edges[0])}, {number(edges[1])}]"
 
-    rows = [["group", "seeds", "mean", "IQM", "95 % interval"]]
-    rows += [
-        [s.label, s.seed_count, number(s.mean), number(s.iqm), interval(s.iqm_interval)] for s in summaries
-    ]
-    if len(summaries) > 1:
-        rows[0] += [f"P(higher than {summaries[0].label})", "95 % interval"]
-        for row, s in zip(rows[1:], summaries, strict=True):
-            better = "-" if s.improvement is None else number(s.improvement)
-            row += [better, interval(s.improvement_interval)]
+    rows = [["group", "seeds", "mean", "IQM [95 %]", "P(higher) [95 %]"]]
+    for s in summaries:
+        scores = [number(s.mean), cell(s.iqm, s.iqm_interval)]
+        rows.append([s.label, s.seed_count, *scores, cell(s.improvement, s.improvement_interval)])
     return rows
 
 
@@ -244,11 +239,10 @@ def compare(arguments: Sequence[str | Path], references: Mapping[str, Range] | N
         else:
             unnamed.append(argument)
     notes: list[str] = []
-    statuses: dict[Path, str] = {}
     groups: dict[str, dict[str, list[Run]]] = {}  # by label and task
     for label, folders in named.items():
-        groups[label] = _by_task(label, _readable(folders, statuses, notes))
-    cells = seed_groups(_readable(unnamed, statuses, notes))
+        groups[label] = _by_task(label, _readable(folders, notes))
+    cells = seed_groups(_readable(unnamed, notes))
     for label, cell in zip(labels(cells, by_task=True), cells, strict=True):
         if label in named:
             raise ConfigError(f"another group is {label} already, by its config: choose another name")
@@ -260,10 +254,10 @@ def compare(arguments: Sequence[str | Path], references: Mapping[str, Range] | N
     ends: dict[str, int | None] = {}
     for task in tasks:
         runs = [run for group in groups.values() for run in group[task]]
-        at_limit = (run for run in runs if _reached_limit(run, statuses[run.folder]))
+        at_limit = (run for run in runs if _reached_limit(run))
         ends[task] = min(map(last_step, at_limit), default=None)
     scores = tuple(
-        {task: [_score(run, statuses[run.folder], ends[task]) for run in group[task]] for task in tasks}
+        {task: [_score(run, ends[task]) for run in group[task]] for task in tasks}
         for group in groups.values()
     )
     every = [score for group in scores for of_task in group.values() for score in of_task]
@@ -273,8 +267,8 @@ def compare(arguments: Sequence[str | Path], references: Mapping[str, Range] | N
     return Comparison(title, tuple(groups), tasks, scores, ends, ranges, tuple(notes))
 
 
-def _readable(folders: Sequence[str], statuses: dict[Path, str], notes: list[str]) -> list[Run]:
-    """Returns the runs that can be read and have an evaluation; adds their statuses, and notes the others."""
+def _readable(folders: Sequence[str], notes: list[str]) -> list[Run]:
+    """Returns the runs that can be read and have an evaluation, and notes the others."""
     runs = []
     for folder in runs_of(*folders):
         try:
@@ -282,11 +276,10 @@ def _readable(folders: Sequence[str], statuses: dict[Path, str], notes: list[str
         except ConfigError as error:
             notes.append(f"Left out, since it cannot be read: {error}.")
             continue
-        statuses[folder], _ = status_of(run)
         if len(points_of(run, SCORE)[0]):
             runs.append(run)
         else:
-            notes.append(f"Left out, since it has no evaluation: {folder} ({statuses[folder]}).")
+            notes.append(f"Left out, since it has no evaluation: {folder} ({run.status}).")
     return runs
 
 
@@ -326,18 +319,17 @@ def _common_tasks(groups: Mapping[str, Mapping[str, Any]], notes: list[str]) -> 
     return common
 
 
-def _reached_limit(run: Run, status: str) -> bool:
+def _reached_limit(run: Run) -> bool:
     """Returns whether a run has reached its limit: one that trains on past solved is "solved" there, too."""
-    return status == "finished" or (
-        status == "solved" and last_step(run) >= run.config.get("max_env_step", math.inf)
-    )
+    at_limit = last_step(run) >= run.config.get("max_env_step", math.inf)
+    return run.status == "finished" or (run.status == "solved" and at_limit)
 
 
-def _score(run: Run, status: str, end: int | None) -> Score:
+def _score(run: Run, end: int | None) -> Score:
     """Returns the score of a run by the evaluation that is closest to ``end``, or by its last one."""
     steps, values, _ = points_of(run, SCORE)
     place = len(steps) - 1 if end is None else int(np.argmin(np.abs(steps - end)))
-    return Score(run, status, float(values[place]), int(steps[place]))
+    return Score(run, float(values[place]), int(steps[place]))
 
 
 def _ranges(
@@ -368,14 +360,16 @@ def _notes(
 ) -> list[str]:
     """Returns what to keep in mind about the scores."""
     notes = []
+    if len(names) > 1:
+        notes.append(f"P(higher): the probability that a run scores higher than one of {names[0]}.")
     for task, end in ends.items():
         at = end or max(score.env_step for group in scores for score in group[task])
         notes.append(f"Scores of {task} are taken at {at:,} env steps.")
         for name, group in zip(names, scores, strict=True):
             elsewhere = [
-                f"{score.run.folder} ({score.status}) at {score.env_step:,}"
+                f"{score.run.folder} ({score.run.status}) at {score.env_step:,}"
                 for score in group[task]
-                if score.status not in ENDED or abs(score.env_step - at) > FAR_FROM_END * at
+                if score.run.status not in ENDED or abs(score.env_step - at) > FAR_FROM_END * at
             ]
             if elsewhere:
                 notes.append(f"Elsewhere, {len(elsewhere)} runs of {name}: {', '.join(elsewhere)}.")

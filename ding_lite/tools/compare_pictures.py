@@ -10,7 +10,7 @@ import numpy as np
 
 from ding_lite.errors import ConfigError
 from ding_lite.tools import statistics
-from ding_lite.tools.compare import Comparison, Summary, number, table_of
+from ding_lite.tools.compare import Comparison, table_of
 from ding_lite.tools.plot import (
     PANEL_SIZE,
     X_LABEL,
@@ -26,14 +26,13 @@ from ding_lite.tools.plot import (
 from ding_lite.tools.runs import SCORE, points_of
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LEVELS = 201  # points of a performance profile
 PROFILE_RESAMPLES = 2_000
+PROFILE_RUNS = 5  # of each task; the band of fewer covers most of the plot
 ROW_LABEL = 26  # characters of a group's name beside a plot
-PANELS = ("evaluation", "scores", "profile", "improvement")
 SCORES_TITLE = "Final score: IQM, 95 % interval"
 STYLE = """\
 body { font: 15px sans-serif; margin: 2em; max-width: 75em }
@@ -49,7 +48,7 @@ def learning_curves(comparison: Comparison, task: str) -> list[Curve]:
     curves = []
     for group in comparison.scores:
         seeds = [points_of(score.run, SCORE)[:2] for score in group[task]]
-        curves.append(Curve(*seeds[0]) if len(seeds) == 1 else seeds_curve(seeds, "iqm"))
+        curves.append(Curve(*seeds[0]) if len(seeds) == 1 else seeds_curve(seeds))
     return curves
 
 
@@ -64,90 +63,56 @@ def score_levels(comparison: Comparison) -> np.ndarray:
 # ------------------------------------------------------------------ the figure
 
 
-def draw_comparison(comparison: Comparison, title: str | None = None, panels: Sequence[str] = ()) -> Figure:
-    """Returns the figure: learning curves of each task, final scores, profiles, probabilities of improvement.
+def draw_comparison(comparison: Comparison, title: str | None = None) -> Figure:
+    """Returns the figure: learning curves of each task, final scores, and performance profiles.
 
     Args:
         comparison: to draw.
         title: of the figure; None: what all runs have in common.
-        panels: those of ``PANELS`` to draw; empty: all that there are.
 
     Raises:
-        ConfigError: if there is no such panel, or matplotlib is not installed.
+        ConfigError: if matplotlib is not installed.
     """
-    there = PANELS if len(comparison.labels) > 1 else PANELS[:-1]
-    for name in panels:
-        if name not in there:
-            raise ConfigError(f"there is no panel {name!r}; the panels are: {', '.join(there)}")
-    chosen = [panel for panel in there if not panels or panel in panels]
-    tasks = comparison.tasks if "evaluation" in chosen else ()
-    count = len(tasks) + len(chosen) - ("evaluation" in chosen)
-    summaries = comparison.summaries()
+    tasks, summaries = comparison.tasks, comparison.summaries()
+    count = len(tasks) + 2
     height = max(PANEL_SIZE[1], 1.0 + 0.2 * len(summaries))
-    figure, all_axes = new_figure(count, 2 if count <= 4 else 3, (PANEL_SIZE[0], height))
-    places = iter(all_axes)
-    for task, axes in zip(tasks, places, strict=False):
+    figure, all_axes = new_figure(count, 2 if count == 4 else 3, (PANEL_SIZE[0], height))
+    for task, axes in zip(tasks, all_axes, strict=False):
         for place, curve in enumerate(learning_curves(comparison, task)):
             draw_curve(axes, curve, style_of(place))
         format_axes(axes, f"Evaluation return, {task}", X_LABEL, "Return")
         axes.set_xlim(left=0)
-    remaining = iter(all_axes[len(tasks) :])
-    if "scores" in chosen:
-        axes = next(remaining)
-        for place, summary in enumerate(summaries):
-            _draw_bar(axes, place, summary.iqm, summary.iqm_interval)
-            runs = np.concatenate(comparison.values(place))
-            color = style_of(place)["color"]
-            axes.plot(
-                runs, np.full(len(runs), place + 0.25), "|", color=color, alpha=0.8, markersize=5, zorder=1
+    of_scores, of_profiles = all_axes[-2:]
+    levels = score_levels(comparison)
+
+    def shares(group: statistics.Scores) -> np.ndarray:
+        return statistics.performance_profile(group, levels)
+
+    for place, summary in enumerate(summaries):
+        scores, style = comparison.values(place), style_of(place)
+        color, marker = style["color"], MARKERS[place % len(MARKERS)]
+        if summary.iqm_interval is not None:
+            of_scores.plot(
+                summary.iqm_interval, [place, place], color=color, lw=5, alpha=0.35, solid_capstyle="butt"
             )
-        _format_rows(axes, summaries, SCORES_TITLE, comparison.unit)
-    if "profile" in chosen:
-        axes = next(remaining)
-        levels = score_levels(comparison)
-
-        def shares(group: statistics.Scores) -> np.ndarray:
-            return statistics.performance_profile(group, levels)
-
-        for place in range(len(summaries)):
-            scores, style = comparison.values(place), style_of(place)
-            axes.step(levels, shares(scores), where="post", **style, linewidth=1.5)
-            band = statistics.interval(shares, scores, resamples=PROFILE_RESAMPLES)
-            if band is not None:
-                low, high = band
-                axes.fill_between(levels, low, high, step="post", color=style["color"], alpha=0.15, lw=0)
-        format_axes(axes, "Performance profile", comparison.unit, "Runs above")
-        axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
-        axes.set(ylim=(-0.02, 1.02), xlim=(levels[0], levels[-1]))
-    if "improvement" in chosen:
-        axes = next(remaining)
-        for place, summary in enumerate(summaries[1:], start=1):
-            _draw_bar(axes, place, summary.improvement or 0.0, summary.improvement_interval)
-        axes.axvline(0.5, color="0.5", linewidth=0.8, linestyle=":")
-        x_label = f"P(higher score than {shortened(summaries[0].label, ROW_LABEL)})"
-        _format_rows(axes, summaries, "Probability of improvement", x_label)
-        axes.set(xlim=(-0.03, 1.03), ylim=(len(summaries) - 0.5, 0.5))
-    names = [f"{summary.label} (n={summary.seed_count})" for summary in summaries]
-    has_rows = bool({"scores", "improvement"}.intersection(chosen))
-    add_texts(figure, comparison.title if title is None else title, names, MARKERS if has_rows else ("",))
-    return figure
-
-
-def _draw_bar(axes: Axes, place: int, value: float, edges: tuple[float, float] | None) -> None:
-    """Draws a value with its interval in the row of a group."""
-    color = style_of(place)["color"]
-    if edges is not None:
-        axes.plot(edges, [place, place], color=color, linewidth=5, alpha=0.35, solid_capstyle="butt")
-    axes.plot([value], [place], color=color, marker=MARKERS[place % len(MARKERS)], markersize=6)
-
-
-def _format_rows(axes: Axes, summaries: Sequence[Summary], title: str, x_label: str) -> None:
-    """Makes the vertical axis one row per group; the legend has the whole of a long label."""
-    format_axes(axes, title, x_label)
+        of_scores.plot([summary.iqm], [place], color=color, marker=marker, markersize=6)
+        runs = np.concatenate(scores)
+        of_scores.plot(runs, np.full(len(runs), place + 0.25), "|", color=color, alpha=0.8, markersize=5)
+        of_profiles.step(levels, shares(scores), where="post", **style, linewidth=1.5)
+        if min(summary.seeds) >= PROFILE_RUNS:
+            low, high = statistics.interval(shares, scores, resamples=PROFILE_RESAMPLES)  # type: ignore[misc]
+            of_profiles.fill_between(levels, low, high, step="post", color=color, alpha=0.15, lw=0)
+    format_axes(of_scores, SCORES_TITLE, comparison.unit)
     names = [shortened(summary.label, ROW_LABEL) for summary in summaries]
-    axes.set_yticks(range(len(names)), names, fontsize=7, parse_math=False)
-    axes.set_ylim(len(names) - 0.5, -0.5)
-    axes.grid(visible=False, axis="y")
+    of_scores.set_yticks(range(len(names)), names, fontsize=7, parse_math=False)
+    of_scores.set_ylim(len(names) - 0.5, -0.5)
+    of_scores.grid(visible=False, axis="y")
+    format_axes(of_profiles, "Performance profile", comparison.unit, "Runs above")
+    of_profiles.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
+    of_profiles.set(ylim=(-0.02, 1.02), xlim=(levels[0], levels[-1]))
+    names = [f"{summary.label} (n={summary.seed_count})" for summary in summaries]
+    add_texts(figure, comparison.title if title is None else title, names, MARKERS)
+    return figure
 
 
 # ------------------------------------------------------------------ the page
@@ -166,14 +131,7 @@ def page_of(comparison: Comparison, title: str | None = None) -> str:
             _table(f"Return, {task}", table_of(comparison.summaries(task))) for task in comparison.tasks
         ]
     differences = [[key, *values] for key, values in comparison.differences().items()]
-    runs = [
-        [label, task, str(score.run.config.get("seed")), number(score.value), f"{score.env_step:,}"]
-        + [score.status, str(score.run.folder)]
-        for label, group in zip(comparison.labels, comparison.scores, strict=True)
-        for task, scores in group.items()
-        for score in scores
-    ]
-    header = ["group", "env", "seed", "return", "at env step", "status", "folder"]
+    runs = comparison.as_json()["runs"]
     parts = [
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{heading}</title>',
         f"<style>{STYLE}</style></head><body><h1>{heading}</h1>",
@@ -181,7 +139,7 @@ def page_of(comparison: Comparison, title: str | None = None) -> str:
         *(f"<p>{escape(note)}</p>" for note in comparison.notes),
         _charts(comparison).to_html(full_html=False, include_plotlyjs=True),
         _table("What differs", [["key", *comparison.labels], *differences]),
-        _table("Runs", [header, *runs]),
+        _table("Runs", [list(runs[0]), *(list(map(str, run.values())) for run in runs)]),
         "</body></html>",
     ]
     return "\n".join(parts)

@@ -155,7 +155,7 @@ def _warnings_to(lines: list[str]) -> Iterator[None]:
 
 
 def _vector(env_cfg: Mapping[str, Any], kind: str, num_envs: int, seed: int) -> VectorEnv:
-    keys = {"type": kind, "worker_num": num_envs, "max_restarts": 0, "double_buffer": False}
+    keys = {"type": kind, "worker_num": num_envs, "restart_share": 0.0, "double_buffer": False}
     return make_vector_env({**env_cfg, "manager": {**env_cfg["manager"], **keys}}, num_envs, seed)
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import os
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,8 +16,8 @@ from ding_lite.config.registry import env_section
 from ding_lite.data.episodes import SUCCESS, Evaluation, Evaluator
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.make import make_env, make_vector_env, vector_env_of
-from ding_lite.envs.vector import Episode, VectorEnv
-from ding_lite.errors import FOREIGN, ConfigError, ContractError, EnvError, error_text
+from ding_lite.envs.vector import VectorEnv
+from ding_lite.errors import ConfigError, ContractError, EnvError
 from ding_lite.policies.base import Policy
 from ding_lite.rl.seeding import integer_seed
 from ding_lite.run.checkpoint import load_of_run
@@ -29,7 +27,6 @@ from ding_lite.run.video import recording_env
 from ding_lite.trees import space_leaves
 
 DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
-COLUMNS = ("seed", "env", "episode", "return", "length", "cut")
 
 
 class Loaded(NamedTuple):
@@ -81,7 +78,6 @@ def play(
     max_steps: int,
     stream: str,
     actions_seed: int | None = None,
-    on_episode: Callable[[Episode], Any] | None = None,
 ) -> Evaluation:
     """Plays episodes with a policy in environments, and closes them.
 
@@ -92,7 +88,6 @@ def play(
         max_steps: an episode that reaches this length is cut.
         stream: names the random numbers of the start states and actions.
         actions_seed: of sampled actions; None takes the most likely ones.
-        on_episode: called with each episode that has ended.
 
     Raises:
         EnvError: if the policy cannot play in these environments, or one of them fails.
@@ -114,7 +109,7 @@ def play(
         state_of_training = policy.generator.get_state()
         policy.generator.manual_seed(integer_seed(actions_seed or 0, stream, "action"))
         try:
-            return Evaluator(envs, mode, episodes, max_steps).evaluate(stream, on_episode=on_episode)
+            return Evaluator(envs, mode, episodes, max_steps).evaluate(stream)
         finally:
             policy.generator.set_state(state_of_training)
 
@@ -182,10 +177,8 @@ def evaluate_checkpoint(
     stochastic: bool = False,
     video: Path | None = None,
     human: bool = False,
-    episodes_csv: Path | None = None,
     changes: Mapping[str, Any] | None = None,
     trust: Sequence[str] = (),
-    on_episode: Callable[[Episode], Any] | None = None,
 ) -> tuple[Path, Evaluation]:
     """Plays episodes with a trained policy, on the CPU, in the environments of its run or others like them.
 
@@ -196,15 +189,13 @@ def evaluate_checkpoint(
         stochastic: sample the actions; otherwise take the most likely ones.
         video: folder for one mp4 file per episode; the episodes are then played one after the other.
         human: play them one after the other in a window.
-        episodes_csv: file for one row per episode, in the order they end.
-        on_episode: called with each episode that has ended.
 
     Returns:
         the checkpoint, and the returns and lengths of the episodes.
 
     Raises:
         CheckpointError: as :func:`load`.
-        ConfigError: as :func:`load`, if there is no display, or if ``episodes_csv`` cannot be written.
+        ConfigError: as :func:`load`, or if there is no display.
         EnvError: if the environments cannot be made, recorded or shown, or the policy cannot play in them.
     """
     loaded = load(run, trust=trust, changes=changes)
@@ -215,45 +206,9 @@ def evaluate_checkpoint(
         envs = recording_env(env_cfg, video, episodes, seed)
     else:
         envs = make_vector_env(env_cfg, min(env_cfg["evaluator_env_num"], episodes), seed, evaluate=True)
-    with _episode_rows(episodes_csv, seed, env_cfg["info_keys"]) as write:
-
-        def ended(episode: Episode) -> None:
-            write(episode)
-            if on_episode is not None:
-                on_episode(episode)
-
-        actions_seed = seed if stochastic else None
-        evaluation = play(
-            loaded.policy, envs, episodes, env_cfg["max_eval_steps"], "command", actions_seed, ended
-        )
+    actions_seed = seed if stochastic else None
+    evaluation = play(loaded.policy, envs, episodes, env_cfg["max_eval_steps"], "command", actions_seed)
     return loaded.file, evaluation
-
-
-@contextlib.contextmanager
-def _episode_rows(
-    file: Path | None, seed: int, info_keys: Sequence[str]
-) -> Iterator[Callable[[Episode], None]]:
-    """Yields a function that writes the row of an episode."""
-    if file is None:
-        yield lambda episode: None
-        return
-    try:
-        stream = file.open("w", newline="")
-    except OSError as error:
-        raise ConfigError(f"--episodes-csv {file} cannot be written: {error}") from error
-    with stream:
-        columns = [*COLUMNS, *(key for key in info_keys if key not in COLUMNS)]
-        table = csv.DictWriter(stream, columns, lineterminator="\n")
-        table.writeheader()
-        numbers: Counter[int] = Counter()
-
-        def write(episode: Episode) -> None:
-            env, number = episode.env, numbers[episode.env]
-            values = (seed, env, number, episode.episode_return, episode.length, int(episode.cut))
-            table.writerow({**episode.info, **dict(zip(COLUMNS, values, strict=True))})
-            numbers[env] += 1
-
-        yield write
 
 
 def _window(env_cfg: Mapping[str, Any], seed: int) -> InProcessVectorEnv:
@@ -273,10 +228,6 @@ def _window(env_cfg: Mapping[str, Any], seed: int) -> InProcessVectorEnv:
         if env.render_mode != "human":
             modes = ", ".join(map(str, env.metadata.get("render_modes", []))) or "none"
             raise EnvError(f"the environment opens no window: it renders {modes}. {advice}")
-        try:
-            env.reset()  # opens the window
-        except FOREIGN as error:
-            raise EnvError(f"the environment opens no window: {error_text(error)}. {advice}") from error
         return gym.wrappers.TimeLimit(env, env_cfg["max_eval_steps"])
 
     return InProcessVectorEnv(make, 1, seed, on_bad_value=env_cfg["on_bad_value"])

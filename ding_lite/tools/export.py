@@ -1,4 +1,4 @@
-"""Writes a trained policy to one file that acts without ding_lite: ONNX, or a program of torch.export.
+"""Writes a trained policy to one ONNX file, which acts without ding_lite.
 
 The file maps observations as the environment returns them to actions as it takes them: it holds the scale
 of observations, action masks, the memory, and the conversion of actions. ``ExportedPolicy`` is the module
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import io
 import json
 import platform
 import warnings
@@ -23,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.export import Dim, ExportedProgram
+from torch.export import Dim
 
 from ding_lite.config.registry import env_name
 from ding_lite.config.values import encode
@@ -47,9 +46,8 @@ from ding_lite.trees import (
 )
 
 FORMAT_VERSION = 1
-ONNX, PT2 = ".onnx", ".pt2"
-ONNX_PACKAGES = ("onnx", "onnxruntime", "onnxscript")
-METADATA_KEY = "ding_lite.manifest"  # in the metadata of an ONNX model, and the name of a file in a .pt2
+PACKAGES = ("onnx", "onnxruntime", "onnxscript")
+METADATA_KEY = "ding_lite.manifest"  # in the metadata of the model
 TOLERANCE = 1e-5  # accepted difference of a number x, in units of max(1, |x|)
 MAX_ENVS = 4  # environments that the recorded observations come from
 
@@ -115,8 +113,8 @@ def _tree(kind: str, named: Mapping[str, Any], paths: Sequence[tuple[str, ...]])
 
 
 def export_policy(
-    run: str | Path,
-    output: str | Path,
+    run: Path,
+    output: Path,
     *,
     observations: int = 512,
     seed: int = 0,
@@ -126,7 +124,7 @@ def export_policy(
 
     Args:
         run: a run's folder, whose best checkpoint is used, or a checkpoint.
-        output: a ``.onnx`` file, or a ``.pt2`` file for ``torch.export.load``.
+        output: the file.
         observations: of the run's environment, at least so many, on which the file must act as the policy.
         seed: of the episodes from which these observations are recorded.
         trust: modules that the checkpoint's config may import.
@@ -135,15 +133,16 @@ def export_policy(
         the manifest.
 
     Raises:
-        ConfigError: if the file cannot be written, or a package that it needs is not installed.
+        ConfigError: if a package that it needs is not installed.
         ContractError: if the policy does something that the file cannot hold.
         DingLiteError: if the file acts otherwise than the policy; no file is written then.
         CheckpointError: if there is no checkpoint, or its config names a module that is not trusted.
         EnvError: if the environments of the run cannot be made.
     """
-    output = Path(output)
-    _check_output(output)
-    loaded = load(Path(run), trust=trust)
+    loaded = load(run, trust=trust)
+    for name in PACKAGES:
+        if importlib.util.find_spec(name) is None:
+            raise ConfigError(f'an export needs the package {name}: pip install "ding_lite[export]"')
     if not isinstance(loaded.policy, PPOPolicy):
         raise ContractError(
             f"{type(loaded.policy).__name__} cannot be exported: it must subclass PPOPolicy, which acts by a "
@@ -151,10 +150,8 @@ def export_policy(
         )
     config, module = loaded.config.values, ExportedPolicy(loaded.policy)
     example = module.example()
-    packages = ("ding_lite", "torch", "numpy", "gymnasium", *(ONNX_PACKAGES if output.suffix == ONNX else ()))
     described = {
         "format": FORMAT_VERSION,
-        "kind": output.suffix[1:],
         "inputs": [_port(name, tensor) for name, tensor in example.items()],
         "outputs": [_port(name, tensor) for name, tensor in module(example).items()],
         "obs_space": space_to_json(loaded.policy.obs_space),
@@ -169,12 +166,15 @@ def export_policy(
         },
         "versions": {
             "python": platform.python_version(),
-            **{name: metadata.version(name) for name in packages},
+            **{
+                name: metadata.version(name)
+                for name in ("ding_lite", "torch", "numpy", "gymnasium", *PACKAGES)
+            },
         },
     }
-    data = file_of(module, output.suffix, described)
+    data = model_of(module, described)
     recorded = list(record(config.env, module.policy, observations, seed))
-    parity = parity_of(runner(data, output.suffix), module, recorded)
+    parity = parity_of(runner(data), module, recorded)
     if not (parity["difference"] <= TOLERANCE and not parity["different_actions"]):  # also of a nan
         raise DingLiteError(
             f"{output} would act otherwise than {run}: on {parity['observations']} observations the largest "
@@ -183,34 +183,16 @@ def export_policy(
             "changes actions belongs in inputs(), distribution() or the model, whose encoders use float32"
         )
     manifest = {**described, "parity": parity}
-    try:
-        write_whole(output, data)
-        write_whole(Path(f"{output}.json"), (json.dumps(manifest, indent=1) + "\n").encode())
-    except OSError as error:
-        raise ConfigError(f"cannot write {output}: {error}") from error
+    write_whole(output, data)
+    write_whole(Path(f"{output}.json"), (json.dumps(manifest, indent=1) + "\n").encode())
     return manifest
 
 
-def _check_output(output: Path) -> None:
-    """Raises ConfigError if the file cannot be written, or its kind needs packages that are missing."""
-    if output.suffix not in (ONNX, PT2):
-        raise ConfigError(f"cannot write {output}: its name must end in {ONNX} or {PT2}")
-    if not output.parent.is_dir():
-        raise ConfigError(f"cannot write {output}: there is no folder {output.parent}")
-    missing = [name for name in ONNX_PACKAGES if importlib.util.find_spec(name) is None]
-    if output.suffix == ONNX and missing:
-        raise ConfigError(
-            f'{ONNX} files need the package {missing[0]}: pip install "ding_lite[export]". {PT2} files need '
-            "no other package"
-        )
-
-
-def file_of(module: ExportedPolicy, suffix: str, manifest: Mapping[str, Any]) -> bytes:
-    """Returns the content of the file: an ONNX model, or a program for ``torch.export.load``.
+def model_of(module: ExportedPolicy, manifest: Mapping[str, Any]) -> bytes:
+    """Returns the content of the file.
 
     Args:
         module: to trace.
-        suffix: ".onnx" or ".pt2".
         manifest: stored in the file.
 
     Raises:
@@ -218,40 +200,23 @@ def file_of(module: ExportedPolicy, suffix: str, manifest: Mapping[str, Any]) ->
     """
     example = module.example()
     sizes = {name: {0: Dim("batch")} for name in example}
+    inputs, outputs = ([port["name"] for port in manifest[kind]] for kind in ("inputs", "outputs"))
     try:
         # Strict: TorchDynamo traces the conversion of actions, which is written in NumPy, too.
         program = torch.export.export(module, (example,), dynamic_shapes=(sizes,), strict=True)
+        signature = program.graph_signature
+        for name in {*program.state_dict} - {*signature.parameters, *signature.buffers}:
+            del program.state_dict[name]  # of the value network
+        with warnings.catch_warnings():  # what torch says about itself
+            warnings.simplefilter("ignore")
+            converted: Any = torch.onnx.export(
+                program, dynamo=True, verbose=False, input_names=inputs, output_names=outputs
+            )
     except Exception as error:  # code of the user is traced
+        first_line = str(error).strip().partition("\n")[0]  # torch adds pages to it
         raise ContractError(
-            f"torch.export cannot trace this policy: {_first_line(error)}. Its model must compute with "
-            "tensors, without branches on their values"
-        ) from error
-    signature = program.graph_signature
-    for name in {*program.state_dict} - {*signature.parameters, *signature.buffers}:
-        del program.state_dict[name]  # of the value network
-    with warnings.catch_warnings():  # what torch says about itself
-        warnings.simplefilter("ignore")
-        if suffix == ONNX:
-            return _onnx_model(program, manifest)
-        buffer = io.BytesIO()
-        torch.export.save(program, buffer, extra_files={METADATA_KEY: json.dumps(manifest)})
-        return buffer.getvalue()
-
-
-def _first_line(error: Exception) -> str:
-    """Returns the kind of an error and the first line of its message: torch adds pages to it."""
-    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0].rstrip('.')}"
-
-
-def _onnx_model(program: ExportedProgram, manifest: Mapping[str, Any]) -> bytes:
-    inputs, outputs = ([port["name"] for port in manifest[kind]] for kind in ("inputs", "outputs"))
-    try:
-        converted: Any = torch.onnx.export(
-            program, dynamo=True, verbose=False, input_names=inputs, output_names=outputs
-        )
-    except Exception as error:
-        raise ContractError(
-            f"ONNX cannot hold this policy: {_first_line(error)}. A {PT2} file holds every operation of torch"
+            f"ONNX cannot hold this policy: {type(error).__name__}: {first_line}. Its model must compute "
+            "with tensors, without branches on their values"
         ) from error
     for value in (*converted.model.graph.inputs, *converted.model.graph.outputs):
         value.shape[0] = "batch"
@@ -260,21 +225,13 @@ def _onnx_model(program: ExportedProgram, manifest: Mapping[str, Any]) -> bytes:
     return content
 
 
-def runner(data: bytes, suffix: str) -> Runner:
-    """Returns the function of an exported file: named arrays in, named arrays out.
+def runner(data: bytes) -> Runner:
+    """Returns the function of an ONNX model: named arrays in, named arrays out."""
+    import onnxruntime
 
-    Args:
-        data: content of the file.
-        suffix: ".onnx" or ".pt2".
-    """
-    if suffix == ONNX:
-        import onnxruntime
-
-        session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
-        names = [output.name for output in session.get_outputs()]
-        return lambda inputs: dict(zip(names, session.run(None, dict(inputs)), strict=True))
-    program = torch.export.load(io.BytesIO(data)).module()
-    return lambda inputs: _arrays(program(_tensors(inputs)))
+    session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return lambda inputs: dict(zip(names, session.run(None, dict(inputs)), strict=True))
 
 
 def _tensors(arrays: Mapping[str, np.ndarray]) -> dict[str, Tensor]:

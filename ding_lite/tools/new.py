@@ -44,10 +44,7 @@ def write_new(kind: str, name: str, folder: str | Path = ".") -> list[Path]:
     }
     if existing := [str(file) for file in texts if file.exists()]:
         raise ConfigError(f"{', '.join(existing)} exists already; choose another name")
-    try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        for file, text in texts.items():
-            file.write_text(text, "utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot write to {folder}: {error}") from error
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    for file, text in texts.items():
+        file.write_text(text, "utf-8")
     return list(texts)

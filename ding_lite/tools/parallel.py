@@ -1,7 +1,9 @@
 """Several ``ding-lite`` processes at a time: the seeds of a config, the workers of a sweep.
 
-Each line that a process prints appears with its name before it. What became of a run is said by the exit code
-of its process and by its result.json. ``tools.ray_runs`` has the same pool on a Ray cluster.
+Processes of the command itself: each run is bit for bit that of the single command, and one that crashes
+takes no other along. Each line that a process prints appears with its name before it. What became of a run
+is said by the exit code of its process and by its result.json. ``tools.ray_runs`` has the same pool on a Ray
+cluster.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,7 +41,7 @@ from ding_lite.cli import main
 sys.exit(main())
 """
 INTERRUPTED = (130, 143)  # exit codes of a run that a signal ended, after it was saved
-LAST_LINES = 50  # in which an error is looked for
+LAST_LINES = 50  # that have the error of a process
 
 
 class Job(NamedTuple):
@@ -172,33 +174,27 @@ def python_path() -> str:
 
 
 def error_of(text: str, code: int) -> str:
-    """Returns the error in what a command has printed, by its exit code; "" if there is none."""
+    """Returns the error in the last lines of a command, by its exit code; "" if there is none."""
     if code in (0, *INTERRUPTED):
         return ""
     if code < 0:
         return f"ended by {signal.Signals(-code).name}"
-    lines = [line for line in text.splitlines() if line.strip()]
-    _, mark, message = text.rpartition(": error: ")
-    return message.strip() if mark else lines[-1] if lines else f"ended with exit code {code}"
+    return text.rpartition(": error: ")[2].strip() or f"ended with exit code {code}"
 
 
 # ------------------------------------------------------------------ seeds
 
 
-def seed_jobs(
-    seeds: Sequence[int], prefix: Path, arguments: Sequence[str], *, resume: bool, override: bool
-) -> dict[Path, Job]:
-    """Returns a job for each seed, by its run folder ``<prefix>_s<seed>``.
+def seed_folders(seeds: Sequence[int], prefix: Path, *, resume: bool) -> dict[int, Path]:
+    """Returns the run folder of each seed, ``<prefix>_s<seed>``.
 
     Args:
         seeds: of the runs.
         prefix: of their folders.
-        arguments: of ``ding-lite train``, without seed and folder.
         resume: continue the runs whose folders exist; the other seeds begin.
-        override: continue them with ``--override``, which a new run refuses.
 
     Raises:
-        ConfigError: if a folder exists; with ``resume``, if none does. Then no run has been started.
+        ConfigError: if a folder exists; with ``resume``, if none does.
     """
     folders = {seed: prefix.with_name(f"{prefix.name}_s{seed}") for seed in seeds}
     existing = [str(folder) for folder in folders.values() if folder.exists()]
@@ -209,22 +205,16 @@ def seed_jobs(
         )
     if resume and not existing:
         raise ConfigError(f"--resume: there is no run to continue: {', '.join(map(str, folders.values()))}")
-    jobs = {}
-    for seed, folder in folders.items():
-        words = ["train", *arguments, "-s", str(seed)]
-        words += ["--resume" if folder.exists() else "--exp-name", str(folder)]
-        words += ["--override"] if override and folder.exists() else []
-        jobs[folder] = Job(f"seed {seed}", words)
-    return jobs
+    return folders
 
 
-def seeds_report(folders: Sequence[Path], outcomes: Sequence[Outcome | None]) -> dict[str, Any]:
+def seeds_report(folders: Mapping[int, Path], outcomes: Sequence[Outcome | None]) -> dict[str, Any]:
     """Returns what became of the seeds in these folders, and the mean of their scores, as JSON data.
 
     The score is the mean return of the last evaluation of a run that has ended in order.
     """
     runs = []
-    for folder, outcome in zip(folders, outcomes, strict=True):
+    for (seed, folder), outcome in zip(folders.items(), outcomes, strict=True):
         result = {} if outcome is None else read_result(folder)
         status = result.get("status", "interrupted")
         if outcome is None:
@@ -234,7 +224,7 @@ def seeds_report(folders: Sequence[Path], outcomes: Sequence[Outcome | None]) ->
         has_score = status in ENDED or outcome is not None and outcome.code == 0  # a hook may have ended it
         runs.append(
             {
-                "seed": int(folder.name.rpartition("_s")[2]),
+                "seed": seed,
                 "status": status,
                 "score": result.get("eval_value") if has_score else None,
                 "env_step": result.get("env_step", 0),

@@ -29,24 +29,21 @@ from ding_lite.tools.runs import (
     settings_of,
     shared,
 )
-from ding_lite.tools.statistics import MIN_RUNS, Statistic, curve_interval, interquartile_mean
+from ding_lite.tools.statistics import MIN_RUNS, curve_interval, interquartile_mean
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.legend import Legend
 
-SUFFIXES = (".png", ".pdf", ".svg")
 CURVE_RESAMPLES = 2_000
 MAX_GRID = 1_000  # points of a curve over seeds; more cannot be seen
-STATISTICS: dict[str, Statistic] = {
-    "mean": lambda values: np.asarray(values.mean(axis=-1)),
-    "iqm": interquartile_mean,
-}
 
 # Colours that colour-blind readers can distinguish (Okabe and Ito); the dashes work without colours.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES = ("-", "--", "-.", ":")
 PANEL_SIZE = (4.0, 2.6)  # inches of a plot with its labels
+LEGEND_ROW = 0.17  # inches of a row of a legend below the plots
 LONGEST = 40  # characters of a label
 X_LABEL = "Env steps"
 TEXT: Any = {"text.parse_math": False, "pdf.fonttype": 42}  # names may contain $; fonts in a PDF are TrueType
@@ -70,18 +67,13 @@ class Panel(NamedTuple):
     spread: str = ""
 
 
-PANELS = (
-    Panel(
-        "training", "collect/episode_return", f"Training return (last {RECENT_EPISODES} episodes)", "Return"
-    ),
-    Panel(
-        "training-length",
-        "collect/episode_length_max",
-        f"Training episode length (max of {RECENT_EPISODES})",
-        "Steps",
-    ),
+RETURNS = (
+    Panel("training", "collect/episode_return", f"Training return (last {RECENT_EPISODES})", "Return"),
     Panel("evaluation", SCORE, "Evaluation return", "Return", SPREAD),
-    Panel("evaluation-length", "eval/episode_length_max", "Evaluation episode length (max)", "Steps"),
+)
+LENGTHS = (
+    Panel("training-length", "collect/episode_length_max", "Longest training episode", "Steps"),
+    Panel("evaluation-length", "eval/episode_length_max", "Longest evaluation episode", "Steps"),
 )
 
 
@@ -103,7 +95,7 @@ class Curve(NamedTuple):
     n: int = 1
 
 
-def curve(runs: Sequence[Run], panel: Panel, statistic: str = "mean") -> Curve | None:
+def curve(runs: Sequence[Run], panel: Panel) -> Curve | None:
     """Returns the curve of a group of runs in a panel, or None if they have no data.
 
     One seed: its values, with a band of one standard deviation over episodes if the panel has a column for
@@ -113,30 +105,30 @@ def curve(runs: Sequence[Run], panel: Panel, statistic: str = "mean") -> Curve |
     if not series:
         return None
     if len(series) > 1:
-        return seeds_curve([(x, y) for x, y, _ in series], statistic)
+        return seeds_curve([(x, y) for x, y, _ in series])
     x, y, spread = series[0]
     if len(runs) > 1 or not np.isfinite(spread).any():  # the band would look like one over seeds
         return Curve(x, y)
     return Curve(x, y, np.stack([y - spread, y + spread]))
 
 
-def seeds_curve(seeds: Sequence[tuple[np.ndarray, np.ndarray]], statistic: str) -> Curve:
+def seeds_curve(seeds: Sequence[tuple[np.ndarray, np.ndarray]]) -> Curve:
     """Returns the curve of several seeds, on the range of steps that all of them have.
 
-    Two seeds: both, and their mean. More: the statistic and its 95 % bootstrap interval. Seeds without a
-    common range (for example, with one evaluation each, at different steps) are drawn one by one.
+    Two seeds: both, and their mean. More: the interquartile mean and its 95 % bootstrap interval. Seeds
+    without a common range (for example, with one evaluation each, at different steps) are drawn one by one.
 
     Args:
         seeds: ``(x, y)`` of each; at least two.
-        statistic: of ``STATISTICS``.
     """
     grid = common_grid([x for x, _ in seeds])
     if not grid.size:
         return Curve(grid, grid, seeds=tuple(seeds), n=len(seeds))
     values = np.stack([np.interp(grid, x, y) for x, y in seeds])
-    middle = STATISTICS[statistic]
-    band = curve_interval(values, middle, CURVE_RESAMPLES) if len(seeds) >= MIN_RUNS else None
-    return Curve(grid, middle(values.T), band, tuple(seeds) if band is None else (), len(seeds))
+    middle = interquartile_mean(values.T)
+    if len(seeds) < MIN_RUNS:
+        return Curve(grid, middle, None, tuple(seeds), len(seeds))
+    return Curve(grid, middle, curve_interval(values, interquartile_mean, CURVE_RESAMPLES), n=len(seeds))
 
 
 def common_grid(xs: Sequence[np.ndarray]) -> np.ndarray:
@@ -155,29 +147,25 @@ def plot_runs(
     folders: Sequence[str | Path],
     output: Path,
     *,
-    statistic: str = "mean",
     title: str | None = None,
     panels: Sequence[str] = (),
     note: Callable[[str], Any] = lambda line: None,
-) -> Path:
-    """Draws the learning curves of runs to a file, and returns the file.
+) -> None:
+    """Draws the learning curves of runs to a file.
 
     Args:
         folders: of runs, or with runs in them, or patterns of such. Runs whose configs differ only in the
             seed or the limits become one curve with its interval.
         output: file to write; the suffix .png, .pdf or .svg chooses its format.
-        statistic: of the seeds: "mean" or "iqm", the interquartile mean.
         title: of the figure; None: the policy and environment that all runs have in common.
-        panels: names of ``PANELS``, or columns of metrics.csv, to draw in this order; empty: all of
-            ``PANELS`` that have data.
+        panels: names of panels, or columns of metrics.csv, to draw in this order; empty: ``RETURNS``, as far
+            as they have data.
         note: called with a line about what is drawn, and for each run that is left out.
 
     Raises:
-        ConfigError: if no folder can be read and drawn, the file cannot be written, or matplotlib is not
-            installed.
+        ConfigError: if no folder can be read and drawn, or matplotlib is not installed.
+        OSError: if the file cannot be written.
     """
-    output = Path(output)
-    check_output(output, SUFFIXES)
     chosen = panels_of(panels)
     columns = {c for panel in chosen for c in (panel.column, panel.spread)}
     runs, left_out = [], []
@@ -193,33 +181,31 @@ def plot_runs(
             left_out.append(f"left out: {folder} has no row to draw")
     if not runs:
         raise ConfigError("\n  ".join(["there is no run to draw.", *left_out]))
-    figure, notes = draw(seed_groups(runs), statistic=statistic, title=title, panels=panels)
+    figure, notes = draw(seed_groups(runs), title=title, panels=panels)
     for line in [*left_out, *notes]:
         note(line)
     save(figure, output)
-    return output
 
 
 def panels_of(names: Sequence[str]) -> list[Panel]:
-    """Returns the panels of these names, each that of ``PANELS`` or of a column; all of ``PANELS`` for none.
+    """Returns the panels of these names, or of these columns of metrics.csv; ``RETURNS`` for none.
 
     Raises:
-        ConfigError: if a name is neither of ``PANELS`` nor looks like a column, which has a "/".
+        ConfigError: if a name is that of no panel, and no column, which has a "/".
     """
-    known = {panel.name: panel for panel in PANELS}
+    known = {panel.name: panel for panel in RETURNS + LENGTHS}
     for name in names:
         if name not in known and "/" not in name:
             raise ConfigError(
                 f"there is no panel {name!r}; the panels are: {', '.join(known)}, and any column of "
                 "metrics.csv, such as learn/approx_kl"
             )
-    return [known.get(name, Panel(name, name, name, "")) for name in names] or list(PANELS)
+    return [known.get(name, Panel(name, name, name, "")) for name in names] or list(RETURNS)
 
 
 def draw(
     groups: Sequence[Sequence[Run]],
     *,
-    statistic: str = "mean",
     title: str | None = None,
     panels: Sequence[str] = (),
 ) -> tuple[Figure, list[str]]:
@@ -229,7 +215,7 @@ def draw(
         ConfigError: if none of them has data, or matplotlib is not installed.
     """
     chosen = panels_of(panels)
-    all_curves = {panel: [curve(group, panel, statistic) for group in groups] for panel in chosen}
+    all_curves = {panel: [curve(group, panel) for group in groups] for panel in chosen}
     drawn = {panel: row for panel, row in all_curves.items() if any(row)}
     without = [panel.name for panel in chosen if panel not in drawn]
     if without and (panels or not drawn):
@@ -259,18 +245,10 @@ def draw(
 
 def seeds_text(group: Sequence[Run]) -> str:
     """Returns the number of seeds of a group, or its seed."""
-    return f"n={len(group)} seeds" if len(group) > 1 else f"seed {group[0].config.get('seed')}"
+    return f"n={len(group)}" if len(group) > 1 else f"seed {group[0].config.get('seed')}"
 
 
 # ------------------------------------------------------------------ the picture
-
-
-def check_output(output: Path, suffixes: Sequence[str]) -> None:
-    """Raises ConfigError if a file cannot be written since its suffix is another one, or it has no folder."""
-    if output.suffix.lower() not in suffixes:
-        raise ConfigError(f"cannot write {output}: its name must end in one of {', '.join(suffixes)}")
-    if not output.parent.is_dir():
-        raise ConfigError(f"cannot write {output}: there is no folder {output.parent}")
 
 
 def new_figure(count: int, most: int, size: tuple[float, float] = PANEL_SIZE) -> tuple[Figure, list[Axes]]:
@@ -292,14 +270,11 @@ def new_figure(count: int, most: int, size: tuple[float, float] = PANEL_SIZE) ->
 
 
 def save(figure: Figure, output: Path) -> None:
-    """Writes a figure to a file; raises ConfigError if it cannot be written."""
+    """Writes a figure to a file."""
     import matplotlib
 
-    try:
-        with matplotlib.rc_context(TEXT):
-            figure.savefig(output, dpi=200)
-    except OSError as error:
-        raise ConfigError(f"cannot write {output}: {error}") from error
+    with matplotlib.rc_context(TEXT):
+        figure.savefig(output, dpi=200)
 
 
 def style_of(place: int) -> dict[str, Any]:
@@ -341,7 +316,7 @@ def shortened(label: str, most: int = LONGEST) -> str:
 
 
 def add_texts(figure: Figure, title: str, names: Sequence[str], markers: Sequence[str] = ("",)) -> None:
-    """Adds a title above the plots, and a legend below them.
+    """Adds a title above the plots, and a legend in the first one, or below them where it has no room.
 
     Args:
         figure: to add them to.
@@ -356,18 +331,34 @@ def add_texts(figure: Figure, title: str, names: Sequence[str], markers: Sequenc
     if not names:
         return
     texts = [shortened(name) for name in names]
-    characters = 12 * figure.get_figwidth()  # that fit in a row
     handles = [
         Line2D([], [], **style_of(place), linewidth=1.5, marker=markers[place % len(markers)], markersize=5)
         for place in range(len(names))
     ]
-    legend = figure.legend(
-        handles,
-        ["-"] * len(names),
-        loc="outside lower center",
-        ncols=max(1, min(len(names), 4, int(characters / (8 + max(map(len, texts)))))),
-        frameon=False,
-        fontsize=8,
+
+    def legend(parent: Any, **options: Any) -> Legend:
+        made: Legend = parent.legend(handles, ["-"] * len(names), frameon=False, fontsize=8, **options)
+        for text, name in zip(made.get_texts(), texts, strict=True):
+            text.set(parse_math=False, text=name)  # afterwards: a name may start with _, which hides it
+        return made
+
+    inside = legend(figure.axes[0], loc="best")
+    figure.draw_without_rendering()
+    if not has_room(figure.axes[0], inside):
+        inside.remove()
+        characters = 12 * figure.get_figwidth()  # that fit in a row
+        columns = max(1, min(len(names), 4, int(characters / (8 + max(map(len, texts))))))
+        legend(figure, loc="outside lower center", ncols=columns)
+        figure.set_figheight(figure.get_figheight() + LEGEND_ROW * -(-len(names) // columns))
+
+
+def has_room(axes: Axes, legend: Legend) -> bool:
+    """Returns whether a legend is inside of a plot, and covers none of its lines and bands."""
+    box = legend.get_window_extent()
+    lines = [line.get_path().transformed(line.get_transform()) for line in axes.lines]
+    bands = [path.transformed(axes.transData) for band in axes.collections for path in band.get_paths()]
+    return (
+        all(axes.bbox.contains(*corner) for corner in (box.min, box.max))
+        and not any(line.intersects_bbox(box, filled=False) for line in lines)
+        and not any(band.intersects_bbox(box) for band in bands)
     )
-    for text, name in zip(legend.get_texts(), texts, strict=True):
-        text.set(parse_math=False, text=name)  # afterwards: a name may start with _, which hides it

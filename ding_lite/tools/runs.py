@@ -13,7 +13,7 @@ import io
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,12 +48,16 @@ class Run(NamedTuple):
         config: its complete config.
         x: (N,) env steps, one for each row of metrics.csv; NaN if missing.
         columns: the columns that were asked for, by name; each (N,), NaN where a cell is missing.
+        status: how it ended; see :class:`ListedRun`.
+        error: that ended it.
     """
 
     folder: Path
     config: dict[str, Any]
     x: np.ndarray
     columns: dict[str, np.ndarray]
+    status: str = "finished"
+    error: str | None = None
 
 
 class ListedRun(NamedTuple):
@@ -150,7 +154,13 @@ def read_run(folder: Path, wanted: Collection[str] = SCORE_COLUMNS) -> Run:
         ConfigError: if a file of the run cannot be read.
     """
     columns = _read_columns(folder / "metrics.csv", {*wanted, ENV_STEP})
-    return Run(folder, read_config_of(folder), columns[ENV_STEP], columns)
+    run = Run(folder, read_config_of(folder), columns[ENV_STEP], columns)
+    result = read_result(folder)
+    if is_locked(folder):
+        return run._replace(status="running")
+    if "status" not in result or last_step(run) > result["env_step"]:  # else of a session before the last
+        return run._replace(status="killed")
+    return run._replace(status=str(result["status"]), error=result.get("error"))
 
 
 def read_config_of(folder: Path) -> dict[str, Any]:
@@ -215,30 +225,8 @@ def env_of(config: Mapping[str, Any]) -> str:
     return env_name(config.get("env", {}))
 
 
-def status_of(run: Run) -> tuple[str, str | None]:
-    """Returns the status of a run (see :class:`ListedRun`) and the error that ended it."""
-    if is_locked(run.folder):
-        return "running", None
-    result = read_result(run.folder)
-    if "status" not in result or last_step(run) > result["env_step"]:  # else of a session before the last
-        return "killed", None
-    return str(result["status"]), result.get("error")
-
-
-ORDERS: dict[str, Callable[[ListedRun], Any]] = {  # from the largest down, but names
-    "started": lambda run: run.started or "",
-    "score": lambda run: -np.inf if run.score is None else run.score,
-    "steps": lambda run: run.env_step,
-    "name": lambda run: natural(run.folder),
-}
-
-
-def list_runs(folder: Path, order: str = "started") -> list[ListedRun]:
-    """Returns all runs in a folder, at any depth, with the keys in which they differ.
-
-    Args:
-        folder: with runs in it, or a run.
-        order: "started" (newest first), "score" (highest first), "steps" (most first), or "name".
+def list_runs(folder: Path) -> list[ListedRun]:
+    """Returns all runs in a folder, at any depth, the newest first, with the keys in which they differ.
 
     Raises:
         ConfigError: if the folder does not exist.
@@ -254,8 +242,7 @@ def list_runs(folder: Path, order: str = "started") -> list[ListedRun]:
     for run, settings in described:
         differs = {k: settings[k] for k in _ordered(settings) if len(values[run.policy, run.env_id, k]) > 1}
         runs.append(run._replace(differs=differs))
-    by_name = sorted(runs, key=ORDERS["name"])
-    return by_name if order == "name" else sorted(by_name, key=ORDERS[order], reverse=True)
+    return sorted(runs, key=lambda run: run.started or "", reverse=True)
 
 
 def _listed(folder: Path) -> tuple[ListedRun, dict[str, Any]]:
@@ -275,16 +262,15 @@ def _listed(folder: Path) -> tuple[ListedRun, dict[str, Any]]:
             max_env_step=config["max_env_step"],
         )
         run = read_run(folder)
-        status, error = status_of(run)
     except (ConfigError, KeyError, TypeError, AttributeError) as fault:
         return line._replace(error=str(fault) if isinstance(fault, ConfigError) else repr(fault)), {}
     _, scores, spreads = points_of(run, SCORE, SPREAD)
     _, seconds, _ = points_of(run, "time/wall_s")
     # A change of the task in the middle of a run leaves the scores before it out of its result.
-    best = None if status in ("running", "killed") else read_result(folder).get("best_eval_value")
+    best = None if run.status in ("running", "killed") else read_result(folder).get("best_eval_value")
     line = line._replace(
-        status=status,
-        error=error,
+        status=run.status,
+        error=run.error,
         env_step=last_step(run),
         score=float(scores[-1]) if len(scores) else None,
         score_std=float(spreads[-1]) if len(scores) and np.isfinite(spreads[-1]) else None,

@@ -4,6 +4,10 @@ They are those of "Deep Reinforcement Learning at the Edge of the Statistical Pr
 The scores of a group are one array per task, with one score per run: ``[(n_1,), (n_2,), ...]``. Each task
 counts the same, however many runs it has. Each function also accepts leading dims, and computes one result
 for each of their elements; the bootstrap passes its resamples this way.
+
+The module takes the place of rliable, whose last release needs packages that do not work with today's
+pandas, draws from NumPy's global generator, and needs equally many runs in every task. One number differs:
+a run at the edge of the middle half counts in part.
 """
 
 from __future__ import annotations

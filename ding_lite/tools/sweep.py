@@ -2,33 +2,32 @@
 
 A trial trains one set of values with each seed, one after the other; its score is the mean of their last
 evaluations. Trials whose evaluations stay below the median of the others are pruned. Several processes work
-on one storage, each by ``study.optimize``. The folder of a sweep has:
+on one storage, each on one trial after the other. The folder of a sweep has:
 
 sweep.json      what is searched              trial_000_s0/ ...  one run folder for each trial and seed
 sweep.journal   Optuna's storage              best.py            the best config; it can be trained
-log.txt         the lines of the sweep        history.png        scores; importance.png: of the keys
+log.txt         the lines of the sweep
 
 A sweep that was killed continues: open trials are resumed from the checkpoints of their runs.
 
     policy.learn.learning_rate = log(1e-5, 1e-2)      a number, uniform in its logarithm
     policy.learn.entropy_weight = uniform(0, 0.02)    a number
     policy.learn.epoch_per_collect = int(2, 10)       a whole number, both ends included
-    policy.learn.batch_size = choice(64, 128, 256)    one of these values; in a config file also a list
+    policy.learn.batch_size = choice(64, 128, 256)    one of these values
 """
 
 from __future__ import annotations
 
 import ast
 import json
-import operator
 import shutil
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-from ding_lite.config.compile import LITERALS, Config, python_source, without_sources
+from ding_lite.config.compile import Config, parse_overrides, python_source, without_sources
 from ding_lite.config.values import decode
 from ding_lite.errors import ConfigError, DingLiteError
 from ding_lite.rl.seeding import integer_seed
@@ -36,7 +35,6 @@ from ding_lite.run.checkpoint import checkpoints_of, write_whole
 from ding_lite.run.display import score_text
 from ding_lite.run.folder import ENDED, is_locked, read_result
 from ding_lite.run.pipeline import SerialPipeline
-from ding_lite.run.signals import EXIT_CODES
 from ding_lite.tools.runs import SCORE, SWEEP_FILE, short_names, short_text
 
 try:
@@ -55,78 +53,62 @@ EXPECTED = "expected uniform(a, b), log(a, b), int(a, b) or choice(a, b, ...)"
 # Keys that the sweep sets itself for each run.
 OWN_KEYS = ("seed", "exp_name")
 
-Space = dict[str, optuna.distributions.BaseDistribution]  # by the path of the key
+Distribution: TypeAlias = CategoricalDistribution | FloatDistribution | IntDistribution
+Space = dict[str, Distribution]  # by the path of the key
 
 
 # ------------------------------------------------------------------ the search space
 
 
-def search_space(searches: Mapping[str, Any]) -> Space:
-    """Returns the search space of ``{"key.path": "log(1, 2)"}``; a list is a choice.
+def search_space(searches: Sequence[str]) -> Space:
+    """Returns the search space of ``["key.path=log(1, 2)", ...]``.
 
     Raises:
-        ConfigError: for a key whose values cannot be read.
+        ConfigError: if there is none, or for a key whose values cannot be read.
     """
     if not searches:
-        raise ConfigError(
-            "no search space: give --search 'policy.learn.learning_rate=log(1e-5,1e-2)', or a dict in the "
-            "config file, sweep = dict(search={'policy.learn.learning_rate': 'log(1e-5, 1e-2)'})"
-        )
+        raise ConfigError("no search space: give --search 'policy.learn.learning_rate=log(1e-5,1e-2)'")
     space = {}
-    for key, spec in searches.items():
+    for search in searches:
+        key, _, values = search.partition("=")
         if key in OWN_KEYS:
             raise ConfigError(f"the search space: the sweep sets {key} itself; give seeds as -s 0,1,2")
         try:
-            space[key] = _distribution(spec)
+            space[key] = _distribution(values.strip())
         except (ValueError, TypeError, SyntaxError) as fault:
-            raise ConfigError(f"the search space: {key}: {EXPECTED}, got {spec!r} ({fault})") from fault
+            raise ConfigError(f"the search space: {key}: {EXPECTED}, got {values!r} ({fault})") from fault
     return space
 
 
-def _distribution(spec: Any) -> optuna.distributions.BaseDistribution:
-    if isinstance(spec, (list, tuple)):
-        return CategoricalDistribution([_stored(choice) for choice in spec])
-    call = ast.parse(str(spec).strip(), mode="eval").body
+def _distribution(text: str) -> Distribution:
+    """Returns what a text such as "log(1e-5, 1e-2)" stands for; choices are texts, as in an override."""
+    call = ast.parse(text, mode="eval").body
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
         raise ValueError("no call")
-    arguments: list[Any] = [
-        LITERALS.get(node.id.lower(), node.id) if isinstance(node, ast.Name) else ast.literal_eval(node)
-        for node in call.args
-    ]
+    arguments = [ast.unparse(argument) for argument in call.args]
     match call.func.id:
         case "choice":
-            return CategoricalDistribution([_stored(choice) for choice in arguments])
+            return CategoricalDistribution(arguments)
         case "int":
-            return IntDistribution(*map(operator.index, arguments))
+            return IntDistribution(*map(int, arguments))
         case "log" | "uniform" as kind:
             return FloatDistribution(*map(float, arguments), log=kind == "log")
     raise ValueError(f"no {call.func.id}")
 
 
-def _stored(choice: Any) -> Any:
-    """Returns a choice as the storage has it, which takes neither lists nor dicts."""
-    return choice if isinstance(choice, (str, int, float, type(None))) else json.dumps(choice)
+def values_of(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the values of the keys in a trial: as if each was set on the command line."""
+    return parse_overrides([f"{key}={value}" for key, value in params.items()])
 
 
 def first_values(space: Space) -> dict[str, Any]:
     """Returns the first choice or the lowest value of each key: a config that accepts them has these keys."""
-    first: dict[str, Any] = {}
-    for key, of_key in space.items():
-        if isinstance(of_key, CategoricalDistribution):
-            first[key] = of_key.choices[0]
-        elif isinstance(of_key, (FloatDistribution, IntDistribution)):
-            first[key] = of_key.low
-    return values_of(first, space)
-
-
-def values_of(params: Mapping[str, Any], space: Space) -> dict[str, Any]:
-    """Returns the values of the keys in a trial."""
-    values = {}
-    for key in space:
-        value = params.get(key)
-        is_tree = isinstance(value, str) and value.startswith(("[", "{"))
-        values[key] = json.loads(value) if is_tree else value  # type: ignore[arg-type]
-    return values
+    return values_of(
+        {
+            key: of_key.choices[0] if isinstance(of_key, CategoricalDistribution) else of_key.low
+            for key, of_key in space.items()
+        }
+    )
 
 
 def assignments(values: Mapping[str, Any]) -> str:
@@ -173,20 +155,19 @@ def begin(folder: Path, searched: Mapping[str, Any], *, resume: bool) -> None:
     """
     file = folder / SWEEP_FILE
     text = json.dumps(searched, indent=2) + "\n"
-    try:
-        if not resume:
-            folder.mkdir(parents=True)
-            write_whole(file, text)
-        elif file.read_text() != text:
-            raise ConfigError(
-                f"the sweep in {folder} searches something else, as {file} says: repeat its command with "
-                "--resume; only --jobs and --ray may differ, and --trials"
-            )
-    except OSError as fault:
+    if resume != folder.exists():
         raise ConfigError(
-            f"{folder} cannot be the folder of {'this' if resume else 'a new'} sweep: {fault}; --exp-name "
-            "names another one, and --resume continues one"
-        ) from fault
+            f"{folder} {'does not exist' if resume else 'exists'}: --resume continues a sweep, and "
+            "--exp-name names another folder"
+        )
+    if not resume:
+        folder.mkdir(parents=True)
+        write_whole(file, text)
+    elif file.read_text() != text:
+        raise ConfigError(
+            f"the sweep in {folder} searches something else, as {file} says: repeat its command with "
+            "--resume; only --jobs and --ray may differ, and --trials"
+        )
 
 
 def reopen(folder: Path) -> int:
@@ -207,10 +188,11 @@ def run_folder(folder: Path, number: int, seed: int) -> Path:
     return folder / f"trial_{number:03}_s{seed}"
 
 
+@dataclass
 class Worker:
     """A process of a sweep; several work on the same folder.
 
-    Args:
+    Attributes:
         folder: of the sweep.
         space: keys and their values.
         seeds: that each trial trains with.
@@ -218,28 +200,20 @@ class Worker:
         say: called with a line for each event.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        space: Space,
-        seeds: Sequence[int],
-        config_with: Callable[[Mapping[str, Any]], Config],
-        say: Callable[[str], Any] = print,
-    ) -> None:
-        self.folder, self.space, self.seeds = folder, space, seeds
-        self._config_with, self._say = config_with, say
+    folder: Path
+    space: Space
+    seeds: Sequence[int]
+    config_with: Callable[[Mapping[str, Any]], Config]
+    say: Callable[[str], Any] = print
 
     def work(self, trials: int, number: int) -> None:
-        """Trains trials until there are ``trials`` of all workers.
+        """Trains trials until there are ``trials`` of all workers; a signal leaves the last one open.
 
         Args:
             trials: in all.
             number: of this worker, for the seed of its sampler.
-
-        Raises:
-            SystemExit: at a signal, when the run is saved; the trial stays open.
         """
-        config = self._config_with({})
+        config = self.config_with({})
         study = open_study(self.folder)
         # Another stream after each interruption: the same one would propose the first values again.
         seed = integer_seed(config.values.seed, "sweep", len(study.get_trials()), number)
@@ -248,40 +222,32 @@ class Worker:
         study.pruner = optuna.pruners.MedianPruner(
             n_startup_trials=STARTUP_TRIALS, n_warmup_steps=int(WARM_UP * config.values.max_env_step / freq)
         )
-        begun = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL, TrialState.RUNNING)
-        enough = optuna.study.MaxTrialsCallback(trials, states=begun)
-        study.optimize(self._objective, callbacks=[enough], catch=(DingLiteError,))
+        while sum(trial.state != TrialState.WAITING for trial in study.get_trials()) < trials:
+            trial = study.ask(dict(self.space))  # an open one, with its values, or a new one
+            values = values_of(trial.params)
+            self.say(f"trial {trial.number}: {assignments(values)}")
+            try:
+                score = self._score(trial, self.config_with(values))
+            except optuna.TrialPruned:
+                study.tell(trial, state=TrialState.PRUNED)
+                self.say(f"trial {trial.number}: pruned")
+            except DingLiteError as fault:
+                study.tell(trial, state=TrialState.FAIL)
+                self.say(f"trial {trial.number}: failed: {fault}")
+            else:
+                study.tell(trial, score)
+                self.say(f"trial {trial.number}: score {score_text(score)}")
 
-    def _objective(self, trial: optuna.Trial) -> float:
-        """Returns the score of a trial; Optuna gives an open one its values again."""
-        for key, of_key in self.space.items():
-            match of_key:
-                case CategoricalDistribution():
-                    trial.suggest_categorical(key, of_key.choices)
-                case IntDistribution():
-                    trial.suggest_int(key, of_key.low, of_key.high)
-                case FloatDistribution():
-                    trial.suggest_float(key, of_key.low, of_key.high, log=of_key.log)
-        values = values_of(trial.params, self.space)
-        self._say(f"trial {trial.number}: {assignments(values)}")
+    def _score(self, trial: optuna.Trial, config: Config) -> float:
+        """Trains a trial with each seed, and returns the mean of the scores."""
         scores: list[float] = []
-        try:
-            config = self._config_with(values)
-            for seed in self.seeds:
-                scores.append(self._score(trial, config, seed, scores))
-        except DingLiteError as fault:
-            self._say(f"trial {trial.number}: failed: {fault}")
-            raise
-        except optuna.TrialPruned:
-            self._say(f"trial {trial.number}: pruned")
-            raise
-        except KeyboardInterrupt as fault:  # Optuna would call it a failure of the trial, which stays open
-            raise SystemExit(EXIT_CODES.get(str(fault), EXIT_CODES["SIGINT"])) from fault
-        score = sum(scores) / len(scores)
-        self._say(f"trial {trial.number}: score {score_text(score)}")
-        return score
+        for seed in self.seeds:
+            scores.append(self._score_of_seed(trial, config, seed, scores))
+        return sum(scores) / len(scores)
 
-    def _score(self, trial: optuna.Trial, config: Config, seed: int, earlier: Sequence[float]) -> float:
+    def _score_of_seed(
+        self, trial: optuna.Trial, config: Config, seed: int, earlier: Sequence[float]
+    ) -> float:
         """Trains a trial with a seed, or continues it, and returns the mean return of the last evaluation.
 
         Args:
@@ -305,9 +271,8 @@ class Worker:
                         continue
                     value = float(progress.metrics[SCORE])
                     step = offset + progress.env_step // freq
-                    if step not in trial.study.trials[trial.number].intermediate_values:
-                        trial.report((sum(earlier) + value) / (len(earlier) + 1), step)
-                    self._say(
+                    trial.report((sum(earlier) + value) / (len(earlier) + 1), step)
+                    self.say(
                         f"trial {trial.number}, seed {seed}: {progress.env_step:,} steps  {score_text(value)}"
                     )
                     if trial.should_prune():
@@ -321,44 +286,30 @@ class Worker:
 # ------------------------------------------------------------------ the report
 
 
-def report(folder: Path, space: Space, seeds: Sequence[int]) -> dict[str, Any]:
-    """Writes best.py and the pictures of a sweep, and returns what became of its trials, as JSON data.
-
-    ``importances`` says how much of the score each key explains (PED-ANOVA, arXiv:2304.10255): a rough guess
-    with fewer than 50 trials.
-    """
-    study = open_study(folder)
-    ranked = sorted(
-        study.get_trials(states=(TrialState.COMPLETE,)), key=lambda trial: -float(trial.value or 0)
-    )
-    importances: dict[str, float] = {}
-    if len({trial.value for trial in ranked}) > 1 and len(space) > 1:
-        evaluator = optuna.importance.PedAnovaImportanceEvaluator()
-        importances = dict(optuna.importance.get_param_importances(study, evaluator=evaluator))
-    best = ranked[0] if ranked else None
-    best_config = best and _write_best(folder, best, space, seeds)
-    if best is not None:
-        _draw(folder, study, has_importances=bool(importances))
+def report(folder: Path, seeds: Sequence[int]) -> dict[str, Any]:
+    """Writes best.py, and returns what became of the trials of a sweep, as JSON data."""
+    trials = open_study(folder).get_trials()
+    complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
+    best = max(complete, key=lambda trial: float(trial.value or 0), default=None)
     return {
         "folder": str(folder),
         "seeds": list(seeds),
         "best": best and best.number,
         "best_score": best and best.value,
-        "best_config": best_config and str(best_config),
-        "importances": importances,
+        "best_config": best and str(_write_best(folder, best, seeds)),
         "trials": [
             {
                 "trial": trial.number,
-                "state": "open" if not trial.state.is_finished() else trial.state.name.lower(),
+                "state": trial.state.name.lower() if trial.state.is_finished() else "open",
                 "score": trial.value if trial.state == TrialState.COMPLETE else None,
-                "values": values_of(trial.params, space),
+                "values": values_of(trial.params),
             }
-            for trial in study.get_trials()
+            for trial in trials
         ],
     }
 
 
-def _write_best(folder: Path, best: FrozenTrial, space: Space, seeds: Sequence[int]) -> Path:
+def _write_best(folder: Path, best: FrozenTrial, seeds: Sequence[int]) -> Path:
     """Writes the config of the best trial, with every key that differs from its default, to best.py.
 
     So it trains as the trial did, also by what the command line set or what was derived from other keys.
@@ -370,21 +321,5 @@ def _write_best(folder: Path, best: FrozenTrial, space: Space, seeds: Sequence[i
     comment = (
         f"Trial {best.number}, score {score_text(best.value)} over the seeds {', '.join(map(str, seeds))}."
     )
-    write_whole(file, python_source(config, [comment, assignments(values_of(best.params, space))]))
+    write_whole(file, python_source(config, [comment, assignments(values_of(best.params))]))
     return file
-
-
-def _draw(folder: Path, study: optuna.Study, *, has_importances: bool) -> None:
-    """Draws the scores of the trials and the importance of the keys, as Optuna does."""
-    import matplotlib as mpl
-
-    mpl.use("agg")
-    from optuna.visualization.matplotlib import plot_optimization_history, plot_param_importances
-
-    with warnings.catch_warnings(action="ignore", category=optuna.exceptions.ExperimentalWarning):
-        drawings = {"history": plot_optimization_history(study, target_name="Score")}
-        if has_importances:
-            evaluator = optuna.importance.PedAnovaImportanceEvaluator()
-            drawings["importance"] = plot_param_importances(study, evaluator=evaluator)
-    for name, axes in drawings.items():
-        axes.figure.savefig(folder / f"{name}.png", dpi=150, bbox_inches="tight")

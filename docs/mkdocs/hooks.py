@@ -32,9 +32,10 @@ PROJECT = "project/"  # folder of the site for files outside of docs/
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Adds pages with the code of configs and examples, and the project's own documents."""
-    files.append(File.generated(config, f"{PROJECT}configs.md", content=pages.configs_page()))
-    files.append(File.generated(config, f"{PROJECT}examples.md", content=pages.examples_page()))
+    """Adds pages from the code, README as the first page, and the project's own documents."""
+    files.append(File.generated(config, "index.md", abs_src_path=str(ROOT / "README.md")))
+    for name in ("configs", "examples", "ding_lite"):
+        files.append(File.generated(config, f"{PROJECT}{name}.md", content=pages.PAGES[name]()))
     for path in pages.DOCUMENTS:
         files.append(File.generated(config, PROJECT + path, abs_src_path=str(ROOT / path)))
     return files
@@ -66,11 +67,15 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 
 def project_path(uri: str) -> str:
     """Returns the path in the project of a page of the site."""
+    if uri == "index.md":
+        return "README.md"
     return uri.removeprefix(PROJECT) if uri.startswith(PROJECT) else f"docs/{uri}"
 
 
 def site_uri(path: str) -> str:
     """Returns the page of the site for a path in the project."""
+    if path == "README.md":
+        return "index.md"
     if path.startswith("docs/"):
         return path.removeprefix("docs/")
     # Code is on one page for each folder.

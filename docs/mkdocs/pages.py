@@ -1,7 +1,8 @@
-"""What the site says from the code: keys, commands, names, configs, examples.
+"""What the pages say from the code: keys, commands, names, configs, examples, and tables.
 
-A page has ``<!-- generated: FUNCTION -->`` where the Markdown of a function of this file belongs. It replaces
-the lines up to ``<!-- end -->``, which say where else a reader finds it.
+On the site, the Markdown of a function of this file takes the place of ``<!-- generated: FUNCTION -->`` and
+of the lines up to ``<!-- end -->``. Between ``<!-- table: FUNCTION -->`` and ``<!-- end -->`` a page has the
+table itself, for readers of the file; ``python docs/mkdocs/pages.py`` writes these tables.
 """
 
 from __future__ import annotations
@@ -11,14 +12,19 @@ import inspect
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import click
 
 import ding_lite
+from ding_lite import errors
 from ding_lite.cli.list import LISTS, entries
 from ding_lite.cli.main import COMMANDS
 from ding_lite.cli.main import commands as command_group
+from ding_lite.config.di_engine import FIXED
+from ding_lite.config.registry import WRAPPER_REGISTRY
 from ding_lite.config.schema import Key
+from ding_lite.run.resume import EFFECTS
 from ding_lite.tools.key_reference import POLICIES, defaults_of, keys_of_policies, rules, sentences
 
 # Names with an underscore or a dot, quoted strings, and what is code already.
@@ -31,6 +37,8 @@ DOCUMENTS = (
     "CONTRIBUTING.md",
     "SECURITY.md",
     "benchmarks/RESULTS.md",
+    "benchmarks/notes/learning.md",
+    "benchmarks/notes/speed.md",
     *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "benchmarks/curves").glob("*.png")),
 )
 # The titles of sections, and what is in them. Keys of other sections are listed under the section above them.
@@ -56,7 +64,12 @@ def keys() -> str:
     found = keys_of_policies()
     lines: list[str] = []
     for section, title in SECTIONS.items():
-        lines += ["", f"## {title}", "", f"Section `{section}`." if section else "The top level of a config."]
+        lines += [
+            "",
+            f"### {title}",
+            "",
+            f"Section `{section}`." if section else "The top level of a config.",
+        ]
         for path, key in found.items():
             if _section_of(path) == section:
                 lines += _key_lines(path, key)
@@ -123,7 +136,7 @@ def commands() -> str:
         command = command_group.get_command(program, name)
         assert command is not None
         text = command.get_help(click.Context(command, program, name, terminal_width=100))
-        lines += ["", f"## ding-lite {name}", "", "```text", text, "```"]
+        lines += ["", f"### ding-lite {name}", "", "```text", text, "```"]
     return "\n".join(lines) + "\n"
 
 
@@ -133,7 +146,7 @@ def names() -> str:
     for kind in LISTS:
         if kind == "configs":
             continue
-        lines += ["", f"## {kind.capitalize()}", "", "| name | |", "|---|---|"]
+        lines += ["", f"### {kind.capitalize()}", "", "| name | |", "|---|---|"]
         lines += [f"| `{name}` | {_inline(summary)} |" for name, summary in entries(kind)]
     return "\n".join(lines) + "\n"
 
@@ -147,7 +160,7 @@ def configs_page() -> str:
     ]
     for name, summary in entries("configs"):
         code = (ROOT / "configs" / f"{name}.py").read_text().rstrip()
-        lines += ["", f"## {name} {{ #{name} }}", "", f"{_inline(summary)}.", "", "```python", code, "```"]
+        lines += ["", f"## {name} {{ #{name} }}", "", _inline(summary), "", "```python", code, "```"]
     return "\n".join(lines) + "\n"
 
 
@@ -170,14 +183,84 @@ def examples_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-def public_names() -> str:
-    """Returns a table with the names that the library offers at its top."""
-    lines = ["| name | | defined in |", "|---|---|---|"]
-    for name in ding_lite.__all__:
-        value = getattr(ding_lite, name)
-        if inspect.isclass(value) or inspect.isfunction(value):
-            home, summary = value.__module__, (inspect.getdoc(value) or "").split("\n")[0]
-        else:
-            home, summary = type(value).__module__, inspect.getdoc(type(value)) or ""
-        lines.append(f"| `{name}` | {_inline(as_markdown(summary.splitlines()[0]))} | `{home}` |")
+def api_page() -> str:
+    """Returns the page with the docstrings of the public names."""
+    lines = ["# Library", "", "What `import ding_lite` offers, each with its docstring."]
+    lines += [f"\n::: {_home(name)}" for name in ding_lite.__all__ if _is_documented(name)]
     return "\n".join(lines) + "\n"
+
+
+def _is_documented(name: str) -> bool:
+    value = getattr(ding_lite, name)
+    return inspect.isclass(value) or inspect.isfunction(value)
+
+
+def _home(name: str) -> str:
+    return f"{getattr(ding_lite, name).__module__}.{getattr(ding_lite, name).__name__}"
+
+
+# Pages that are made from the code, by the folder that they show.
+PAGES = {"configs": configs_page, "examples": examples_page, "ding_lite": api_page}
+
+
+# ---------------------------------------------------------------------- tables of the pages
+
+TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def with_tables(markdown: str) -> str:
+    """Returns a page with its tables as the code is now."""
+    return TABLE.sub(lambda match: match[1] + globals()[match[2]]() + match[3], markdown)
+
+
+def wrappers() -> str:
+    """Returns a table of the wrappers with their arguments."""
+    lines = ["| name | arguments | effect |", "|---|---|---|"]
+    for name, summary in entries("wrappers"):
+        lines.append(f"| `{name}` | {_arguments(WRAPPER_REGISTRY.get(name))} | {_inline(summary)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _arguments(wrapper: Any) -> str:
+    """Returns the arguments of a wrapper behind the environment, with their defaults."""
+    found = list(inspect.signature(wrapper).parameters.values())[1:]
+    named = [p for p in found if p.kind is not p.VAR_KEYWORD and p.name not in ("evaluate", "index")]
+    return ", ".join(
+        f"`{p.name}`" if p.default in (p.empty, None) else f"`{p.name}={p.default}`" for p in named
+    )
+
+
+def resume_changes() -> str:
+    """Returns a table of what may change when a run is resumed."""
+    meaning = {
+        "free": "applied: nothing that is learned depends on it",
+        "warned": "applied with a warning: the numbers differ from those of a run that never stopped",
+        "refused": "an error, since the saved state would not fit; so are all keys that are not here",
+    }
+    lines = ["| change | keys |", "|---|---|"]
+    for effect, text in meaning.items():
+        keys = ", ".join(f"`{path}`" for path, found in EFFECTS.items() if found == effect)
+        lines.append(f"| {effect}: {text} | {keys} |")
+    return "\n".join(lines) + "\n"
+
+
+def fixed_keys() -> str:
+    """Returns a table of DI-engine's keys that have one value."""
+    lines = ["| key | only | because |", "|---|---|---|"]
+    lines += [f"| `{path}` | `{value!r}` | {_inline(reason)} |" for path, (value, reason) in FIXED.items()]
+    return "\n".join(lines) + "\n"
+
+
+def exceptions() -> str:
+    """Returns a table of the exceptions with their exit codes."""
+    found = [c for c in vars(errors).values() if inspect.isclass(c) and issubclass(c, errors.DingLiteError)]
+    lines = ["| exception | exit code | |", "|---|---|---|"]
+    for error in found:
+        text = (inspect.getdoc(error) or "").split("\n")[0].removeprefix("Raised when ")
+        lines.append(f"| `{error.__name__}` | {error.exit_code} | {as_markdown(text)} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    for page in sorted((ROOT / "docs").glob("*.md")):
+        page.write_text(with_tables(page.read_text()))

@@ -20,7 +20,7 @@ class MyPolicy(PPOPolicy):
     """PPO with a penalty in place of the clip."""
 
     # New keys and their defaults. A config sets them as policy.learn.epsilon. All other keys are PPO's; those
-    # that only the loss of PPO reads (clip_ratio, dual_clip, kl_penalty) change nothing here.
+    # that only the loss of PPO reads (clip_ratio, dual_clip) change nothing here.
     config = dict(learn=dict(epsilon=0.2))
 
     def policy_loss(self, batch):

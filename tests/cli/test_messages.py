@@ -14,7 +14,6 @@ FILES = {
     "exit.py": "import sys\nsys.exit(0)\n",
     "raises.py": "1 / 0\n",
     "syntax.py": "seed = 3\nconfig = dict(seed=seed\n",
-    "sweep.py": "config = dict(env=dict(env_id='CartPole-v1'))\nsweep = dict(serach={})\n",
     # In the working folder it is found before an installed one, and behaves as one that is not there.
     "ale_py.py": "raise ModuleNotFoundError(\"No module named 'ale_py'\", name='ale_py')\n",
     "loss.py": """\

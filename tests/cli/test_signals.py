@@ -121,26 +121,6 @@ def test_second_ctrl_c_stops_at_once_and_keeps_the_checkpoint_from_before(home):
 
 
 @pytest.mark.slow
-def test_interrupted_run_goes_on_as_if_it_had_not_been(home):
-    limit = ("--max-env-step", 5120)
-    home.write(kwargs={"pause": 0.0002}).start(*TRAIN, *limit)
-    assert home.ended()[0] == 0
-    straight = home.last()
-    (home.folder / "run").rename(home.folder / "straight")
-    home.start(*TRAIN, *limit)
-    for name in ("SIGINT", "SIGTERM"):
-        done = home.rows()
-        home.until(lambda done=done: home.rows() > done + 1)
-        assert home.ended(getattr(signal, name))[0] == CODES[name]
-        home.start("train", "--resume", "run", "--import", "slow_worlds")
-    assert home.ended()[0] == 0
-    resumed = home.last()
-    for state in (straight, resumed):
-        state.pop("wall_time")
-    assert digest(resumed) == digest(straight)
-
-
-@pytest.mark.slow
 def test_signal_at_the_very_end_does_not_undo_that_the_run_is_done(home):
     """The run reaches its limit, and its last evaluation goes on."""
     env = {"n_evaluator_episode": 40, "evaluator_env_num": 1}

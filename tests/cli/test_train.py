@@ -202,5 +202,5 @@ def test_an_evaluation_tells_the_share_of_successes(ding_lite, well, tmp_path):
     )
     well("train", "-q", "--env", "world:Line", "--exp-name", "run", *SMALL, "max_env_step=64")
     report = json.loads(well("eval", "run", "-n", "4", "--json", "--import", "world"))
-    assert report["success"] == 1.0
+    assert report["info"]["is_success"] == 1.0
     assert math.isfinite(report["mean"])

@@ -264,7 +264,7 @@ def test_override_is_a_literal_or_else_a_text(token, value):
             "policy.model.encoder.type",
             "mlp",
         ),
-        (CARTPOLE, {"env.manager": "base", "env.manager.max_restarts": 0}, "env.manager.type", "base"),
+        (CARTPOLE, {"env.manager": "base", "env.manager.restart_share": 0}, "env.manager.type", "base"),
         ({"env": {"type": "mine:Env"}}, {"env.env_id": "CartPole-v1"}, "env.type", "gymnasium"),
         (CARTPOLE, {"env.type": "mine:Env"}, "env.env_id", ""),
     ],

@@ -17,7 +17,6 @@ PPO = {
     "learn.grad_clip_value": 0.5,
     "learn.value_clip": None,
     "learn.dual_clip": None,
-    "learn.kl_penalty": None,
     "learn.target_kl": None,
     "learn.value_norm": False,
     "learn.value_norm_decay": 0.95,

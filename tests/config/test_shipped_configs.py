@@ -1,7 +1,10 @@
-"""Every shipped config runs, made small; and breakout_ppo has the settings of system E, number by number."""
+"""Every shipped config runs, made small; and atari_ppo has the settings of labml's PPO, number by number."""
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import functools
 import importlib.util
 import json
 import math
@@ -15,18 +18,27 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from cases import slow_but
 
 from ding_lite import SerialPipeline, load_policy
-from ding_lite.config.compile import compile_config, load_config, shipped_configs
+from ding_lite.config.compile import (
+    compile_config,
+    differences,
+    load_config,
+    read_config,
+    shipped_configs,
+)
+from ding_lite.config.schema import leaves
 from ding_lite.data.rollout import as_rollout
 from ding_lite.data.samples import Batch
 from ding_lite.envs.packages import EXTRAS
-from ding_lite.errors import EnvError
+from ding_lite.errors import ConfigError, EnvError
 from ding_lite.policies import PPOPolicy
 from ding_lite.policies.optimizer import ADAM
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = shipped_configs()
+PAPER = ROOT / "examples" / "procgen_paper_ppg.py"
 
 
 def learning(policy):
@@ -46,7 +58,6 @@ def small(name):
     values = load_config(name).values
     envs = min(2, values.env.collector_env_num)
     overrides = {
-        "exp_name": name,
         "max_train_iter": 9,  # one iteration has 8 updates, or fewer where rows were resets
         "num_threads": 1,
         "env.collector_env_num": envs,
@@ -86,10 +97,12 @@ def begun(name, folder):
         return None
 
 
+DAILY = ("cartpole_ppo", "pendulum_ppg", "memory_ppo", "cliffwalking_ppo")
+
+
 # Box2D is built with an old SWIG, whose types Python complains about when they are imported.
-@pytest.mark.daily(4)
 @pytest.mark.filterwarnings("ignore:builtin type .* has no __module__ attribute:DeprecationWarning")
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", slow_but(DAILY, [*CONFIGS, PAPER]), ids=lambda name: Path(name).stem)
 def test_shipped_config_runs_two_iterations_and_its_policy_acts(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # MuJoCo writes its warnings to a file wherever it is
     pipeline = begun(name, tmp_path / "run")
@@ -105,10 +118,18 @@ def test_shipped_config_runs_two_iterations_and_its_policy_acts(name, tmp_path, 
     assert 48 <= result["env_step"] <= 64
     assert math.isfinite(result["eval_value"])
     policy = load_policy(pipeline.folder)
-    obs = policy.obs_space.sample()
-    if name == "masked_ppo":
-        obs["action_mask"][:] = True
-    assert policy.act(obs) in policy.action_space
+    assert policy.act(policy.obs_space.sample()) in policy.action_space
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_shipped_config_repeats_no_default(name):
+    written, whole = read_config(CONFIGS[name]), load_config(name)
+    for path, _ in leaves(written):
+        *sections, key = path.split(".")
+        fewer = copy.deepcopy(written)
+        del functools.reduce(dict.__getitem__, sections, fewer)[key]
+        with contextlib.suppress(ConfigError):  # another key of the config needs it
+            assert differences(whole.values, compile_config(fewer, name=name).values), path
 
 
 @pytest.mark.parametrize("file", CONFIGS.values(), ids=CONFIGS)
@@ -135,20 +156,20 @@ def test_configs_and_templates_are_found_in_an_installed_package(tmp_path):
     subprocess.run(new, cwd=tmp_path, env=environment, check=True, capture_output=True)
     assert (tmp_path / "thing.py").is_file()
     limits = ["--max-env-step", "64", "policy.collect.n_sample=64", "env.max_eval_steps=15"]
-    command = [sys.executable, "-m", "ding_lite", "train", "-c", "masked_ppo", *limits]
+    command = [sys.executable, "-m", "ding_lite", "train", "-c", "cartpole_pole_ppo", *limits]
     command += ["policy.learn.batch_size=32", "env.n_evaluator_episode=2"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "runs" / "masked_ppo" / "result.json").is_file()
-    where = "from ding_lite.config.compile import find_config; print(find_config('masked_ppo'))"
+    assert (tmp_path / "runs" / "cartpole_pole_ppo" / "result.json").is_file()
+    where = "from ding_lite.config.compile import find_config; print(find_config('cartpole_pole_ppo'))"
     command = [sys.executable, "-c", where]
     found = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == str(site / "ding_lite" / "_configs" / "masked_ppo.py")
+    assert found.stdout.strip() == str(site / "ding_lite" / "_configs" / "cartpole_pole_ppo.py")
 
 
-# ------------------------------------------------------------------ system E
+# ------------------------------------------------------------------ labml's PPO
 
-BREAKOUT = load_config("breakout_ppo").values
+BREAKOUT = load_config("atari_ppo").values
 
 
 @pytest.fixture(scope="module")

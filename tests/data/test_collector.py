@@ -96,8 +96,7 @@ def marked_action(obs):
     return {"action": action, "log_prob": -torch.ones(len(obs))}
 
 
-@pytest.mark.daily(1)
-@pytest.mark.parametrize(("num_envs", "num_workers"), [(5, 2), (2, 1), (4, 4)])
+@pytest.mark.parametrize(("num_envs", "num_workers"), [(5, 2), (2, 1)])
 def test_rollouts_of_two_halves_are_those_of_one_process(num_envs, num_workers):
     options = dict(num_workers=num_workers, double_buffer=True)
     with contextlib.closing(SubprocessVectorEnv(scripted, num_envs, **options)) as halves:
@@ -212,7 +211,6 @@ def counted(envs, length):
     return policy_for(envs).collect_mode._replace(forward=forward, recurrence=recurrence, **plain)
 
 
-@pytest.mark.daily(2)
 @pytest.mark.parametrize("autoreset", ["next_step", "halves", "same_step", "disabled"])
 def test_hidden_states_are_those_before_the_rows_of_runs_and_of_cut_episodes(autoreset):
     if autoreset == "halves":
@@ -334,7 +332,6 @@ def test_index_outside_of_its_range_is_refused_where_it_is_valued(end, shown, me
         collector.collect()
 
 
-@pytest.mark.daily(1)
 @pytest.mark.parametrize("backend", ["base", "subprocess", "vector"])
 def test_index_outside_of_its_range_is_refused_at_its_step_by_every_backend(backend):
     make = partial(Indexed, {"at": 7}, "truncated")

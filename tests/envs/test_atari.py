@@ -26,7 +26,6 @@ def played(env, steps=100):
             yield env.reset()
 
 
-@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("wrapper", "obs_type"), [("atari", "rgb"), ("atari", "grayscale"), (IN_COLOURS, "rgb")]
 )

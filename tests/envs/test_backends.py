@@ -246,9 +246,7 @@ def test_actions_reach_the_environments_in_their_own_dtype(name):
     ("one", "other"),
     [
         ("base", "base"),
-        pytest.param("2 workers", "5 workers", marks=pytest.mark.slow),
         ("2 workers", "base"),
-        pytest.param("base", "ray", marks=pytest.mark.slow),
     ],
 )
 def test_a_state_taken_in_mid_episode_goes_on_anywhere(one, other):
@@ -346,7 +344,7 @@ def test_arrays_that_an_environment_uses_again_change_nothing():
     assert same_tree(careful.state_dict(), careless.state_dict())
 
 
-@pytest.mark.parametrize("name", ["base", "2 workers", pytest.param("ray", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["base", "2 workers"])
 def test_a_method_is_called_in_every_environment(name):
     with contextlib.closing(own(OWN[name], world())) as envs:
         assert envs.call("set_level", 3) == [30, 31, 32, 33, 34]

@@ -14,13 +14,11 @@ from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.native import NativeVectorEnv
 from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.envs.workers.vector_env import SubprocessVectorEnv
-from ding_lite.errors import EnvContractError, EnvError, EnvWorkerError, NotFiniteError, NumericsError
+from ding_lite.errors import EnvContractError, EnvError, EnvWorkerError, NotFiniteError
 
 BACKENDS = {
     "base": InProcessVectorEnv,
-    "subprocess": functools.partial(
-        SubprocessVectorEnv, num_workers=2, max_restarts=0, step_timeout=1.0, reset_timeout=1.0
-    ),
+    "subprocess": functools.partial(SubprocessVectorEnv, num_workers=2, step_timeout=1.0, reset_timeout=1.0),
 }
 
 
@@ -60,7 +58,6 @@ FAULTS = {
     "raises in reset": ("raise", 0, EnvError, "reset.*ValueError: broken in 0"),
     "raises in step": ("raise", 2, EnvError, r"step.*ValueError: broken in 2 \(at scripted.py:\d+\)"),
     "sys.exit": ("sys.exit", 2, EnvError, "step.*SystemExit"),
-    "raises in making": ("raise", "make", EnvError, "made.*ValueError: broken in make"),
 }
 
 
@@ -88,14 +85,12 @@ def test_a_fault_is_named_with_its_environment_and_call(name):
     refused("base", world(fault=fault, at=[at], only=1), error, words)
 
 
-@pytest.mark.daily(3)
-@pytest.mark.parametrize("name", ["raises in step", "nan at a step", "raises in making", *FAULTS])
+@pytest.mark.parametrize("name", ["raises in step", "nan at a step"])
 def test_a_fault_in_a_worker_is_named_by_the_same_words(name):
     fault, at, error, words = FAULTS[name]
     refused("subprocess", world(fault=fault, at=[at], only=1), error, words)
 
 
-@pytest.mark.daily(2)
 @pytest.mark.parametrize(
     ("fault", "at", "words"),
     [
@@ -153,15 +148,14 @@ def textual(index):
     ("make", "words"),
     [
         (lambda index: EpisodeRecorder(Seedless()), "env 0.*seed.*old gym API"),
-        (spaceless, r"Scripted\.observation_space: there is none"),
+        (spaceless, r"Scripted\.observation_space is None"),
         (other_space, "env 1 has other spaces than env 0"),
         (textual, r"observation\['mission'\]: Text is not supported"),
-        (lambda index: Scripted(index), "EpisodeRecorder"),
     ],
-    ids=["reset without a seed", "no space", "other spaces", "text", "no recorder"],
+    ids=["reset without a seed", "no space", "other spaces", "text"],
 )
 def test_an_environment_that_does_not_fit_is_refused(make, words):
-    with pytest.raises((EnvError, ValueError), match=words):
+    with pytest.raises(EnvError, match=words):
         play(InProcessVectorEnv(make, 2))
 
 
@@ -169,15 +163,6 @@ def test_a_type_error_in_a_reset_is_not_taken_for_the_old_api():
     with pytest.raises(EnvError) as caught:
         play(InProcessVectorEnv(world(fault=lambda result: result + 1, at=[0]), 1))
     assert "old gym" not in str(caught.value)
-
-
-@pytest.mark.parametrize("backend", ["base", pytest.param("subprocess", marks=pytest.mark.slow)])
-def test_an_action_that_is_not_finite_is_the_policys_fault(backend):
-    make = BACKENDS[backend](world(actions="box"), 2, on_bad_value="reset_env")
-    with contextlib.closing(make) as envs:
-        envs.reset("x")
-        with pytest.raises(NumericsError, match="env 1 .*nan"):
-            envs.step(np.array([[0, 0], [np.nan, 0]], np.float32))
 
 
 def test_after_an_error_a_reset_comes_first_and_begins_all_anew():
@@ -204,7 +189,7 @@ def test_environments_are_closed_also_after_one_that_cannot_be_made_and_one_that
 
     with (
         pytest.warns(RuntimeWarning, match="close raised OSError: no window") as said,
-        pytest.raises(EnvError),
+        pytest.raises(ValueError, match="broken in make"),
     ):
         InProcessVectorEnv(make, 3)
     assert len(said) == 2
@@ -252,6 +237,7 @@ class OwnVector(gym.vector.VectorEnv):
         (1, dict(truncated=[False, False]), "step.*truncated.*list"),
         (1, dict(truncated=np.zeros(1, bool)), r"step.*truncated.*\(1,\)"),
         (1, dict(info=[]), "step.*info"),
+        (5, dict(obs=np.zeros((2, 4), np.float32)), r"step.*\(2, 3\), got \(2, 4\)"),
         (5, dict(obs=np.full((2, 3), np.nan, np.float32)), "env 0.*nan"),
         (5, dict(reward=np.array([0, np.inf])), "env 1.*reward = inf"),
     ],

@@ -29,7 +29,7 @@ def base(env_cfg):
 @pytest.fixture(scope="module")
 def breakout():
     """The section ``env`` of the shipped config."""
-    return load_config("breakout_ppo").values.env
+    return load_config("atari_ppo").values.env
 
 
 @pytest.fixture(scope="module")
@@ -157,9 +157,8 @@ def memory_of(game, env, seed, frames=120):
     return np.array(seen), game.np_random.integers(1000, size=5)
 
 
-# A reset alone leaves memory of the episode before in 17 of ale_py's 62 games, such as the second and third.
-@pytest.mark.daily(1)
-@pytest.mark.parametrize("name", ["Breakout", "Assault", "TimePilot"])
+# A reset alone leaves memory of the episode before in 17 of ale_py's 62 games, such as the second.
+@pytest.mark.parametrize("name", ["Breakout", "Assault"])
 def test_atari_is_reset_by_a_seed_to_what_a_loaded_rom_is(name, monkeypatch):
     env_id = f"{name}NoFrameskip-v4"
     env = make_env(section(env_id=env_id))

@@ -23,28 +23,9 @@ from ding_lite.envs.make import make_env, make_vector_env
 from ding_lite.envs.wrappers import ActionBins
 from ding_lite.errors import CheckpointError, ConfigError, EnvError
 
-NAMES = [
-    *(
-        "action_bins",
-        "action_rescale",
-        "atari",
-        "atari_preprocessing",
-        "episodic_life",
-        "fire_reset",
-    ),
-    *(
-        "frame_stack",
-        "ignore_done",
-        "max_and_skip",
-        "minigrid_flat",
-        "minigrid_image",
-        "noop_reset",
-        "previous_action",
-        "previous_reward",
-        "reward_clip",
-    ),
-    *("step_counter", "time_limit"),
-]
+NAMES = """\
+action_bins action_rescale atari atari_preprocessing episodic_life fire_reset frame_stack ignore_done
+minigrid_flat minigrid_image previous_action previous_reward reward_clip time_limit""".split()  # noqa: SIM905
 
 
 class LivesEnv(gym.Env):
@@ -95,6 +76,19 @@ class Buttons(LivesEnv):
         self.count += 1
         self.lives -= self.count % self.every == 0
         return self.obs(), 1.0, self.lives == 0, False, {"lives": self.lives}
+
+
+class Noops(gym.Wrapper):
+    """Begins each game with 1 to 3 steps, as AtariPreprocessing does."""
+
+    def reset(self, *, seed=None, options=None):
+        self.draws = self.draws if seed is None else np.random.default_rng(seed)
+        obs, info = self.env.reset(seed=seed, options=options)
+        for _ in range(self.draws.integers(1, 4)):
+            obs, _, terminated, truncated, info = self.env.step(0)
+            if terminated or truncated:
+                obs, info = self.env.reset(options=options)
+        return obs, info
 
 
 def section(**env):
@@ -164,18 +158,6 @@ def test_time_limit_of_training_only_leaves_evaluation_whole_episodes(evaluate):
     env = made(short, kind=LengthEnv, evaluate=evaluate)
     env.reset(seed=0)
     assert [env.step(0)[3] for _ in range(2)] == [False, not evaluate]
-
-
-def test_step_counter_adds_to_a_dict_and_divides_by_its_horizon():
-    with pytest.raises(ConfigError, match="'step_count'"):
-        made("step_counter", "step_counter", kind=LengthEnv)
-    for horizon, limit in ((4, 4), (None, 500)):  # by default CartPole's own
-        env = made({"type": "step_counter", "horizon": horizon}, kind="CartPole-v1")
-        assert env.reset(seed=0)[0]["step_count"] == 0
-        seen = [env.step(0)[0] for _ in range(2)]
-        assert [obs["step_count"][0] for obs in seen] == [np.float32(1 / limit), np.float32(2 / limit)]
-        assert all(obs in env.observation_space for obs in seen)
-        env.close()
 
 
 def test_previous_actions_are_those_of_this_episode_oldest_first():
@@ -277,42 +259,13 @@ def test_frame_stack_has_the_oldest_first_and_keeps_the_dtype():
     assert [env.step(0)[0][:, 1].tolist() for _ in range(2)] == [[0, 0, 0, 1], [0, 0, 1, 2]]
 
 
-def test_noop_reset_draws_from_the_seed():
-    env = made({"type": "noop_reset", "noop_max": 5}, kind=lambda: LengthEnv(100))
-    counts = [float(env.reset(seed=seed)[0][0]) for seed in range(40)]
-    assert set(counts) == {1, 2, 3, 4, 5}
-    assert counts == [float(env.reset(seed=seed)[0][0]) for seed in range(40)]
-
-
-def test_noop_reset_goes_on_where_a_game_ends_under_it():
-    env = made({"type": "noop_reset", "noop_max": 30}, kind=lambda: CountingEnv(((2, "terminated"),)))
-    for seed in range(10):
-        obs, _ = env.reset(seed=seed)
-        assert obs[1] < 2
-
-
 def test_a_game_that_ends_under_no_ops_is_not_reported():
-    envs = vector({"type": "noop_reset", "noop_max": 30}, kind=lambda: LengthEnv(4))
+    envs = vector(Noops, kind=lambda: LengthEnv(4))
     envs.reset("evaluate")
     episodes = [episode for t in rollout(envs, 40) for episode in t.episodes]
     assert episodes
     assert all(1 <= episode.length <= 4 for episode in episodes)
     assert sum(episode.length for episode in episodes) <= 3 * 40, "more decisions than were taken"
-
-
-def test_noop_reset_seeds_a_game_alone_that_no_other_one_comes_before():
-    env = made({"type": "noop_reset", "noop_max": 1}, kind=lambda: CountingEnv(((1, "terminated"),)))
-    env.reset(seed=5)
-    assert env.unwrapped.seeds == [5, None]
-
-
-def test_max_and_skip_sums_rewards_and_counts_a_decision_once():
-    envs = vector({"type": "max_and_skip", "skip": 3}, kind=lambda: LengthEnv(6), num_envs=1)
-    envs.reset("collect")
-    first, second = (envs.step(np.zeros(1, np.int64)) for _ in range(2))
-    assert (float(first.reward[0]), float(second.reward[0])) == (3, 3)
-    assert [(e.episode_return, e.length) for e in second.episodes] == [(6, 2)]
-    envs.close()
 
 
 @pytest.mark.parametrize("limits", [{}, {"low": -1, "high": 1}])
@@ -424,14 +377,14 @@ def test_fire_reset_leaves_a_game_without_fire(monkeypatch):
 STACKS = {
     "lives": ["episodic_life", "reward_clip"],
     "lives and more": [
-        {"type": "noop_reset", "noop_max": 3},
-        {"type": "max_and_skip", "skip": 2},
+        Noops,
+        "gymnasium.wrappers:MaxAndSkipObservation",
         "episodic_life",
         {"type": "time_limit", "max_episode_steps": 4},
         "frame_stack",
-        "step_counter",
+        "previous_action",
     ],
-    "noops above lives": ["episodic_life", {"type": "noop_reset", "noop_max": 3}],
+    "noops above lives": ["episodic_life", Noops],
 }
 
 
@@ -531,7 +484,7 @@ def test_state_of_another_stack_of_wrappers_is_refused():
     rollout(envs, 17)
     state = copy.deepcopy(envs.state_dict())
     with pytest.raises(CheckpointError, match="episodes.*--override"):
-        vector({"type": "noop_reset", "noop_max": 9}, "episodic_life").load_state_dict(state)
+        vector(Noops, "episodic_life").load_state_dict(state)
 
 
 # ------------------------------------------------------------------ wrappers with a fault

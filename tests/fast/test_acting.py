@@ -1,6 +1,5 @@
 """Acting in NumPy: actions, log-probs and draws are the model's; values of networks with a shared encoder."""
 
-import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -57,17 +56,6 @@ def test_observations_are_scaled(obs_space):
     before = compare(policy, obs)
     policy.obs_norm.update(map_tree(lambda x: 5 * torch.as_tensor(x), obs), torch.ones(50, dtype=torch.bool))
     assert not torch.equal(compare(policy, obs), before)
-
-
-class OtherDistribution(PPOPolicy):
-    def distribution(self, obs, logit):
-        return super().distribution(obs, -logit)
-
-
-def test_a_distribution_of_ones_own_is_drawn_from():
-    obs = observations(VECTOR, 50, torch.Generator())
-    own, plain = compare(policy_for(cls=OtherDistribution), obs), compare(policy_for(), obs)
-    assert not torch.equal(own, plain)
 
 
 class OtherActor(VAC):
@@ -197,14 +185,12 @@ def test_a_policy_that_collects_in_its_own_way_has_log_probs_at_every_step(metho
 SHARED = {"model": {"activation": "gelu", "share_encoder": True}}  # NumPy has no gelu
 
 
-@pytest.mark.daily(3)
-@pytest.mark.parametrize("world", [SeededEnv, SeededBox])
 @pytest.mark.parametrize(
-    ("kind", "options"),
+    ("kind", "options", "world"),
     [
-        ("ppo", merged(SHARED, {"learn": {"value_norm": True}, "normalize": {"obs": True}})),
-        ("ppo", {"model": {"rnn": "lstm", "rnn_hidden_size": 4}}),
-        ("ppg", {"model": {"activation": "gelu", "arch": "shared"}}),
+        ("ppo", merged(SHARED, {"learn": {"value_norm": True}, "normalize": {"obs": True}}), SeededBox),
+        ("ppo", {"model": {"rnn": "lstm", "rnn_hidden_size": 4}}, SeededEnv),
+        ("ppg", {"model": {"activation": "gelu", "arch": "shared"}}, SeededEnv),
     ],
 )
 def test_values_given_while_acting_are_those_of_the_value_network(kind, options, world):
@@ -220,38 +206,3 @@ def test_values_given_while_acting_are_those_of_the_value_network(kind, options,
     again, valid = policy.credit(rollout), rollout.valid
     for name in ("value", "advantage", "value_target"):
         torch.testing.assert_close(rollout[name][valid], again[name][valid], rtol=1e-4, atol=1e-4)
-
-
-class Sevens(PPOPolicy):
-    def rollout_values(self, rollout):
-        return torch.full(rollout.valid.shape, 7.0)
-
-
-def test_values_of_ones_own_are_used():
-    _, collector = trainee("ppo", cls=Sevens, **SHARED)
-    assert (collector.collect().value == 7).all()
-
-
-class Pictures(gym.Env):
-    observation_space, action_space = gym.spaces.Box(0, 255, (36, 36, 3), np.uint8), gym.spaces.Discrete(2)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        return self.look(), {}
-
-    def look(self):
-        return self.np_random.integers(0, 256, (36, 36, 3), np.uint8)
-
-    def step(self, action):
-        return self.look(), 1.0, False, bool(self.np_random.random() < 0.1), {}
-
-
-def test_images_are_seen_once_by_the_shared_encoder():
-    """But for those after the last row, and the last ones of episodes that were cut."""
-    model = {"encoder_hidden_size_list": None, "share_encoder": True}
-    policy, collector = trainee("ppo", Pictures, n_sample=64, model=model)
-    seen = []
-    policy.model.actor_encoder.register_forward_hook(lambda layer, inputs, out: seen.append(len(out)))
-    rollout = collector.collect()
-    assert rollout.truncated.any()
-    assert sum(seen) == 64 + 4 + int(rollout.truncated.sum())

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from cases import drawn
 from fast_cases import ARCHS, BOX, DISCRETE, IMAGE, MASKED, NETWORKS, VECTOR, batch_for, policy_for, spaces
 from torch import nn
 
@@ -12,7 +13,7 @@ from ding_lite import PPOPolicy
 from ding_lite.errors import NumericsError
 from ding_lite.fast import stacks
 from ding_lite.fast.gradients import ThroughStacks, by_autograd
-from ding_lite.models import PPG, VAC
+from ding_lite.models import VAC
 from ding_lite.policies.ppg import PPGPolicy
 
 TOLERANCE = 1e-5  # of the largest number of each gradient: sums are in another order
@@ -63,9 +64,7 @@ def compare(policy, batch):
     return with_slopes
 
 
-@pytest.mark.daily(33)
-@pytest.mark.parametrize("arch", ARCHS)
-@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize(("network", "arch"), drawn(2 * len(NETWORKS), NETWORKS, ARCHS))
 def test_every_network_has_the_gradient_that_torch_finds(network, arch):
     obs_space, action_space, options, has_slopes = NETWORKS[network]
     kind, shares = ARCHS[arch]
@@ -89,7 +88,6 @@ OPTIONS = {
     "smooth l1": {"value_loss": "smooth_l1"},
     "smooth l1, value clip": {"value_loss": "smooth_l1", "value_clip": 0.2},
     "value weight": {"value_weight": 2.0},
-    "kl penalty": {"kl_penalty": 0.5},
 }
 
 
@@ -101,7 +99,7 @@ def test_every_option_has_the_gradient_that_torch_finds_and_changes_it(option, o
     policy = policy_for(obs_space, action_space, learn=base | OPTIONS[option])
     batch = batch_for(policy)
     batch.log_prob[:8] += 3.0  # ratios near 0.05
-    assert compare(policy, batch) == ([] if option == "kl penalty" else ["loss", "critic_loss"])
+    assert compare(policy, batch) == ["loss", "critic_loss"]
     found, before = (in_torch(each, each.objective, batch).values for each in (policy, plain))
     assert any(not torch.allclose(a, b, rtol=1e-3) for a, b in zip(found, before, strict=True))
     batch.policy_weight = None
@@ -116,17 +114,6 @@ class OtherPolicyLoss(PPOPolicy):
     def policy_loss(self, batch):
         loss, metrics = super().policy_loss(batch)
         return 2 * loss + batch.dist.entropy().square().mean(), {**metrics, "twice": 2 * loss}
-
-
-class OtherValueLoss(PPOPolicy):
-    def value_loss(self, batch):
-        loss = (batch.new_value - batch.value_target).abs().mean()
-        return loss, {"value_loss": loss}
-
-
-class OtherDistribution(PPOPolicy):
-    def distribution(self, obs, logit):
-        return super().distribution(obs, 2 * logit)
 
 
 class Predicting(VAC):
@@ -156,7 +143,7 @@ class ByValue(PPGPolicy):
 @pytest.mark.parametrize(
     ("cls", "model"),
     [
-        *((cls, None) for cls in (OtherPolicyLoss, OtherValueLoss, OtherDistribution)),
+        (OtherPolicyLoss, None),
         (WithPrediction, Predicting(VECTOR, DISCRETE)),
     ],
 )
@@ -183,26 +170,12 @@ class OtherActor(VAC):
         return super().compute_actor(obs)
 
 
-class OtherCritic(VAC):
-    def compute_critic(self, obs):
-        return 2 * super().compute_critic(obs)
-
-
-class OtherAuxiliary(PPG):
-    def compute_auxiliary(self, obs):
-        return super().compute_auxiliary(obs)
-
-
 def hook(policy):
     policy.model.actor_encoder.trunk.register_forward_hook(lambda module, inputs, output: 2 * output)
 
 
 def layer_norm(policy):
     policy.model.critic_encoder.trunk.insert(1, nn.LayerNorm(64))
-
-
-def spectral_norm(policy):
-    nn.utils.parametrizations.spectral_norm(policy.model.actor_head.layers[-1])
 
 
 def other_layer(policy):
@@ -217,8 +190,6 @@ LEFT_TO_TORCH = {
     "large layers": lambda: policy_for(model={"encoder_hidden_size_list": [1024, 1024]}),
     "many indices": lambda: policy_for(spaces.MultiDiscrete([3] * 9)),
     "compute_actor": lambda: policy_for(made=OtherActor(VECTOR, DISCRETE)),
-    "compute_critic": lambda: policy_for(made=OtherCritic(VECTOR, DISCRETE), learn={"value_norm": False}),
-    "compute_auxiliary": lambda: policy_for(kind="ppg", made=OtherAuxiliary(VECTOR, DISCRETE)),
 }
 
 
@@ -227,7 +198,7 @@ def test_what_numpy_does_not_run_is_left_to_torch(make):
     is_left_to_torch(make())
 
 
-@pytest.mark.parametrize("change", [hook, layer_norm, spectral_norm, other_layer])
+@pytest.mark.parametrize("change", [hook, layer_norm, other_layer])
 def test_a_model_that_is_changed_is_read_anew(change):
     policy = policy_for()
     assert policy.optimizer.gradients.of(policy.objective)[0] == "NumPy"
@@ -317,26 +288,3 @@ def test_a_ratio_that_overflows_where_no_bound_holds_is_an_error_and_changes_not
     with pytest.raises(NumericsError, match="gradient step 1 of .*loss was not finite"):
         policy.optimizer.steps(objective, [batch])
     assert all(torch.equal(a, b) for a, b in zip(before, policy.model.parameters(), strict=True))
-
-
-@every_way
-def test_a_sample_without_an_advantage_moves_nothing_at_any_ratio(way):
-    policy, _, gradient_of = policy_by(way)
-    batch = batch_for(policy, weights=False)
-    batch.advantage[3], found = 0.0, []
-    for log_prob in (-2.0, -200.0, 200.0):
-        batch.log_prob[3] = log_prob
-        found.append(torch.cat([value.flatten().clone() for value in gradient_of(batch).values]))
-    assert torch.isfinite(found[0]).all()
-    torch.testing.assert_close(found[1:], [found[0]] * 2, rtol=0, atol=1e-6)
-
-
-def test_values_inside_of_the_clip_move_whatever_the_rounding():
-    policy = policy_for(learn={"value_clip": 0.5, "value_norm": False, "entropy_weight": 0.0})
-    last = policy.model.critic_head[-1]
-    with torch.no_grad():  # values near 0, where old + (value - old) is not the value
-        last.weight.mul_(1e-4)
-        last.bias.fill_(1e-3)
-    batch = batch_for(policy, 4096)
-    batch.value = policy.model.compute_critic(batch.obs).detach() + 0.3 * torch.rand(4096)
-    assert_equal(*(way(policy, policy.critic_objective, batch) for way in (in_numpy, in_torch)))

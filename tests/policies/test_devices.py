@@ -56,7 +56,7 @@ CASES = [
     ("ppo_offpolicy", {"other": {"replay_buffer": {"max_use": 9}}}),
     ("ppo", {"model": {"activation": "gelu"}, "recompute_adv": False, "learn": {"dual_clip": 3.0}}),
     ("ppo", {"model": {"share_encoder": True}, "normalize": {"obs": True, "reward": True}}),
-    ("ppo", {"learn": {"kl_penalty": 1.0, "target_kl": 0.1, "value_clip": 0.2}}),
+    ("ppo", {"learn": {"target_kl": 0.1, "value_clip": 0.2}}),
     ("ppg", {"learn": PHASIC}),
     ("ppg", {"model": {"arch": "detach"}, "learn": {"aux_freq": 2, "critic_epoch_per_collect": 2}}),
 ]

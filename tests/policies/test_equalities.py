@@ -7,6 +7,7 @@ import math
 
 import pytest
 import torch
+from cases import drawn
 from small_worlds import SeededBox, SeededEnv, SeededTree
 from worlds import digest, merged, trainee
 
@@ -54,7 +55,7 @@ EQUAL = {
     "raw values": dict(learn=dict(value_norm=False, value_clip=0.3)),
     "batch": dict(learn=dict(adv_norm="batch", dual_clip=3.0)),
     "box": dict(world=SeededBox, autoreset="next_step"),
-    "tree": dict(world=SeededTree, learn=dict(kl_penalty=0.5)),
+    "tree": dict(world=SeededTree),
     "nstep": dict(nstep_return=True),
     "target_kl": dict(learn=dict(target_kl=1e-3)),
     "lstm": dict(PARTS["lstm"], autoreset="next_step"),
@@ -63,10 +64,7 @@ EQUAL = {
 }
 
 
-@pytest.mark.daily(6)
-@pytest.mark.parametrize("epochs", [1, 4])
-@pytest.mark.parametrize("recompute", [False, True])
-@pytest.mark.parametrize("name", EQUAL)
+@pytest.mark.parametrize(("name", "recompute", "epochs"), drawn(len(EQUAL), EQUAL, [False, True], [1, 4]))
 def test_ppo_offpolicy_on_fresh_data_is_ppo(name, recompute, epochs):
     shared = dict(EQUAL[name], recompute_adv=recompute, n_sample=60, envs=3, iterations=2)
     off = merged(
@@ -95,9 +93,9 @@ def test_without_any_condition_it_is_not(name):
     assert digest(one.model.state_dict()) != digest(other.model.state_dict())
 
 
-@pytest.mark.daily(2)
-@pytest.mark.parametrize("recompute", [True, False])
-@pytest.mark.parametrize(("actor", "critic"), [(1, 1), (1, 2), (4, 2)])
+@pytest.mark.parametrize(
+    ("actor", "critic", "recompute"), [(1, 1, True), (1, 2, False), (4, 2, False), (4, 2, True)]
+)
 def test_ppg_offpolicy_on_fresh_data_is_ppg(actor, critic, recompute):
     learn = dict(
         actor_epoch_per_collect=actor, critic_epoch_per_collect=critic, aux_freq=2, aux_train_epoch=2
@@ -118,7 +116,6 @@ def test_ppg_offpolicy_on_fresh_data_is_ppg(actor, critic, recompute):
 SCHEDULED = dict(
     lr_schedule="linear",
     clip_schedule="linear",
-    clip_final=0.3,
     entropy_schedule="cosine",
     entropy_weight=0.05,
     schedule_env_step=300,
@@ -146,11 +143,10 @@ def ppg_arm(epochs, **learn):
     return dict(recompute_adv=False, learn=learn)
 
 
-@pytest.mark.daily(4)
 @pytest.mark.parametrize(
-    ("world", "learn"), [(SeededEnv, {}), (SeededBox, {}), (SeededTree, {}), (SeededEnv, SCHEDULED)]
+    ("epochs", "world", "learn"),
+    [(1, SeededEnv, {}), (4, SeededBox, {}), (4, SeededTree, {}), (4, SeededEnv, SCHEDULED)],
 )
-@pytest.mark.parametrize("epochs", [1, 4])
 def test_ppg_without_a_phase_is_ppo_with_separate_networks(epochs, world, learn):
     normalize = dict(obs=True, reward=True)
     one = learned("ppo", world=world, normalize=normalize, **ppo_arm(epochs, **learn))
@@ -158,7 +154,6 @@ def test_ppg_without_a_phase_is_ppo_with_separate_networks(epochs, world, learn)
     assert of_both(one) == of_both(other)
 
 
-@pytest.mark.daily(2)
 @pytest.mark.parametrize(
     "dropped",
     [
@@ -181,9 +176,7 @@ def clone(rollout):
     return as_rollout(map_tree(torch.clone, to_dict(rollout)))
 
 
-@pytest.mark.daily(6)
-@pytest.mark.parametrize("part", PARTS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "part"), drawn(8, KINDS, PARTS))
 def test_a_seed_gives_one_result_and_a_loaded_copy_goes_on_as_the_policy_does(kind, part):
     (policy, collector), (twin, of_twin) = made(kind, part), made(kind, part)
     for _ in range(4):
@@ -231,9 +224,7 @@ def test_what_a_copy_forgets_is_missed(kind, forgotten):
 # ------------------------------------------------------------------ rows that are not valid
 
 
-@pytest.mark.daily(4)
-@pytest.mark.parametrize("part", PARTS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "part"), drawn(8, KINDS, PARTS))
 def test_poison_in_rows_that_are_not_valid_changes_nothing(kind, part):
     states = []
     for poison in (False, True):
@@ -261,10 +252,10 @@ def test_poison_in_rows_that_are_not_valid_changes_nothing(kind, part):
 # ------------------------------------------------------------------ the first ratio
 
 
-@pytest.mark.daily(4)
-@pytest.mark.parametrize("world", [SeededEnv, SeededBox, SeededTree])
-@pytest.mark.parametrize("part", ["plain", "lstm", "scales"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "part", "world"),
+    drawn(12, KINDS, ["plain", "lstm", "scales"], [SeededEnv, SeededBox, SeededTree]),
+)
 def test_the_ratio_of_the_first_minibatch_is_one(kind, part, world):
     """Also where most samples are of older policies: the clip is around the newest."""
     options = merged(merged(PARTS[part], STALE.get(kind, {})), dict(learn=dict(learning_rate=0.02)))

@@ -62,9 +62,7 @@ def breaks_the_bound(told):
     return max(phase.kl for phase in told) > BOUND
 
 
-@pytest.mark.daily(1)
-@pytest.mark.parametrize("arch", ["dual", "detach"])
-@pytest.mark.parametrize("kind", ["ppg", "ppg_offpolicy"])
+@pytest.mark.parametrize(("kind", "arch"), [("ppg", "dual"), ("ppg_offpolicy", "detach")])
 def test_cartpole_value_error_falls_and_the_policy_stays(kind, arch, tmp_path):
     world = CARTPOLE | dict(model=dict(arch=arch))
     assert_distilled_and_held(phases(world, tmp_path / "run", kind))
@@ -82,9 +80,3 @@ def test_cartpole_policy_does_not_stay_where_values_have_no_scale(tmp_path):
 @needs_minatar
 def test_minatar_value_error_falls_and_the_policy_stays(tmp_path):
     assert_distilled_and_held(phases(MINATAR, tmp_path / "run"))
-
-
-@pytest.mark.slow
-@needs_minatar
-def test_minatar_policy_does_not_stay_without_cloning(tmp_path):
-    assert breaks_the_bound(phases(MINATAR, tmp_path / "run", aux_bc_weight=0.0))

@@ -100,7 +100,6 @@ def test_schedules_are_functions_of_saved_progress():
         clip_schedule="cosine",
         entropy_weight=0.1,
         entropy_schedule="linear",
-        entropy_final=0.5,
         schedule_env_step=256,
     )
     policy, collector = trainee("ppo", learn=learn)
@@ -111,7 +110,7 @@ def test_schedules_are_functions_of_saved_progress():
     other, collector = trainee("ppo", learn=learn)
     other.load_state_dict(policy.state_dict())
     other.learn_mode.forward(collector.collect())
-    assert float(other.entropy_weight) == pytest.approx(0.1 * (1 - 0.5 * 128 / 256))
+    assert float(other.entropy_weight) == pytest.approx(0.1 * (1 - 128 / 256))
 
 
 def test_entropy_weight_defaults_to_a_bonus_for_discrete_actions_only():
@@ -226,17 +225,6 @@ def test_rewards_of_any_size_are_learned_from_in_their_own_scale():
     without, collector = trainee("ppo", Huge, learn=dict(value_norm=False))
     with pytest.raises(NumericsError, match=r"'value_loss': inf.*look at the scale of the rewards"):
         without.learn_mode.forward(collector.collect())
-
-
-@pytest.mark.parametrize("field", ["advantage", "value"])
-def test_credit_that_is_not_finite_reaches_no_scale_and_no_step(field):
-    policy, collector = trainee("ppo", learn=dict(value_norm=True))
-    rollout = collector.collect()
-    rollout[field][0, 0] = math.inf
-    before = digest(policy.state_dict())
-    with pytest.raises(NumericsError, match="not finite; nothing is learned from it"):
-        policy.learn_mode.forward(rollout)
-    assert digest(policy.state_dict()) == before
 
 
 def test_a_minibatch_says_what_it_has():

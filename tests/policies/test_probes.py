@@ -75,15 +75,6 @@ class Delayed(Probe):
         return 1.0
 
 
-class Chosen(Probe):
-    """4: two actions, reward +1 and -1: the policy gradient."""
-
-    action_space = gym.spaces.Discrete(2)
-
-    def reward(self, action):
-        return 1.0 if action == 1 else -1.0
-
-
 class Matched(Seen):
     """5: +1 where the action matches the observation."""
 
@@ -149,10 +140,8 @@ def test_value_of_a_constant_reward_is_learned(tmp_path):
     assert value(train(Constant, tmp_path), 0.0) == pytest.approx([1.0], abs=0.05)
 
 
-@pytest.mark.daily(1)
-@pytest.mark.parametrize("env", [Seen, Aliased])
-def test_value_depends_on_the_observation_even_if_its_array_is_reused(env, tmp_path):
-    assert value(train(env, tmp_path), -1.0, 1.0) == pytest.approx([-1.0, 1.0], abs=0.1)
+def test_value_depends_on_the_observation_even_if_its_array_is_reused(tmp_path):
+    assert value(train(Aliased, tmp_path), -1.0, 1.0) == pytest.approx([-1.0, 1.0], abs=0.1)
 
 
 @pytest.mark.slow
@@ -160,10 +149,8 @@ def test_value_of_a_delayed_reward_is_discounted(tmp_path):
     assert value(train(Delayed, tmp_path), 0.0, 1.0) == pytest.approx([GAMMA, 1.0], abs=0.1)
 
 
-@pytest.mark.daily(1)
-@pytest.mark.parametrize("env", [Matched, Chosen])
-def test_policy_finds_the_rewarded_action(env, tmp_path):
-    pipeline = train(env, tmp_path)
+def test_policy_finds_the_action_that_each_observation_rewards(tmp_path):
+    pipeline = train(Matched, tmp_path)
     assert pipeline.progress.eval_value == 1.0
     obs = np.array([[1.0], [-1.0]], np.float32)
     with torch.no_grad():
@@ -171,7 +158,7 @@ def test_policy_finds_the_rewarded_action(env, tmp_path):
             pipeline.policy.model.compute_actor(torch.from_numpy(obs))
         ).log_probs.exp()
     assert float(probs[0, 1]) > 0.9
-    assert (float(probs[1, 0]) > 0.9) == (env is Matched)
+    assert float(probs[1, 0]) > 0.9
 
 
 def test_a_truncated_episode_still_has_a_future(tmp_path):

@@ -381,7 +381,8 @@ class Reference:
         share = self.env_step / learn.schedule_env_step
 
         def factor(name: str) -> float:
-            return losses.schedule(learn[f"{name}_schedule"], share, learn[f"{name}_final"])
+            final = learn.lr_final if name == "lr" else 0.0
+            return losses.schedule(learn[f"{name}_schedule"], share, final)
 
         for optimizer in self.optimizers.values():
             optimizer.learning_rate = self.learning_rate * factor("lr")
@@ -420,10 +421,6 @@ class Reference:
             now = self.log_probs([entry.step for entry in kept])
             for entry, log_prob in zip(kept, now, strict=True):
                 entry.proximal = log_prob if buffer.age(entry) else entry.step.log_prob
-            if self.cfg.learn.kl_penalty is not None:
-                olds = self.old_parameters([entry.step for entry in kept])
-                for entry, old in zip(kept, olds, strict=True):
-                    entry.old = old
 
     def _train(
         self,
@@ -562,28 +559,16 @@ class Reference:
     # Losses of a minibatch with their metrics.
 
     def _policy_part(self, batch: Minibatch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Returns -mean(w min(r A, clip(r) A)) - entropy_weight H; r = pi / pi_prox and w = pi_prox / mu.
-
-        The penalised form is w r A - c KL(pi_prox || pi) (arXiv:2110.00641, section 3: no weight on the KL).
-        """
+        """Returns -mean(w min(r A, clip(r) A)) - entropy_weight H; r = pi / pi_prox and w = pi_prox / mu."""
         learn = self.cfg.learn
         dist = self.policy(batch.steps, self.parameters(batch.steps))
         log_prob = dist.log_prob(batch.action)
         log_ratio = log_prob - batch.old_log_prob
-        metrics = {}
-        if learn.kl_penalty is None:
-            gain = batch.weight * losses.surrogate(
-                log_ratio, batch.advantage, self.clip, learn.dual_clip, self.watch
-            )
-        else:
-            kl = self.policy(batch.steps, batch.old).kl(dist)
-            gain = batch.weight * log_ratio.exp() * batch.advantage - learn.kl_penalty * kl
-            metrics["kl"] = kl.mean()
-            self.watch.near("the clip, which is counted", (log_ratio.exp() - 1).abs() - self.clip)
-        policy_loss = -gain.mean()
+        gain = losses.surrogate(log_ratio, batch.advantage, self.clip, learn.dual_clip, self.watch)
+        policy_loss = -(batch.weight * gain).mean()
         entropy = dist.entropy().mean()
         outside = ((log_ratio.exp() - 1).abs() > self.clip).double().mean()
-        metrics |= {
+        metrics = {
             "policy_loss": policy_loss,
             "entropy_loss": entropy,
             "approx_kl": losses.approx_kl(log_prob - batch.proximal),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import sys
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,12 +48,24 @@ KINDS = ("ppo", "ppo_offpolicy", "ppg", "ppg_offpolicy")
 MOST_TRIES = 50  # to draw a configuration that the library accepts
 METRICS = (
     *("cur_lr", "clip_ratio", "epochs", "updates", "policy_loss", "value_loss", "total_loss", "approx_kl"),
-    *("clipfrac", "kl", "grad_norm", "value_grad_norm", "buffer_missing_updates", "entropy_loss"),
+    *("clipfrac", "grad_norm", "value_grad_norm", "buffer_missing_updates", "entropy_loss"),
     *("policy_buffer_missing_updates", "value_buffer_missing_updates", "aux_updates", "aux_grad_norm"),
     *("auxiliary_loss", "behavioral_cloning_loss", "aux_value_loss", "reference_kl", "intrinsic_reward"),
     *("intrinsic_scale", "intrinsic_loss", "intrinsic_value_loss", "intrinsic_grad_norm"),
 )
-KLS = ("approx_kl", "kl", "behavioral_cloning_loss", "reference_kl")
+# Mechanisms, each of which must occur in at least OFTEN cases: else the agreement would not test it.
+OFTEN = 5
+MECHANISMS = (
+    *("terminated", "truncated", "filler", "filler in row 0"),
+    *("the clip", "the dual clip", "the value clip", "the straight part of smooth L1", "target_kl"),
+    *("grad_clip_type=clip_norm", "grad_clip_type=clip_value", "log sigma at its bound"),
+    *("the observation clip", "the reward clip", "V-trace", "the weight bound"),
+    *("a sample alone joins a minibatch", "the last pass is cut short", "a rollout makes room"),
+    *("too little to draw", "the auxiliary phase", "the auxiliary phase, again", "an intrinsic reward"),
+    "another learning rate",
+    *("kl_type=exact", "kl_type=k1", "kl_type=k2", "kl_type=k3", "a hidden state of an open episode"),
+)
+KLS = ("approx_kl", "behavioral_cloning_loss", "reference_kl")
 
 
 @dataclass
@@ -220,22 +233,18 @@ def _draw_model(kind: str, action: str, choose: Chooser) -> dict[str, Any]:
 
 
 def _draw_learn(kind: str, choose: Chooser, n_sample: int) -> dict[str, Any]:
-    # With a penalty of 10 the rounding errors of float32 grow beyond the tolerances.
-    kl_penalty = choose.one("kl_penalty", *[None] * 8, 1.0, 3.0)
     # At the start of a phase the gradient of a KL is 0, but about 1e-7 in float32. Adam divides it by eps.
-    with_kl = kind.startswith("ppg") or kl_penalty is not None
     learn = {
         "compile": False,
         "learning_rate": choose.number(1e-3, 6e-3),
         "batch_size": choose.whole(5, 20),
-        "adam_eps": 1e-3 if with_kl else choose.one("adam_eps", 1e-5, 1e-3),
+        "adam_eps": 1e-3 if kind.startswith("ppg") else choose.one("adam_eps", 1e-5, 1e-3),
         "value_weight": choose.one("value_weight", 0.5, 1.0),
         "entropy_weight": choose.one("entropy_weight", 0.0, 0.02, 0.2),
         "clip_ratio": choose.one("clip_ratio", 0.02, 0.05, 0.2),
         "dual_clip": choose.one("dual_clip", None, None, 1.03, 1.3),
         "value_clip": choose.one("value_clip", None, None, 0.01, 0.1),
         "value_loss": choose.one("value_loss", "mse", "mse", "smooth_l1"),
-        "kl_penalty": kl_penalty,
         "target_kl": choose.one("target_kl", None, None, 1e-4, 5e-4),
         "grad_clip_type": choose.one("grad_clip_type", "clip_norm", "clip_value", None),
         "grad_clip_value": choose.number(0.02, 1.0),
@@ -247,10 +256,8 @@ def _draw_learn(kind: str, choose: Chooser, n_sample: int) -> dict[str, Any]:
             f"{name}_schedule": choose.one(f"{name}_schedule", "constant", "linear", "cosine")
             for name in ("lr", "clip", "entropy")
         },
-        **{f"{name}_final": choose.one(f"{name}_final", 0.2, 0.6) for name in ("lr", "clip", "entropy")},
+        "lr_final": choose.one("lr_final", 0.2, 0.6),
     }
-    if kl_penalty is not None:
-        learn["dual_clip"] = None  # the penalty replaces the clip
     if choose.one("adaptive", *[False] * 5, True):
         learn |= {"lr_schedule": "adaptive", "desired_kl": choose.one("desired_kl", 1e-5, 1e-4, 1e-3)}
     if choose.one("kl_beta", False, False, False, True):
@@ -521,16 +528,25 @@ def compare(case: Case) -> Outcome:
 
 
 def main(first: str, last: str) -> None:
-    """Compares the seeds from ``first`` up to, not including, ``last``; fails if a case disagrees."""
+    """Compares the seeds from ``first`` up to, not including, ``last``.
+
+    Fails if a case disagrees, or if a mechanism or the value of an option was tested rarely.
+    """
     torch.set_num_threads(1)
-    disagree = 0
+    disagree, happened, drawn = 0, Counter(), set()
     for seed in range(int(first), int(last)):
         outcome = compare(random_case(seed))
         disagree += outcome.disagrees
+        happened.update(outcome.seen)
+        drawn |= {(name, str(value)) for name, value in outcome.chosen.items()}
         if outcome.difference is not None:
             print(seed, outcome.difference, f"near {outcome.tie}" if outcome.tie else "", flush=True)
-    print(f"{disagree} of the cases {first} to {last} disagree")
-    sys.exit(disagree > 0)
+    rare = {what: happened[what] for what in MECHANISMS if happened[what] < OFTEN}
+    never = {(name, value) for name, own in Chooser.offered.items() for value in own} - drawn
+    print(
+        f"{disagree} of the cases {first} to {last} disagree; happened rarely: {rare}; never drawn: {never}"
+    )
+    sys.exit(bool(disagree or rare or never))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from ding_lite import compile_config
+from ding_lite.errors import ConfigError
 from ding_lite.ranks import Ranks
+from ding_lite.run.build import own_share
 
 
 @pytest.mark.parametrize(("n", "size"), [(7, 3), (3, 7), (8, 4), (1, 1)])
@@ -12,3 +15,9 @@ def test_the_parts_of_all_ranks_are_the_whole_in_order_and_differ_by_one_at_most
     parts = [range(n)[Ranks.slice_of(SimpleNamespace(rank=rank, size=size), n)] for rank in range(size)]
     assert [place for part in parts for place in part] == list(range(n))
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_numbers_that_ranks_cannot_share_are_refused():
+    config = compile_config({"env": {"env_id": "CartPole-v1", "collector_env_num": 8}}).values
+    with pytest.raises(ConfigError, match="collector_env_num: 8 cannot be shared equally by 3 ranks"):
+        own_share(config, SimpleNamespace(size=3))

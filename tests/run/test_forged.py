@@ -7,6 +7,7 @@ import time
 
 import pytest
 import torch
+from cases import slow_but
 from worlds import merged, small_config
 
 from ding_lite import SerialPipeline, load_policy
@@ -68,8 +69,7 @@ def mutated(tree, rng):
             return
 
 
-@pytest.mark.daily(2)
-@pytest.mark.parametrize("part", range(10))
+@pytest.mark.parametrize("part", slow_but([0, 5], range(10)))
 def test_mutants_make_a_policy_and_a_run_or_are_refused(part, original, tmp_path):
     """A config may also ask for an environment that cannot be made, or for a limit that is reached."""
     rng, refused = random.Random(part), 0

@@ -135,7 +135,7 @@ class Scripted(Evaluator):
 
     means = ()
 
-    def evaluate(self, *stream, on_episode=None):
+    def evaluate(self, *stream):
         mean, *self.means = self.means
         return Evaluation((mean, mean), (1, 1))
 

@@ -227,16 +227,21 @@ def test_the_figure_has_labelled_axes_for_every_panel(tasks):
     comparison = compare([tasks / "ppo", tasks / "ppg", tasks / "pendulum"])
     figure = draw_comparison(comparison, "A $title_")
     assert [axes.get_xlabel() for axes in figure.axes] == [
-        "Env steps", "Env steps", "Normalised score", "Normalised score", "P(higher score than ppo)",
+        "Env steps", "Env steps", "Normalised score", "Normalised score",
     ]  # fmt: skip
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["ppo (n=3 to 4)", "ppg (n=3)"]
+    assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == [
+        "ppo (n=3 to 4)",
+        "ppg (n=3)",
+    ]
     scores = [list(line.get_xdata()) for line in figure.axes[2].get_lines()]
     assert all([summary.iqm] in scores for summary in comparison.summaries())
-    assert len(draw_comparison(comparison, panels=["improvement", "evaluation"]).axes) == 3
-    with pytest.raises(ConfigError, match="no panel 'curves'"):
-        draw_comparison(comparison, panels=["curves"])
-    with pytest.raises(ConfigError, match="no panel 'improvement'"):  # a group alone compares nothing
-        draw_comparison(compare([tasks / "ppo"]), panels=["improvement"])
+
+
+@pytest.mark.parametrize(("count", "bands"), [(4, 0), (5, 1)])
+def test_profiles_have_bands_from_five_runs_on(count, bands, tmp_path):
+    seeds(tmp_path / "a", count, [float(n) for n in range(count)])
+    figure = draw_comparison(compare([tmp_path]))
+    assert len(figure.axes[2].collections) == bands
 
 
 def test_eight_groups_are_readable(tmp_path):
@@ -279,7 +284,7 @@ def test_the_page_is_one_file_with_tables_and_the_numbers_of_the_curves(two):
     text = page_of(comparison)
     page = Page(text)
     assert page.links == []
-    assert {"25.0", "40.0", "policy.learn.aux_freq", "4,000"} <= set(page.cells)
+    assert {"25.0", "40.0", "policy.learn.aux_freq", "4000"} <= set(page.cells)
     data = text[text.rindex("Plotly.newPlot(") :]
     assert "Evaluation return (IQM), CartPole-v1" in data
     # Names are no part of the page.

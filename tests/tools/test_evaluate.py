@@ -1,6 +1,5 @@
 """Playing with a saved policy: rows per episode, and windows on a real (virtual) display."""
 
-import csv
 import json
 import os
 import shutil
@@ -49,25 +48,6 @@ def run(tmp_path_factory):
     for _ in pipeline:
         pass
     return folder
-
-
-def test_episodes_csv_has_a_row_per_episode_whose_means_are_those_of_the_evaluation(run, tmp_path):
-    file = tmp_path / "episodes.csv"
-    _, evaluation = evaluate_checkpoint(run, episodes=5, seed=7, episodes_csv=file)
-    with file.open(newline="") as stream:
-        rows = list(csv.DictReader(stream))
-    assert list(rows[0]) == ["seed", "env", "episode", "return", "length", "cut", "is_success"]
-    rows.sort(key=lambda row: (row["env"], row["episode"]))  # they are written as they end
-    places = [(row["seed"], row["env"], row["episode"]) for row in rows]
-    assert places == [("7", "0", n) for n in "012"] + [("7", "1", n) for n in "01"]
-    assert [float(row["return"]) for row in rows] == list(evaluation.returns)
-    assert [int(row["length"]) for row in rows] == list(evaluation.lengths)
-    assert len(set(evaluation.returns)) > 1  # so that their order is seen
-
-
-def test_episodes_csv_that_cannot_be_written_is_named(run, tmp_path):
-    with pytest.raises(ConfigError, match="--episodes-csv .*missing/e.csv cannot be written"):
-        evaluate_checkpoint(run, episodes=1, episodes_csv=tmp_path / "missing" / "e.csv")
 
 
 def test_policy_plays_in_a_changed_environment(run):
@@ -210,19 +190,3 @@ def test_evaluate_refuses_other_arguments(run, arguments, error, told):
     options = {"episodes": episodes[0]} if episodes else {}
     with pytest.raises(error, match=told):
         evaluate(load_policy(run) if policy is None else policy, env, **options)
-
-
-def test_eval_says_that_the_last_checkpoint_stands_in_for_a_missing_best(run, tmp_path, capsys):
-    copy = tmp_path / "copy"
-    shutil.copytree(run, copy)
-    best = copy / "ckpt" / "best.safetensors"
-    if best.exists():
-        best.unlink()
-    assert main(["eval", str(copy), "-n", "2", "env.max_eval_steps=3", "--json"]) == 0
-    output = capsys.readouterr()
-    assert f"{copy} has no checkpoint best" in output.err
-    assert json.loads(output.out)["lengths"] == [3, 3]
-    assert main(["eval", str(copy / "ckpt" / "last.safetensors"), "-n", "2"]) == 0
-    assert "best" not in capsys.readouterr().err
-    shutil.rmtree(copy / "ckpt")
-    assert main(["eval", str(copy)]) == 5

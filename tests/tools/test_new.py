@@ -9,7 +9,7 @@ import pytest
 
 from ding_lite.cli import main
 from ding_lite.cli import new as command
-from ding_lite.cli.main import HELP
+from ding_lite.cli.main import commands
 from ding_lite.errors import ConfigError
 from ding_lite.tools.new import KINDS, write_new
 
@@ -58,7 +58,7 @@ def test_no_placeholder_is_left(tmp_path, kind):
         assert f"My{kind.capitalize()}" not in text
 
 
-@pytest.mark.parametrize("help_text", [HELP, command.run.help], ids=["ding-lite", "new"])
+@pytest.mark.parametrize("help_text", [commands.help, command.run.help], ids=["ding-lite", "new"])
 def test_examples_of_the_help_write_their_files(tmp_path, monkeypatch, help_text):
     monkeypatch.chdir(tmp_path)
     lines = [line.strip().split("  ")[0] for line in help_text.splitlines()]

@@ -42,11 +42,7 @@ def leaving_cores(busy: int) -> Iterator[None]:
     import torch  # here, because workers import this module and must not import torch
 
     threads = torch.get_num_threads()
-    free = min(threads, max(1, cores() - busy)) if busy else threads
-    if free == threads:
-        yield
-        return
-    torch.set_num_threads(free)
+    torch.set_num_threads(min(threads, max(1, cores() - busy)) if busy else threads)
     try:
         yield
     finally:

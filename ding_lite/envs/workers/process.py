@@ -28,16 +28,7 @@ BOOT = (
     "main(*map(int, sys.argv[2:5]), float(sys.argv[5]))"
 )
 # A worker computes in one thread: thread pools in many workers would compete for the cores.
-ONE_THREAD = dict.fromkeys(
-    (
-        "OMP_NUM_THREADS",
-        "OPENBLAS_NUM_THREADS",
-        "MKL_NUM_THREADS",
-        "NUMEXPR_NUM_THREADS",
-        "VECLIB_MAXIMUM_THREADS",
-    ),
-    "1",
-)
+ONE_THREAD = dict.fromkeys(["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"], "1")
 KILL_SECONDS = 1.0  # that the kernel has to end a killed process
 
 

@@ -28,17 +28,15 @@ from ding_lite.errors import EnvError, error_text
 from ding_lite.trees import map_tree
 
 KNOCK_SECONDS = 10.0  # to connect to a cluster
-IS_OWN = "ding_lite"  # the namespace of a Ray that was started for this process alone
 
 
-def connect(address: str | None = None, num_workers: int = 1) -> Any:
+def connect(num_workers: int = 1) -> Any:
     """Connects this process to Ray, unless it is connected, and returns the module ``ray``.
 
     The connection ends with this process, and with it a Ray that was started for it.
 
-    Args:
-        address: of a running cluster; None: that in RAY_ADDRESS, or else Ray is started on this machine.
-        num_workers: that a Ray which is started has room for.
+    The environment variable RAY_ADDRESS names a running cluster; without it Ray is started on this machine,
+    with room for ``num_workers``.
 
     Raises:
         EnvError: if Ray is not installed, cannot be started, or cannot be reached.
@@ -49,10 +47,10 @@ def connect(address: str | None = None, num_workers: int = 1) -> Any:
         raise EnvError(f'{error}. Install it: pip install "ding_lite[ray]"') from error
     if ray.is_initialized():
         return ray
-    address = address or os.environ.get("RAY_ADDRESS")
+    address = os.environ.get("RAY_ADDRESS")
     options: dict[str, Any] = {"address": address}
     if not address:
-        options = {"address": "local", "include_dashboard": False, "namespace": IS_OWN}
+        options = {"address": "local", "include_dashboard": False}
         options["num_cpus"] = max(cores.cores(), num_workers)
         # Ray gives its workers a low priority by default; worker processes have that of this process.
         options["_system_config"] = {"worker_niceness": 0}
@@ -99,7 +97,6 @@ class RayWorker:
         self._ours, self._theirs = socket.socketpair()
         self._fault: Exception | None = None  # why the actor has died
         self._closing: Any = None  # the call that closes the environments
-        self._is_hung_up = self._is_killed = False
 
     def fileno(self) -> int:
         return self._ours.fileno()
@@ -131,18 +128,15 @@ class RayWorker:
         return f"died or cannot be reached: {' '.join(str(self._fault).split())}"
 
     def hang_up(self) -> None:
-        if not self._is_hung_up:
-            self._is_hung_up = True
-            self._calls.clear()
-            self._ours.close()
-            self._theirs.close()
-            if self._ray.is_initialized():  # all actors end with the connection
-                self._closing = self._actor.close.remote()
+        self._calls.clear()
+        self._ours.close()
+        self._theirs.close()
+        if self._closing is None and self._ray.is_initialized():  # all actors end with the connection
+            self._closing = self._actor.close.remote()
 
     def end(self, seconds: float = 0.0) -> None:
         self.hang_up()
-        if not self._is_killed and self._ray.is_initialized():
-            self._is_killed = True
+        if self._ray.is_initialized():
             if seconds:
                 self._ray.wait([self._closing], timeout=seconds)
             self._ray.kill(self._actor)
@@ -152,14 +146,11 @@ class RayActors:
     """Starts Ray actors. Each has a process of its own, on a machine that Ray selects.
 
     Args:
-        address: of a running cluster, if this process is not connected to one yet; None: that in the
-            environment variable RAY_ADDRESS, or else Ray is started on this machine.
         num_workers: that there will be; None: ``default_workers``.
-        reserve: reserve a core for each worker, if the cluster was not started for this process. Workers that
-            step only while others wait need none.
+        reserve: reserve a core for each worker. Workers that step only while others wait need none.
 
     Raises:
-        EnvError: if Ray is not installed, or has too few cores.
+        EnvError: if Ray is not installed, or cannot be reached.
     """
 
     unit = ("Ray actor", "Ray actors")
@@ -168,25 +159,12 @@ class RayActors:
         "cluster has fewer free CPUs than that"
     )
 
-    def __init__(
-        self, address: str | None = None, num_workers: int | None = None, reserve: bool = True
-    ) -> None:
-        self._ray = connect(address, num_workers or 1)
+    def __init__(self, num_workers: int | None = None, reserve: bool = True) -> None:
+        self._ray = connect(num_workers or 1)
         self.arrays: SharedArrays | None = None
-        # A Ray of our own has one machine: there is nothing to place, and as with processes more workers than
-        # cores are allowed.
-        self._is_own = self._ray.get_runtime_context().namespace == IS_OWN
-        self._cpus = 1 if reserve and not self._is_own else 0
-        total = int(self._ray.cluster_resources().get("CPU", 0))
-        if self._cpus and (num_workers or 1) > total:
-            raise EnvError(
-                f"env.manager.worker_num: {num_workers or 1} workers need a CPU each, and the Ray cluster "
-                f"has {total}; lower the number, or add machines"
-            )
+        self._cpus = int(reserve)
 
     def default_workers(self, double_buffer: bool) -> int:
-        if self._is_own:
-            return cores.default_workers(double_buffer)
         free = int(self._ray.available_resources().get("CPU", 0))
         return max(1, free // int(os.environ.get("WORLD_SIZE", "1")))
 
@@ -207,7 +185,7 @@ class RayActors:
         size = SharedArrays(None, spaces, num_envs, num_workers).size
         self.arrays = SharedArrays(mmap.mmap(-1, size), spaces, num_envs, num_workers)
         self.arrays.action = None  # actions travel in the requests
-        self.arrays.busy[:] = IDLE  # an actor cannot show what it is doing, only report it in an answer
+        self.arrays.busy[:] = IDLE  # an actor cannot show what it is doing
         return self.arrays
 
     def close(self) -> None:

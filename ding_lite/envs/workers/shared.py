@@ -51,7 +51,6 @@ class ErrorReport(NamedTuple):
     kind: str  # name of its class
     message: str
     traceback: str
-    busy: int  # row of the environment that raised, or IDLE
 
 
 class SharedArrays:

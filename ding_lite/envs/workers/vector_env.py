@@ -11,7 +11,9 @@ The transitions are bit for bit those of :class:`InProcessVectorEnv`, for any nu
   ``sys.path``, and ``make`` by cloudpickle.
 * Every wait has a deadline. A worker that dies, hangs or whose environment raises is replaced: the steps
   since the last call are lost, its open episodes end before them, and new episodes begin. Beyond
-  ``max_restarts`` the failure is an error that names the worker's environments.
+  ``restart_share`` the failure is an error that names the worker's environments. The whole worker is
+  replaced, since the state that an exception leaves is unknown; the failed episode is not repeated, since it
+  may fail again.
 * An exception during a call, such as KeyboardInterrupt, may leave answers unread. It therefore ends all
   workers; the next ``reset`` or ``load_state_dict`` starts new ones.
 * Nothing is left behind. The memory has no name in any file system. The workers end with this process, also
@@ -52,6 +54,8 @@ if TYPE_CHECKING:
     Worker = WorkerProcess | RayWorker  # of the same six methods
     Starter = Processes | RayActors
 
+LEAST_RESTARTS = 3  # of a whole run, and of a worker before one of its episodes ends
+START_SECONDS = 300.0  # that a worker has at least to make its environments; a reset may be quicker
 POLL_SECONDS = 0.5  # between looks for dead workers: a child of a dead worker may hold its socket open
 FAILURE_GRACE = 1.0  # seconds that environments have to close after a failure
 
@@ -93,10 +97,12 @@ class SubprocessVectorEnv(VectorEnv):
         num_envs: B.
         seed: of the run.
         num_workers: W, at most B; by default one per core, or with ``double_buffer`` one per two cores.
-        step_timeout, reset_timeout, start_timeout: seconds after which a worker counts as hung.
+        step_timeout, reset_timeout: seconds after which a worker counts as hung. To make its environments it
+            has as long as for a reset, but at least ``START_SECONDS``.
         close_timeout: seconds that all environments together have to close.
-        max_restarts, restart_window: workers that may be replaced within so many steps of the vector.
-            Environments that cannot be made at the start, or break their contract, are an error at once.
+        restart_share: workers that may be replaced, as a share of the finished episodes, and at least
+            ``LEAST_RESTARTS``; 0: none. Environments that cannot be made at the start, or break their
+            contract, are an error at once.
         on_bad_value, index_offset: as in :class:`InProcessVectorEnv`.
         double_buffer: make two ``groups``: one half of the environments steps while the policy acts on the
             other half.
@@ -117,10 +123,8 @@ class SubprocessVectorEnv(VectorEnv):
         num_workers: int | None = None,
         step_timeout: float = 300.0,
         reset_timeout: float = 300.0,
-        start_timeout: float = 300.0,
         close_timeout: float = 5.0,
-        max_restarts: int = 0,
-        restart_window: int = 100_000,
+        restart_share: float = 0.0,
         on_bad_value: str = RAISE,
         double_buffer: bool = False,
         index_offset: int = 0,
@@ -130,11 +134,9 @@ class SubprocessVectorEnv(VectorEnv):
         self.seed = seed
         self.index_offset = index_offset
         self.on_bad_value = on_bad_value
-        self._timeouts = dict(
-            step_timeout=step_timeout, reset_timeout=reset_timeout, start_timeout=start_timeout
-        )
+        self._timeouts = dict(step_timeout=step_timeout, reset_timeout=reset_timeout)
         self.close_timeout = close_timeout
-        self.max_restarts, self.restart_window = max_restarts, restart_window
+        self.restart_share = restart_share
         self.episode_returns = np.zeros(num_envs)
         self.episode_lengths = np.zeros(num_envs, np.int64)
         double_buffer = double_buffer and num_envs > 1
@@ -156,38 +158,29 @@ class SubprocessVectorEnv(VectorEnv):
         self._failed: dict[int, EnvWorkerError] = {}  # of the workers to be replaced, by their numbers
         self._lost = np.zeros(num_envs, bool)  # replaced with their worker since their last transition
         self._in_flight: deque[tuple[Group, Exchange]] = deque()  # steps that were sent and not received
-        self._steps = 0  # of the vector
-        self._restart_steps: deque[int] = deque()  # of the restarts within the window
+        self._episodes = 0  # that have ended
+        self._in_a_row = [0] * num_workers  # failures of each worker since an episode of it ended
         # Runs once: at close(), when this object is garbage-collected, or when the interpreter exits.
         self._finalize = weakref.finalize(
             self, _end_all, self._workers, close_timeout, self._starter, os.getpid()
         )
         try:
             # Pickled before any worker is started, because pickling ``make`` is what fails most often.
-            self._jobs = self._pickled_jobs(make)
+            jobs = [
+                Job(make, n, num_workers, rows, num_envs, index_offset, seed, on_bad_value)
+                for n, rows in enumerate(self._rows)
+            ]
+            try:
+                self._jobs = [cloudpickle.dumps(("make", (job,))) for job in jobs]
+            except Exception as error:
+                raise EnvError(
+                    f"the environments cannot be made in a worker process: {error}. Use plain env.kwargs and "
+                    "classes or functions at the top of a module, or set env.manager.type='base'"
+                ) from error
             self._start()
         except BaseException:
             self.close()
             raise
-
-    def _pickled_jobs(self, make: Callable[[int], gym.Env]) -> list[bytes]:
-        """Returns the first request to each worker."""
-        count, offset = len(self._rows), self.index_offset
-        try:
-            return [
-                cloudpickle.dumps(
-                    (
-                        "make",
-                        (Job(make, n, count, rows, self.num_envs, offset, self.seed, self.on_bad_value),),
-                    )
-                )
-                for n, rows in enumerate(self._rows)
-            ]
-        except Exception as error:
-            raise EnvError(
-                f"the function that makes the environments cannot be sent to a worker process: {error}. "
-                "Define it at the top of a module, with plain arguments, or set env.manager.type='base'"
-            ) from error
 
     # ---- the interface of every vector environment
 
@@ -200,19 +193,14 @@ class SubprocessVectorEnv(VectorEnv):
         return self._begun()
 
     def step(self, action: Tree) -> Transition:
-        self._check_ready()
         self._begin_step(self._whole, action)
-        return self._end_step()
+        return self.receive()
 
     def send(self, action: Tree, group: int = 0) -> None:
-        self._check_ready()
         self._begin_step(self._groups[group], action)
 
-    def receive(self, group: int = 0) -> Transition:
-        self._check_ready()
-        return self._end_step()
-
     def _begin_step(self, group: Group, action: Tree) -> None:
+        self._check_ready()
         requests = self._step_requests(group, action)
         lost = group.of(self._lost)
         for number, share in group.shares.items():
@@ -220,7 +208,6 @@ class SubprocessVectorEnv(VectorEnv):
             if lost[share.rows].any():
                 lost[share.rows] = True
                 del requests[number]
-        self._steps += not group.rows.start  # once for both halves
         with self._ending_on_error():
             exchange = self._send(requests, "step_timeout")
         self._in_flight.append((group, exchange))
@@ -245,15 +232,15 @@ class SubprocessVectorEnv(VectorEnv):
             for number, share in group.shares.items()
         }
 
-    def _end_step(self) -> Transition:
-        group, exchange = self._in_flight.popleft()
+    def receive(self, group: int = 0) -> Transition:
+        sent, exchange = self._in_flight.popleft()
         with self._ending_on_error():
             replies = self._receive(exchange)
             while self._failed:
                 self._replace()
-        transition = self._transition(group, replies)
-        group.of(self._lost)[:] = False
-        self._note_progress(group.rows)
+        transition = self._transition(sent, replies)
+        sent.of(self._lost)[:] = False
+        self._note_progress(sent.rows)
         return transition
 
     def _transition(self, group: Group, replies: Mapping[int, StepReply | None]) -> Transition:
@@ -264,6 +251,9 @@ class SubprocessVectorEnv(VectorEnv):
         for number, share in group.shares.items():
             if reply := replies.get(number):
                 first = share.rows.start
+                if reply.episodes:
+                    self._episodes += len(reply.episodes)
+                    self._in_a_row[number] = 0
                 episodes += [episode._replace(env=episode.env + first) for episode in reply.episodes]
                 self._count_bad_values(reply.bad_values)
                 if reply.final_obs is not None:
@@ -285,16 +275,14 @@ class SubprocessVectorEnv(VectorEnv):
         return transition
 
     def describe(self, env: int) -> str:
-        if self._shared is None:
-            return f"env {self.index_offset + env}"
-        episode, step = int(self._shared.episode[env]), int(self._shared.step[env])
+        episode, step = int(self._arrays.episode[env]), int(self._arrays.step[env])
         env += self.index_offset
         seed = integer_seed(self.seed, *self._stream, env, episode)
         return f"env {env} (seed {seed}, episode {episode}, step {step})"
 
     def state_dict(self) -> dict[str, Any]:
         self._check_ready()
-        replies = self._request("state_dict", self._for_all())
+        replies = self._request("state_dict", dict.fromkeys(range(len(self._rows)), ()))
         parts = [part for _, part in sorted(replies.items())]
         return {
             "stream": list(self._stream),
@@ -333,7 +321,7 @@ class SubprocessVectorEnv(VectorEnv):
 
     def _call(self, name: str, args: Sequence[Any]) -> list[Any]:
         self._start_if_ended()
-        replies = self._request("call", self._for_all(name, *args))
+        replies = self._request("call", dict.fromkeys(range(len(self._rows)), (name, *args)))
         return list(itertools.chain(*(results for _, results in sorted(replies.items()))))
 
     def close(self) -> None:
@@ -358,10 +346,6 @@ class SubprocessVectorEnv(VectorEnv):
         self.episode_returns[rows] = self._arrays.episode_return[rows]
         self.episode_lengths[rows] = self._arrays.step[rows]
 
-    def _for_all(self, *arguments: Any) -> dict[int, tuple[Any, ...]]:
-        """Returns the same arguments for each worker."""
-        return dict.fromkeys(range(len(self._rows)), arguments)
-
     # ---- workers: start, exchange, replacement
 
     def _start_if_ended(self) -> None:
@@ -371,7 +355,7 @@ class SubprocessVectorEnv(VectorEnv):
         if not self._workers:
             self._start()
         while self._in_flight:
-            self._end_step()
+            self.receive()
 
     def _start(self) -> None:
         with self._ending_on_error():
@@ -384,7 +368,8 @@ class SubprocessVectorEnv(VectorEnv):
     def _prepare(self, numbers: Sequence[int]) -> None:
         """Lets new workers make their environments, attaches them to the memory, and repeats calls."""
         jobs = {number: self._jobs[number] for number in numbers}
-        replies = self._receive(self._send(jobs, "start_timeout"))
+        timeout = max(START_SECONDS, self._timeouts["reset_timeout"])
+        replies = self._receive(self._send(jobs, "reset_timeout", timeout))
         if self._shared is None:
             self.obs_space, self.action_space = replies[0]
         spaces = self.obs_space, self.action_space
@@ -487,13 +472,12 @@ class SubprocessVectorEnv(VectorEnv):
 
     def _failure(self, number: int, what: str, advice: str = "") -> EnvWorkerError:
         """Returns the error that a worker died or is late, with the environment that it was calling."""
-        busy = IDLE if self._shared is None else int(self._shared.busy[number])
-        where = "" if busy == IDLE else f", in {self.describe(busy)}"
         if self._shared is None:
             where = ", in the making of its environments"
-        return EnvWorkerError(
-            f"{self._name(number)} {what}{where}{advice}", number, tuple(self._rows[number])
-        )
+        else:
+            busy = int(self._shared.busy[number])
+            where = "" if busy == IDLE else f", in {self.describe(busy)}"
+        return EnvWorkerError(f"{self._name(number)} {what}{where}{advice}")
 
     def _failure_of(self, number: int, report: ErrorReport) -> EnvWorkerError:
         """Returns the failure that a worker reports.
@@ -502,37 +486,32 @@ class SubprocessVectorEnv(VectorEnv):
             DingLiteError: if the error is of another kind, because a new worker would meet it again.
         """
         kind = getattr(errors, report.kind, None)
-        if kind is not None and not issubclass(EnvWorkerError, kind):
-            raise _error_of(report)
-        rows = tuple(self._rows[number]) if report.busy == IDLE else (report.busy,)
-        message = report.message if kind else f"{self._name(number)}: {report.message}"
-        failure = EnvWorkerError(message, number, rows, report.traceback)
-        failure.__cause__ = WorkerTraceback(report.traceback)
-        return failure
+        failure: DingLiteError = EnvWorkerError(f"{self._name(number)}: {report.message}")
+        if kind is not None:
+            failure = (EnvWorkerError if kind is EnvError else kind)(report.message)
+        failure.__cause__ = Exception(f"\n{report.traceback}")
+        if isinstance(failure, EnvWorkerError):
+            return failure
+        raise failure
 
     def _lose_dead(self, number: int) -> None:
         death = self._workers[number].death(KILL_SECONDS) or "closed its connection"
         self._lose(number, self._failure(number, death))
 
     def _lose(self, number: int, failure: EnvWorkerError) -> None:
-        """Marks a worker as failed; raises its failure if no restart is left.
-
-        Restarts are counted by steps, not by seconds: an environment that hangs until the deadline each time
-        would never use up a budget per hour.
-        """
-        while self._restart_steps and self._restart_steps[0] <= self._steps - self.restart_window:
-            self._restart_steps.popleft()
-        if self._shared is None:
+        """Marks a worker as failed; raises its failure if no restart is left."""
+        allowed = max(LEAST_RESTARTS, self.restart_share * self._episodes) if self.restart_share else 0
+        if self._shared is None or not allowed:
             raise failure
-        if len(self._restart_steps) >= self.max_restarts:
-            if self.max_restarts:
-                failure.args = (
-                    f"{failure}. It is not replaced: {self.max_restarts} were replaced within the last "
-                    f"{self.restart_window:,} steps, as many as env.manager.max_restarts and restart_window "
-                    "allow",
-                )
+        self._in_a_row[number] += 1
+        restarts = self.restarts + len(self._failed)
+        if restarts >= allowed or self._in_a_row[number] > LEAST_RESTARTS:
+            failure.args = (
+                f"{failure}. It is not replaced: {restarts} workers were in {self._episodes:,} episodes, and "
+                f"this one {self._in_a_row[number] - 1} times in a row; env.manager.restart_share="
+                f"{self.restart_share:g} allows that share, and at least {LEAST_RESTARTS}",
+            )
             raise failure
-        self._restart_steps.append(self._steps)
         self._failed[number] = failure
 
     def _replace(self) -> None:
@@ -553,12 +532,13 @@ class SubprocessVectorEnv(VectorEnv):
             self._lost[rows] = True
             self.restarts += 1
             self.cut_steps += cut
-            self.say(
-                f"{failure}. {self._name(number)} is replaced, and its open episodes are cut ({cut} steps). "
-                f"{self.max_restarts - len(self._restart_steps)} of {self.max_restarts} restarts left"
+            (self.explain if self.has_said else self.say)(
+                f"{failure}. {self._name(number)} is replaced, and its open episodes are cut ({cut} steps): "
+                f"restart {self.restarts} in {self._episodes:,} episodes"
             )
-            if failure.remote_traceback:
-                self.explain(failure.remote_traceback)
+            self.has_said = True
+            if failure.__cause__:
+                self.explain(str(failure.__cause__))
         self._prepare(list(failed))
         requests = {}
         for number in failed:
@@ -616,17 +596,3 @@ def _end_all(workers: list[Worker], grace: float, starter: Starter, owner: int) 
     if os.getpid() == owner:  # a fork inherits this function, but must not end the workers
         _end_workers(workers, grace)
         starter.close()
-
-
-def _error_of(report: ErrorReport) -> DingLiteError:
-    """Returns the error in a report: of the same kind if the library defines it, else an EnvError."""
-    error: DingLiteError = getattr(errors, report.kind, EnvError)(report.message)
-    error.__cause__ = WorkerTraceback(report.traceback)
-    return error
-
-
-class WorkerTraceback(Exception):
-    """The cause of an error that a worker reported: the worker's own traceback, as text."""
-
-    def __str__(self) -> str:
-        return f"\n{self.args[0]}"

@@ -78,11 +78,6 @@ class WorkerEnvs(InProcessVectorEnv):
         return shared
 
     @property
-    def busy(self) -> int:
-        """The row of the environment that is being called, or whose call raised."""
-        return int(self._busy[0])
-
-    @property
     def stepped_rows(self) -> slice:
         """The rows of the vector that the last request was for."""
         rows = self._job.rows[self.stepped]
@@ -135,11 +130,6 @@ class WorkerEnvs(InProcessVectorEnv):
         return messages
 
 
-def report_of(error: BaseException, busy: int = IDLE) -> ErrorReport:
-    """Returns the report of an exception while it is handled; ``busy`` is the environment that raised it."""
-    return ErrorReport(type(error).__name__, error_text(error), traceback.format_exc(), busy)
-
-
 def _view(array: np.ndarray) -> Any:
     return memoryview(array)  # type: ignore[arg-type]
 
@@ -170,8 +160,8 @@ class Responder:
             answer: bytes = dumps((True, result))
             return answer
         except Exception as error:
-            busy = IDLE if self.envs is None else self.envs.busy
-            return pickle.dumps((False, report_of(error, busy)))
+            report = ErrorReport(type(error).__name__, error_text(error), traceback.format_exc())
+            return pickle.dumps((False, report))
 
     def make(self, job: Job) -> tuple[gym.Space, gym.Space]:
         """Makes the environments and returns the spaces of one."""

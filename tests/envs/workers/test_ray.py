@@ -34,18 +34,15 @@ def pool(make, **options):
         yield envs
 
 
-@pytest.mark.parametrize(("fault", "words"), [("kill", "died"), ("hang", "step_timeout=3 s")])
-def test_an_actor_is_replaced(tmp_path, fault, words):
-    with pool(world(), step_timeout=3.0) as warm:  # the first start of Ray takes seconds
-        warm.reset("x")
-    make = world(fault=fault, at=[3], only=1, once=tmp_path)
-    with pool(make, max_restarts=1, step_timeout=3.0) as envs:
+def test_an_actor_is_replaced(tmp_path):
+    make = world(fault="kill", at=[3], only=1, once=tmp_path)
+    with pool(make, restart_share=1.0) as envs:
         envs.reset("x")
         valid = [envs.step(ZEROS).valid.tolist() for _ in range(30)]
         assert envs.restarts == 1
         assert valid.count([False, False, True, True]) == 1
         assert valid.count([True] * 4) == 29
-        assert words in envs.lines[0]
+        assert "died" in envs.lines[0]
 
 
 def test_a_config_takes_it_and_an_error_keeps_its_kind():
@@ -66,14 +63,3 @@ def test_a_cluster_that_cannot_be_reached_is_named(monkeypatch):
     with pytest.raises(EnvError, match=r"127\.0\.0\.1:1"):
         connect()
     assert not ray.is_initialized()
-
-
-def test_workers_need_a_free_cpu_each_in_a_cluster_of_others():
-    ray.shutdown()
-    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
-    try:
-        with pytest.raises(EnvError, match="2 workers need a CPU each"):
-            RayActors(num_workers=2)
-        RayActors(num_workers=2, reserve=False)
-    finally:
-        ray.shutdown()

@@ -1,0 +1,182 @@
+"""Tables and pictures of learning: interquartile means with bootstrap intervals (arXiv:2108.13264)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rows import FAST, Comparison, Row
+
+from ding_lite.tools.statistics import (
+    Scores,
+    aggregate_iqm,
+    curve_interval,
+    interquartile_mean,
+    interval,
+    probability_of_improvement,
+)
+
+Seeds = dict[str, list[dict[str, Any]]]  # the results of each row, by its name
+Points = tuple[np.ndarray, np.ndarray]  # env steps and returns of one seed during training
+
+COLUMNS = 3  # of panels in a picture
+RESAMPLES = 2_000  # of a curve
+
+
+def rows_table(rows: dict[str, Row], seeds_of: Seeds) -> list[str]:
+    """Returns the table of all measured rows."""
+    names = ["row", "published", "interquartile mean (interval)", "mean", "return of each seed"]
+    lines = _header([*names, "env steps", "s a run", "commit"])
+    for name, row in rows.items():
+        seeds = seeds_of.get(name)
+        if not seeds:
+            continue
+        values = _column(seeds, "return")
+        digits = 1 if abs(values).max() > 1 else 3
+        known = "" if row.published is None else f"{row.published.value:,g} ({row.published.source})"
+        steps = _column(seeds, "env_step")
+        cells = [title(name, row), known, _cell([values], digits)]
+        cells += [f"{values.mean():,.{digits}f}", ", ".join(f"{value:,.{digits}f}" for value in values)]
+        cells += [f"{min(steps):,.0f} to {max(steps):,.0f}", _seconds(seeds), _commits(seeds)]
+        lines.append(_cells(cells))
+    return [*lines, "", f"{measured_at([seed for name in rows for seed in seeds_of.get(name, [])])}."]
+
+
+def title(name: str, row: Row) -> str:
+    """Returns the name of a row, with its config, the environment, and how many other keys it changes."""
+    changes = [change.split("=") for change in row.overrides if change not in FAST]
+    env = [value for key, value in changes if key == "env.env_id"]
+    others = len(changes) - len(env)
+    return ", ".join(
+        [
+            name if name == row.config else f"{name}: {row.config}",
+            *env,
+            *([f"{others} other key{'s' * (others > 1)}"] if others else []),
+            *(["best checkpoint"] if row.checkpoint == "best" else []),
+        ]
+    )
+
+
+def comparison_table(comparison: Comparison, seeds_of: Seeds) -> list[str]:
+    """Returns the table: a line per arm, a column per group, and one over all groups if they are games.
+
+    A cell has the interquartile mean, its interval, and the probability that a seed of the arm is better than
+    one of the baseline.
+    """
+    measured = {name: seeds_of[name] for name in comparison.arms if seeds_of.get(name)}
+    groups = list(dict.fromkeys(name.split(".")[0] for name in measured))
+    arms = list(dict.fromkeys(name.split(".")[1] for name in measured))
+    base = comparison.baseline
+    over_all = [f"all, over the mean of {base}"] if comparison.games else []
+    lines = _header([f"{comparison.unit}; the baseline is {base}", *groups, *over_all])
+    for arm in arms:
+        cells, ratios = [arm], []
+        for group in groups:
+            seeds = measured.get(f"{group}.{arm}", [])
+            values = _column(seeds, comparison.measure)
+            baseline = _column(measured.get(f"{group}.{base}", []), comparison.measure)
+            cells.append(_cell([values], 1) if seeds else "")
+            if seeds and baseline.size and arm != base:
+                better, other = (values, baseline) if comparison.more_is_better else (baseline, values)
+                cells[-1] += f", beats {probability_of_improvement([better], [other]):.2f}"
+            if (elsewhere := _column(seeds, "elsewhere")).size:
+                cells[-1] += f"; on unseen levels {aggregate_iqm([elsewhere]):,.1f}"
+            if seeds and comparison.games:
+                ratios.append(values / baseline.mean())
+        lines.append(_cells([*cells, *([_cell(ratios, 2)] if comparison.games else [])]))
+    every = [seed for seeds in measured.values() for seed in seeds]
+    return [*lines, "", f"{measured_at(every)}; commits {_commits(every)}."]
+
+
+def measured_at(seeds: list[dict[str, Any]]) -> str:
+    """Returns how many seeds a table has for each row, and where and when they were measured."""
+    counts = Counter(seed["row"] for seed in seeds).values()
+    dates = [seed["date"] for seed in seeds]
+    machines = dict.fromkeys(seed["machine"] for seed in seeds)
+    return f"{_span(counts)} seeds, {_span(dates)}, {' and '.join(machines)}"
+
+
+def _span(values: Collection[Any]) -> str:
+    return " to ".join(dict.fromkeys(map(str, (min(values), max(values)))))
+
+
+def _cell(scores: Scores, digits: int) -> str:
+    edges = interval(aggregate_iqm, scores)
+    span = "" if edges is None else f" ({edges[0]:,.{digits}f} to {edges[1]:,.{digits}f})"
+    return f"**{aggregate_iqm(scores):,.{digits}f}**{span}"
+
+
+def _header(columns: Sequence[str]) -> list[str]:
+    return [_cells(columns), "|" + "---|" * len(columns)]
+
+
+def _cells(texts: Sequence[str]) -> str:
+    return f"| {' | '.join(texts)} |"
+
+
+def _column(seeds: list[dict[str, Any]], name: str) -> np.ndarray:
+    return np.array([seed[name] for seed in seeds if name in seed])
+
+
+def _seconds(seeds: list[dict[str, Any]]) -> str:
+    return f"{_column(seeds, 'wall_time_s').mean():.0f}"
+
+
+def _commits(seeds: list[dict[str, Any]]) -> str:
+    return ", ".join(dict.fromkeys(seed["commit"] for seed in seeds))
+
+
+def draw(panels: dict[str, dict[str, list[Points]]], file: Path, marks: dict[str, Any] | None = None) -> None:
+    """Draws a panel per group with a line per arm: the interquartile mean over the seeds and its interval.
+
+    A seed that stopped when it was solved keeps its last value.
+
+    Args:
+        panels: the points of each seed, by group and arm.
+        file: of the picture.
+        marks: the published figure of a group, which is dotted.
+    """
+    import matplotlib
+
+    matplotlib.use("agg")
+    import matplotlib.pyplot as plt
+    from matplotlib.ticker import EngFormatter
+
+    names = dict.fromkeys(arm for arms in panels.values() for arm in arms)
+    colors = {arm: f"C{place}" for place, arm in enumerate(names)}
+    columns = min(COLUMNS, len(panels))
+    lines = -(-len(panels) // columns)
+    figure, grid = plt.subplots(lines, columns, figsize=(4 * columns, 3 * lines), squeeze=False)
+    for axes in grid.flat[len(panels) :]:
+        axes.set_axis_off()
+    for axes, (group, arms) in zip(grid.flat, panels.items(), strict=False):
+        for arm, seeds in arms.items():
+            x, values = _on_one_grid(seeds)
+            axes.plot(x, interquartile_mean(values.T), label=arm, color=colors[arm])
+            if len(seeds) > 2:
+                band = curve_interval(values, interquartile_mean, RESAMPLES)
+                axes.fill_between(x, *band, alpha=0.2, color=colors[arm], linewidth=0)
+        if mark := (marks or {}).get(group):
+            axes.axhline(mark.value, color="0.35", linestyle=":", linewidth=1.2)
+        axes.set_title(group, fontsize=9)
+        axes.set_xlabel("env steps", fontsize=8)
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+        axes.tick_params(labelsize=7)
+        axes.grid(alpha=0.3)
+        if len(names) > 1:
+            axes.legend(fontsize=7)
+    figure.tight_layout()
+    file.parent.mkdir(exist_ok=True)
+    figure.savefig(file, dpi=100, metadata={"Software": None})
+    plt.close(figure)
+
+
+def _on_one_grid(seeds: list[Points]) -> Points:
+    """Returns the env steps (P,) and the returns (S, P) of all seeds at them."""
+    end, start = max(x[-1] for x, _ in seeds), max(x[0] for x, _ in seeds)
+    grid = np.unique(np.concatenate([[end], *(x for x, _ in seeds)]))
+    grid = grid[grid >= start]
+    return grid, np.stack([np.interp(grid, x, y) for x, y in seeds])

@@ -1,0 +1,33 @@
+"""MiniGrid: DoorKey-5x5, or any task by env.env_id (extra minigrid).
+
+    pip install "ding_lite[minigrid]"
+    ding-lite train -c minigrid_ppo
+    ding-lite train -c minigrid_ppo env.env_id=MiniGrid-Empty-Random-5x5-v0
+
+Find a key, open a door, reach the goal. FourRooms, of 19 x 19 cells, takes 2M steps, 16 environments,
+rollouts of 4,096 and another learning rate (minigrid_fourrooms_ppo in benchmarks/rows.py).
+"""
+
+config = dict(
+    max_env_step=100_000,
+    num_threads=1,
+    env=dict(env_id="MiniGrid-DoorKey-5x5-v0", wrappers=["minigrid_image"], evaluator_env_num=8),
+    policy=dict(
+        # The grid has codes of objects, not brightness, so it is neither scaled nor convolved.
+        model=dict(
+            share_encoder=False,
+            encoder=dict(type="mlp"),
+            encoder_hidden_size_list=[64, 64],
+            activation="tanh",
+        ),
+        learn=dict(
+            batch_size=128,
+            learning_rate=5e-4,
+            lr_schedule="linear",
+            entropy_weight=0.03,  # with 0.01 some seeds do not find the goal in 100,000 steps
+            entropy_schedule="linear",
+            value_norm=True,
+        ),
+        collect=dict(n_sample=1024),
+    ),
+)
