@@ -94,7 +94,10 @@ def run(
     exp_name, resume, init_from = _after_restart(exp_name, resume, init_from)
     numbers: dict[str, Any] = {"max_env_step": max_env_step, "max_train_iter": max_train_iter}
     numbers["seed"] = seeds[0] if seeds else None
-    how: dict[str, Any] = {"display": None if quiet else display_for(sys.stdout, verbose), "own_process": True}
+    how: dict[str, Any] = {
+        "display": None if quiet else display_for(sys.stdout, verbose),
+        "own_process": True,
+    }
     if resume is None:
         pipeline = SerialPipeline(source.read(), folder=exp_name, init_from=init_from, **numbers, **how)
     else:
