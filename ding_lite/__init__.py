@@ -13,6 +13,7 @@ from typing import Any
 _HOME = {
     "ActionHead": "ding_lite.models",
     "ActorCritic": "ding_lite.models",
+    "BOX_DISTRIBUTION_REGISTRY": "ding_lite.config.registry",
     "Batch": "ding_lite.data.samples",
     "CheckpointError": "ding_lite.errors",
     "ConfigError": "ding_lite.errors",
@@ -21,11 +22,11 @@ _HOME = {
     "ENV_REGISTRY": "ding_lite.config.registry",
     "EnvError": "ding_lite.errors",
     "Evaluation": "ding_lite.data.episodes",
-    "Key": "ding_lite.config.schema",
     "HOOK_REGISTRY": "ding_lite.config.registry",
     "Hook": "ding_lite.run.hooks",
     "INTRINSIC_REGISTRY": "ding_lite.config.registry",
     "IntrinsicReward": "ding_lite.models",
+    "Key": "ding_lite.config.schema",
     "MODEL_REGISTRY": "ding_lite.config.registry",
     "NumericsError": "ding_lite.errors",
     "POLICY_REGISTRY": "ding_lite.config.registry",
@@ -47,7 +48,6 @@ _HOME = {
     "evaluate": "ding_lite.tools.evaluate",
     "load_config": "ding_lite.config.compile",
     "load_policy": "ding_lite.run.load",
-    "register_box_distribution": "ding_lite.rl.distributions",
     "serial_pipeline": "ding_lite.run.pipeline",
     "serial_pipeline_onpolicy": "ding_lite.run.pipeline",
 }

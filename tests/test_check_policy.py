@@ -8,11 +8,10 @@ import pytest
 import torch
 from worlds import policy_for, vector_of
 
-from ding_lite import PPGPolicy, PPOPolicy, check_policy
+from ding_lite import BOX_DISTRIBUTION_REGISTRY, PPGPolicy, PPOPolicy, check_policy
 from ding_lite.data.collector import Collector
 from ding_lite.errors import ContractError
 from ding_lite.models import PPG, VAC
-from ding_lite.rl import distributions as D
 from ding_lite.rl.distributions import Normal
 from ding_lite.testing import ACTION_SPACES, MatchEnv, _check_distribution
 
@@ -31,7 +30,7 @@ def only(monkeypatch):
 @pytest.mark.parametrize(
     "model",
     [
-        *(dict(box_distribution=kind) for kind in D.BOX_DISTRIBUTIONS),
+        *(dict(box_distribution=kind) for kind in BOX_DISTRIBUTION_REGISTRY.names()),
         *(dict(box_distribution="tanh_normal", sigma_type=kind) for kind in ("conditioned", "fixed")),
     ],
     ids=str,

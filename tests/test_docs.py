@@ -107,6 +107,15 @@ def test_links_pictures_and_paths_exist(document):
     assert [path for path in named if not (ROOT / path).exists()] == []
 
 
+def test_files_and_names_of_the_architecture_exist():
+    text, package = text_of("ARCHITECTURE.md"), ROOT / "ding_lite"
+    files = set(re.findall(r"\b((?:config|rl|envs|models|data|fast|policies|run|tools|cli)/\w+\.py)\b", text))
+    assert len(files) > 20
+    assert {file for file in files if not (package / file).exists()} == set()
+    for names, file in re.findall(r"((?:`\w+`(?:, )?)+) (?:in|of) `(\w+/\w+\.py)`", text):
+        assert [name for name in re.findall(r"\w+", names) if name not in (package / file).read_text()] == []
+
+
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_make_targets_extras_and_keys_exist(document):
     text = text_of(document)

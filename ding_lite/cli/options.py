@@ -87,8 +87,8 @@ class Command(click.Command):
         except KeyboardInterrupt as error:
             return EXIT_CODES.get(str(error), EXIT_CODES["SIGINT"])
         except FOREIGN as error:
-            # An OSError is about a file of the user, such as one in a folder that is missing.
-            is_told = isinstance(error, (DingLiteError, OSError)) or is_of_user(error)
+            # Files that cannot be read or written, and modules that are missing, are named by Python itself.
+            is_told = isinstance(error, (DingLiteError, OSError, ImportError)) or is_of_user(error)
             if isinstance(error, BrokenPipeError) or not is_told:
                 raise
             if debug:
@@ -186,7 +186,7 @@ def print_table(
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for place, title in enumerate(header):
-        table.add_column(Text(title), justify="right" if place in right else "left")
+        table.add_column(Text(title), justify="right" if place in right else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell, (styles or {}).get(cell, "")) for cell in row))
     console = Console(width=None if sys.stdout.isatty() else 10_000, highlight=False)
@@ -371,26 +371,13 @@ def words_with(**changes: Any) -> list[str]:
 
 
 def import_modules(names: Sequence[str]) -> list[str]:
-    """Imports modules and .py files; returns their names. Those beside shipped configs are found, too.
-
-    Raises:
-        ConfigError: if there is no such module or file.
-    """
+    """Imports modules and .py files; returns their names. Those beside shipped configs are found, too."""
     from ding_lite.config.compile import CONFIG_FOLDERS
     from ding_lite.config.registry import import_module
 
-    modules = []
-    for name in names:
-        try:
-            shipped = [str(file) for folder in CONFIG_FOLDERS if (file := folder / f"{name}.py").is_file()]
-            modules.append(import_module((shipped or [name])[0]).__name__)
-        except (ModuleNotFoundError, OSError) as error:
-            if isinstance(error, ModuleNotFoundError) and not f"{name}.".startswith(f"{error.name}."):
-                raise  # one that the module needs
-            raise ConfigError(
-                f"--import {name}: there is no such module; a file elsewhere is named as FOLDER/FILE.py"
-            ) from error
-    return modules
+    files = [folder / f"{name}.py" for name in names for folder in CONFIG_FOLDERS]
+    shipped = {file.stem: str(file) for file in files if file.is_file()}
+    return [import_module(shipped.get(name, name)).__name__ for name in names]
 
 
 @contextlib.contextmanager

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from ding_lite.cli import options
-from ding_lite.errors import ConfigError
 
 SHOWN = 10  # best trials in the table
 
@@ -56,7 +55,6 @@ def run(
     current iterations. The same command with --resume continues it, also after it was killed.
     Needs Optuna: pip install "ding_lite[sweep]".
     """
-    from ding_lite.config.compile import parse_overrides
     from ding_lite.run.folder import locked
     from ding_lite.run.signals import EXIT_CODES, StopSignals
     from ding_lite.tools.parallel import Job, exit_code_of
@@ -65,8 +63,6 @@ def run(
     config = source.read()
     seeds = seeds or (config.values.seed,)
     space = search_space(search)
-    if twice := sorted(space.keys() & parse_overrides(source.overrides).keys()):
-        raise ConfigError(f"{twice[0]} is searched, and set on the command line: remove one of them")
     source.read(first_values(space))  # its keys exist
     folder = exp_name or Path("runs") / f"{config.values.exp_name}_sweep"
     if worker is not None:

@@ -153,8 +153,6 @@ def _train_seeds(
 
     if number_of_processes() > 1:
         raise ConfigError("torchrun trains one run with several processes: give it one seed")
-    if any(token.startswith("seed=") for token in source.overrides):
-        raise ConfigError("-s and seed= contradict each other: remove one of them")
     config = source.read()
     prefix = resume or exp_name or Path("runs") / config.values.exp_name
     folders = seed_folders(seeds, prefix, resume=resume is not None)

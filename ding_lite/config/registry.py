@@ -126,10 +126,6 @@ class Registry:
 
         return decorate
 
-    def share(self, entries: dict[str, Any]) -> None:
-        """Uses ``entries`` as the table. ``rl.distributions``, which cannot import this module, fills it."""
-        self.entries = entries
-
     def get(self, name: Any) -> Any:
         """Returns an entry.
 
@@ -285,7 +281,6 @@ POLICY_REGISTRY = Registry("policy", ("ding_lite.policies",), "ding_lite.policie
 MODEL_REGISTRY = Registry("model", ("ding_lite.models",), "ding_lite.models:ActorCritic")
 INTRINSIC_REGISTRY = Registry("intrinsic reward", ("ding_lite.models",), "ding_lite.models:IntrinsicReward")
 ENCODER_REGISTRY = Registry("encoder", ("ding_lite.models",))
-# Its entries are those of ``rl.distributions.register_box_distribution``.
 BOX_DISTRIBUTION_REGISTRY = Registry(
     "Box distribution", ("ding_lite.models",), "ding_lite.rl.distributions:BoxDistribution", given=2
 )

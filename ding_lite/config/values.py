@@ -50,7 +50,7 @@ def encode(value: Any, path: str = "") -> Any:
 
 def decode(data: Any) -> Any:
     """Returns the value that :func:`encode` wrote; what is decoded already stays as it is."""
-    if isinstance(data, (list, tuple)):  # a .py file has tuples
+    if type(data) in (list, tuple):  # a .py file has tuples
         return type(data)(decode(item) for item in data)
     if not isinstance(data, dict):
         return data

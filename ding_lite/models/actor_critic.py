@@ -132,92 +132,46 @@ class ActorCritic(nn.Module):
 class VAC(ActorCritic):
     """A policy network and a value network, with separate encoders or a shared one.
 
-    The arguments are the keys of ``config``.
+    The arguments are the keys of ``config``; ``box_options`` are those of ``heads.BoxHead``.
     """
 
     config = dict(
-        share_encoder=Key(
-            None,
-            bool | None,
-            doc="whether policy and value share an encoder; None: only if the observations have images",
-        ),
+        share_encoder=Key(None, bool | None, doc="one encoder for policy and value; None: only of images"),
         encoder=Key(
             None,
             Choice | None,
             faults=encoder_faults,
-            doc='{"type": "impala_cnn"}: of the images; {"leaf": {"type": ...}}: of a leaf; None: by the '
-            "space",
+            doc='{"type": name, ...}: of images, else of all leaves; {"leaf": {"type": ...}}: of a leaf',
         ),
         encoder_hidden_size_list=Key(
-            None,
-            list[int] | None,
-            low=1,
-            doc="widths of the layers after the encoder; None: 64-64 for vectors, the encoder's own for "
-            "images",
+            None, list[int] | None, low=1, doc="layers after the encoder; None: 64-64 for vectors"
         ),
-        rnn=Key(
-            None,
-            Literal["lstm", "gru"] | None,
-            doc='recurrent layers behind each encoder: "lstm" or "gru"; None: none',
-        ),
+        rnn=Key(None, Literal["lstm", "gru"] | None, doc="recurrent layers behind each encoder; None: none"),
         rnn_hidden_size=Key(128, low=1, doc="units of a recurrent layer"),
         rnn_layers=Key(1, low=1, doc="number of recurrent layers"),
-        rnn_timescale=Key(
-            64.0,
-            low=2,
-            doc="steps that recurrent units remember at first, from 1 up to this many (chrono init); 2: "
-            "biases of 0",
-        ),
-        encoder_dtype=Key(
-            "float32",
-            Literal["float32", "bfloat16"],
-            doc="dtype that encoders compute in; parameters, heads and losses are float32",
-        ),
+        rnn_timescale=Key(64.0, low=2, doc="most steps that recurrent units remember at first (chrono init)"),
+        encoder_dtype=Key("float32", Literal["float32", "bfloat16"], doc="dtype that encoders compute in"),
         activation=Key(
-            None,
-            Literal[tuple(ACTIVATIONS)] | None,
-            doc="activation of hidden layers; None: tanh, or relu if the observations have images",
+            None, Literal[tuple(ACTIVATIONS)] | None, doc="None: tanh, or relu if there are images"
         ),
-        actor_head_hidden_size_list=Key(
-            [],
-            list[int],
-            low=1,
-            doc="widths of the policy head's hidden layers, before its last linear layer",
-        ),
-        critic_head_hidden_size_list=Key(
-            [], list[int], low=1, doc="as actor_head_hidden_size_list, of the value head"
-        ),
+        actor_head_hidden_size_list=Key([], list[int], low=1, doc="hidden layers of the policy head"),
+        critic_head_hidden_size_list=Key([], list[int], low=1, doc="hidden layers of the value head"),
         box_distribution=Key(
             "normal",
             Name,
             faults=box_distribution_faults,
-            doc='distribution of Box actions: "normal" (clipped to the bounds), "tanh_normal" or "beta" '
-            '(both scaled to them), a name that you registered, or "package.module:Class"',
+            doc='of Box actions: "normal" (clipped to the bounds), "tanh_normal" or "beta" (scaled to them), '
+            "or your own",
         ),
         sigma_type=Key(
             "independent",
             Literal["independent", "conditioned", "fixed"],
             doc="source of the std of Box actions: a free parameter, the features, or fixed_sigma_value",
         ),
-        initial_sigma_value=Key(
-            1.0,
-            above=0,
-            high=7,
-            doc='std at the start with sigma_type="independent", in units of the raw action',
-        ),
-        fixed_sigma_value=Key(0.3, above=0, doc='std with sigma_type="fixed", in units of the raw action'),
-        bound_type=Key(
-            None,
-            Literal["tanh", "soft"] | None,
-            doc='bound on the mean of Box actions: "tanh" to -1 .. 1, "soft" to 5 tanh(m / 5); None: no '
-            "bound",
-        ),
-        init=Key(
-            "orthogonal",
-            Literal["orthogonal", "normed", "torch"],
-            doc='initial weights: "orthogonal", "normed" (as the PPG authors\') or "torch" (the default of '
-            "torch)",
-        ),
+        initial_sigma_value=Key(1.0, above=0, high=7, doc="independent std at the start, of the raw action"),
+        fixed_sigma_value=Key(0.3, above=0, doc="fixed std, of the raw action"),
+        bound_type=Key(None, Literal["tanh", "soft"] | None, doc='of the mean m; "soft" is 5 tanh(m / 5)'),
+        init=Key("orthogonal", Literal["orthogonal", "normed", "torch"], doc='"normed": as the PPG authors'),
         init_gain=dict(
             hidden=Key(2**0.5, above=0, doc="gain of the orthogonal init of hidden layers"),
             policy=Key(0.01, above=0, doc="gain of the last layer of the policy"),
@@ -241,13 +195,9 @@ class VAC(ActorCritic):
         activation: str | None = None,
         actor_head_hidden_size_list: Sequence[int] = (),
         critic_head_hidden_size_list: Sequence[int] = (),
-        box_distribution: str | type = "normal",
-        sigma_type: str = "independent",
-        initial_sigma_value: float = 1.0,
-        fixed_sigma_value: float = 0.3,
-        bound_type: str | None = None,
         init: str = "orthogonal",
         init_gain: Mapping[str, float] | None = None,
+        **box_options: Any,
     ) -> None:
         super().__init__(obs_space, action_space)
         self.share_encoder = has_image(obs_space) if share_encoder is None else share_encoder
@@ -269,11 +219,7 @@ class VAC(ActorCritic):
             features,
             hidden_size_list=actor_head_hidden_size_list,
             activation=activation,
-            box_distribution=box_distribution,
-            sigma_type=sigma_type,
-            initial_sigma_value=initial_sigma_value,
-            fixed_sigma_value=fixed_sigma_value,
-            bound_type=bound_type,
+            **box_options,
         )
         self.critic_head, last = value_head(features, critic_head_hidden_size_list, activation)
         self.value_heads = (last,)
@@ -351,10 +297,7 @@ class PPG(VAC, PhasicActorCritic):
 
     config = dict(
         arch=Key(
-            "dual",
-            Literal["dual", "shared", "detach"],
-            doc="dual: a separate value network; shared: one encoder for policy and value; detach: one "
-            "encoder, and the value's gradient stops at the value head in both phases",
+            "dual", Literal["dual", "shared", "detach"], doc="encoders of policy and value (models.PPG)"
         ),
         share_encoder=DROPPED,
     )

@@ -37,7 +37,6 @@ Shapes: N samples, C channels, H x W pixels, F features.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -354,11 +353,6 @@ class Encoder(nn.Module):
         self.dtype: torch.dtype = getattr(torch, dtype)
         observed = [(path, leaf) for path, leaf in space_leaves(space) if path[:1] != (MASK_KEY,)]
         self.paths = [path for path, _ in observed]
-        if not observed or not all(math.prod(leaf.shape or (1,)) for _, leaf in observed):
-            raise ConfigError(
-                f"the observation space {space} has a part without numbers, or no part: remove it, or add "
-                "what the policy should know, such as a constant in Box(0, 1, (1,))"
-            )
         leaves: list[Any] = []
         for (_, leaf), arguments in zip(observed, _arguments_by_leaf(observed, encoder or {}), strict=True):
             encoder_class = ENCODER_REGISTRY.get(arguments.pop("type", None) or default_encoder(leaf))

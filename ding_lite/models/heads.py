@@ -34,7 +34,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
@@ -43,7 +43,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ding_lite.config.registry import BOX_DISTRIBUTION_REGISTRY, name_of
-from ding_lite.config.schema import Key, check
 from ding_lite.errors import ConfigError
 from ding_lite.models.encoders import mlp
 from ding_lite.rl import distributions as D
@@ -53,7 +52,8 @@ LOG_SIGMA_RANGE = (-20.0, 2.0)
 MIN_SIGMA = 1e-4  # of sigma_type="conditioned"
 SOFT_BOUND = 5.0
 
-BOX_DISTRIBUTION_REGISTRY.share(D.BOX_DISTRIBUTIONS)
+for name, kind in {"normal": D.Normal, "tanh_normal": D.TanhNormal, "beta": D.Beta}.items():
+    BOX_DISTRIBUTION_REGISTRY.register(name)(kind)
 
 
 def parameter_ranges(model: nn.Module) -> list[tuple[nn.Parameter, float, float]]:
@@ -78,16 +78,8 @@ def clamp_to_ranges(ranges: Sequence[tuple[Tensor, float, float]]) -> None:
 
 
 def box_distribution_faults(kind: Any, path: str) -> list[str]:
-    """Returns the faults of ``model.box_distribution``: unless it is registered, a line with all names.
-
-    A class and an import path have none; :class:`BoxHead` checks them, because that imports the module.
-    """
-    if isinstance(kind, type) or (isinstance(kind, str) and ":" in kind):
-        return []
-    section, _, key = path.rpartition(".")
-    rule = Key("normal", Literal[tuple(D.BOX_DISTRIBUTIONS)])
-    faults = check({key: kind}, {key: rule}, section)[1]
-    return [f'{fault}; a class of your own is "package.module:Name"' for fault in faults]
+    """Returns the faults of ``model.box_distribution``: a line, unless it is registered or a class."""
+    return BOX_DISTRIBUTION_REGISTRY.choice_faults({"type": kind}, path)
 
 
 class Head(nn.Module, ABC):
@@ -178,14 +170,14 @@ class MultiBinaryHead(Head):
 
 
 class BoxHead(Head):
-    """Any distribution over a Box (``rl.distributions``), by default one of ``BOX_DISTRIBUTIONS``.
+    """Any distribution over a Box (``rl.distributions``).
 
     A free log sigma is clamped to ``LOG_SIGMA_RANGE`` after each gradient step. A clamp in :meth:`logit`
     would have no gradient outside of the range, so a log sigma outside of it could not return.
 
     Args:
         space: of floats, with low < high in each dimension.
-        box_distribution: a key of ``BOX_DISTRIBUTIONS``, "package.module:Name", or a class.
+        box_distribution: a registered name, "package.module:Name", or a class.
         sigma_type: of distributions with a sigma. "independent" is a free parameter; "conditioned" is a
             softplus of a raw output, 1 at output 0 and at least 1e-4; "fixed" is a constant.
         initial_sigma_value: sigma at the start with ``sigma_type="independent"``, in the units of the raw
@@ -211,8 +203,7 @@ class BoxHead(Head):
         self.kind = name_of(box_distribution)
         self.sigma_type, self.bound_type = sigma_type, bound_type
         self.shape, self.dtype = space.shape, space.dtype
-        self._distribution = BOX_DISTRIBUTION_REGISTRY.get(box_distribution)
-        D.check_box_distribution(self._distribution)
+        self._distribution = BOX_DISTRIBUTION_REGISTRY.get_class(box_distribution)
         self._check(space)
         size = math.prod(space.shape)
         low, high = space.low.astype(np.float64), space.high.astype(np.float64)
@@ -266,7 +257,7 @@ class BoxHead(Head):
         return {"mu": mu, "sigma": sigma}
 
     def distribution(self, logit: Mapping[str, Tensor], mask: None = None) -> D.Distribution:
-        return self._distribution.for_box(logit, self.half_width)
+        return self._distribution(logit, self.half_width)
 
     def to_env(self, action: np.ndarray) -> np.ndarray:
         low, high = self._low.numpy(), self._high.numpy()

@@ -73,10 +73,7 @@ class IntrinsicReward(nn.Module):
         extrinsic_weight=Key(2.0, low=0, doc="weight of the advantages of the environment's reward"),
         weight=Key(1.0, low=0, doc="weight of the advantages of the intrinsic reward"),
         discount_factor=Key(
-            0.99,
-            low=0,
-            below=1,
-            doc="discount of intrinsic returns, which continue past the ends of episodes",
+            0.99, low=0, below=1, doc="of intrinsic returns, which no end of an episode cuts"
         ),
         epoch_per_collect=Key(4, low=1, doc="passes of its networks over each rollout"),
         update_proportion=Key(0.25, above=0, high=1, doc="share of the steps that its loss is trained on"),
@@ -104,21 +101,17 @@ class RND(IntrinsicReward):
 
         r_t = mean_k (f_k(s_{t+1}) - g_k(s_{t+1}))^2
 
-    f is a random network that stays as it is. g is trained to predict its features, and does so where it was
-    trained. The arguments are the keys of ``config``.
+    f is a random network that stays as it is. g, with two more layers, is trained to predict its features,
+    and does so where it was trained. The arguments are the keys of ``config``.
     """
 
     config = dict(
         feature_size=Key(128, low=1, doc="features of the random network"),
         encoder=Key(
-            None,
-            Choice | None,
-            faults=encoder_faults,
-            doc="as policy.model.encoder, of both networks. The predictor has two more layers of "
-            "feature_size",
+            None, Choice | None, faults=encoder_faults, doc="as policy.model.encoder, of both networks"
         ),
         encoder_hidden_size_list=Key(
-            None, list[int] | None, low=1, doc="as policy.model.encoder_hidden_size_list, of both networks"
+            None, list[int] | None, low=1, doc="as policy.model's, of both networks"
         ),
     )
 

@@ -30,11 +30,10 @@ from ding_lite.config.schema import merged_config
 from ding_lite.data.hidden import begin_episodes
 from ding_lite.data.modes import CollectMode, EvalMode, LearnMode
 from ding_lite.data.replay import Replay
-from ding_lite.data.rollout import Rollout, flat, require_final, require_rollout, to_device
+from ding_lite.data.rollout import Rollout, as_array, flat, require_final, require_rollout, to_device
 from ding_lite.data.samples import Recurrence, Samples, Store
 from ding_lite.data.timer import Timer
 from ding_lite.envs.checks import first_outside, index_leaves
-from ding_lite.envs.masks import without_legal_action
 from ding_lite.envs.vector import Transition
 from ding_lite.errors import CheckpointError, ConfigError, ContractError, error_text
 from ding_lite.fast.acting import Acting, acting_of
@@ -133,8 +132,6 @@ class Policy:
         if norm.obs:
             scale = ObservationNorm(obs_space, norm.obs_clip, self.device, ranks=self.ranks)
             self.obs_norm = self.keep("obs_norm", scale)
-            if not scale.stats:
-                self.say("policy.normalize.obs: no effect, since no observation is a Box of floats")
         self.value_norm: Any = NoScale()  # a policy may set another
         self._graph_pool = GraphPool()
         self._hidden_of_act: Tree | None = None
@@ -171,11 +168,11 @@ class Policy:
     def _prepare_rollout(self, rollout: Rollout) -> None:
         """Updates the statistics that must have a rollout before its advantages are computed."""
 
-    def _forward_collect(self, obs: Tree, hidden: Tree = None, first: Any = None) -> dict[str, Any]:
-        return Acting(self).sample(obs, self._begun(hidden, first))
+    def _forward_collect(self, obs: Tree, hidden: Tree = None) -> dict[str, Any]:
+        return Acting(self).sample(obs, hidden)
 
-    def _forward_eval(self, obs: Tree, hidden: Tree = None, first: Any = None) -> dict[str, Any]:
-        return Acting(self).greedy(obs, self._begun(hidden, first))
+    def _forward_eval(self, obs: Tree, hidden: Tree = None) -> dict[str, Any]:
+        return Acting(self).greedy(obs, hidden)
 
     def _process_transition(
         self, obs: Tree, output: Mapping[str, Any], transition: Transition
@@ -281,62 +278,43 @@ class Policy:
             deterministic: return the greedy action; else draw one, by the generator that collects, too.
 
         Raises:
-            ContractError: for other shapes, numbers that are not finite, or a mask without a legal action.
+            ContractError: for other shapes, numbers that are not finite, or an index outside of its range.
         """
+        one = {path: tuple(leaf.shape or ()) for path, leaf in space_leaves(self.obs_space)}
         try:
             tree = map_tree(np.asarray, observation_to_tree(obs, self.obs_space))
-            shapes = {tuple(map(str, path)): leaf.shape for path, leaf in named_leaves(tree)}
+            shapes = {path: leaf.shape for path, leaf in named_leaves(tree)}
+            is_single = shapes == one
+            if not is_single and {path: shape[1:] for path, shape in shapes.items()} != one:
+                raise ValueError(", ".join(map(str, shapes.values())))
         except (KeyError, IndexError, TypeError, ValueError) as error:
-            is_pair = isinstance(obs, tuple) and len(obs) == 2 and isinstance(obs[1], dict)
-            hint = "; reset() returns (obs, info)" if is_pair else ""
             raise ContractError(
-                f"act: expected an observation of {self.obs_space}: {error_text(error)}{hint}"
+                f"act: expected an observation of {self.obs_space} (of the pair that reset() returns, the "
+                f"first) or a batch of such, got {error_text(error)}"
             ) from error
-        one = {path: tuple(leaf.shape or ()) for path, leaf in space_leaves(self.obs_space)}
-        is_single = shapes == one
-        if not is_single and {path: shape[1:] for path, shape in shapes.items()} != one:
-            raise ContractError(
-                f"act: expected an observation {_shown(one)} or a batch of such, got {_shown(shapes)}"
-            )
         if is_single:
             tree = map_tree(lambda x: x[None], tree)
         if any(leaf.dtype.kind == "f" and not np.isfinite(leaf).all() for leaf in tree_leaves(tree)):
             raise ContractError("act: the observation has numbers that are not finite (nan or infinity)")
         if outside := first_outside(index_leaves(self.obs_space), tree):
             raise ContractError(f"act: {outside.message}")
-        mask = tree.get(MASK_KEY) if isinstance(tree, dict) else None
-        if mask is not None and without_legal_action(mask, self.action_space).any():
-            raise ContractError(f"act: obs[{MASK_KEY!r}] leaves no legal action")
         forward = self._forward_eval if deterministic else self._forward_collect
-        if self.recurrence is None:
-            output = forward(tree)
-        else:
-            hidden, n = self._hidden_of_act, leading_size(tree)
-            if hidden is not None and leading_size(hidden) != n:
-                raise ContractError(
-                    f"act: {n} observations after {leading_size(hidden)}; it remembers each episode, "
-                    "so call policy.reset() before another number of them"
-                )
-            output = forward(tree, hidden)
-            self._hidden_of_act = output["hidden"]
+        output = forward(tree) if self.recurrence is None else forward(tree, self._hidden_of_act)
+        self._hidden_of_act = output.get("hidden")
         action = self._to_env(output["action"])
         return from_tree(map_tree(lambda x: x[0], action) if is_single else action, self.action_space)
 
     def reset(self, first: Any = None) -> None:
         """Begins the episodes that :meth:`act` plays next: those where ``first`` (B,) is True; None: all."""
-        hidden = self._hidden_of_act
-        self._hidden_of_act = None if first is None else self._begun(hidden, first)
-
-    def _begun(self, hidden: Tree | None, first: Any) -> Tree | None:
-        """Returns hidden states (B, ...), begun anew where ``first`` (B,) is True."""
-        if hidden is None or first is None or self.recurrence is None:
-            return hidden
-        first = np.broadcast_to(np.asarray(first, bool), (leading_size(hidden),)).copy()
-        return begin_episodes(hidden, first, self.recurrence.initial_hidden(len(first)))
+        if first is None or self.recurrence is None:
+            self._hidden_of_act = None
+        elif self._hidden_of_act is not None:
+            initial = self.recurrence.initial_hidden(len(first))
+            self._hidden_of_act = begin_episodes(self._hidden_of_act, np.asarray(first, bool), initial)
 
     def _to_env(self, action: Any) -> Tree:
-        is_tensor = isinstance(action, Tensor)  # the usual case; map_tree costs more than the copy
-        action = action.cpu().numpy() if is_tensor else map_tree(lambda x: x.cpu().numpy(), action)
+        # A tensor is the usual case; map_tree costs more than the copy.
+        action = as_array(action) if isinstance(action, Tensor) else map_tree(as_array, action)
         return self.model.actor_head.to_env(action)
 
     # -- The model
@@ -536,11 +514,6 @@ class Policy:
             raise ContractError(
                 f"policy.model: expected an object of a subclass of ding_lite.ActorCritic, got {model!r:.60}"
             )
-        made_for = getattr(model, "action_space", self.action_space)
-        if made_for != self.action_space:
-            raise ContractError(
-                f"model: made for the action space {made_for}, but the environments have {self.action_space}"
-            )
         return model
 
 
@@ -559,8 +532,3 @@ def chosen_device(name: str, model: torch.nn.Module) -> torch.device:
     if device.type == "cuda" and ranks.current().size > 1 and torch.cuda.is_available():
         device = torch.device("cuda", torch.cuda.current_device())
     return device
-
-
-def _shown(shapes: Mapping[tuple[str, ...], Any]) -> str:
-    texts = {".".join(path): str(tuple(shape)) for path, shape in shapes.items()}
-    return texts[""] if "" in texts else ", ".join(f"{name} {text}" for name, text in texts.items())

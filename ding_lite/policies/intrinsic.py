@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from ding_lite.config.registry import INTRINSIC_REGISTRY
 from ding_lite.data.rollout import Rollout, flat, to_device
 from ding_lite.data.samples import Batch, Samples
-from ding_lite.errors import ContractError, NumericsError
 from ding_lite.fast.gradients import Objective
 from ding_lite.models.actor_critic import value_head
 from ding_lite.models.encoders import Encoder, ImageEncoder
@@ -116,24 +115,13 @@ class Intrinsic:
         reward = torch.zeros(valid.numel(), device=self.device)
         for rows in table.rows.split(CHUNK):
             reward[rows.to(self.device)] = self.of_steps("reward", table.at(rows))
-        if not torch.isfinite(reward).all():
-            raise NumericsError(
-                f"{type(self.reward).__name__} returned intrinsic rewards that are not finite. Try a lower "
-                "policy.intrinsic.learning_rate"
-            )
         rollout.intrinsic_reward = reward.view(valid.shape).to(valid.device)
         self.scale.update_from(rollout.intrinsic_reward, torch.zeros_like(valid), valid)
 
     def of_steps(self, method: str, steps: Steps) -> Tensor:
         """Returns the "reward" or the "loss" (N,) of steps, in float32."""
-        found = getattr(self.reward, method)(steps)
-        if not isinstance(found, Tensor) or found.shape != steps.done.shape:
-            got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
-            raise ContractError(
-                f"{type(self.reward).__name__}.{method} must return a tensor (N,), here "
-                f"{tuple(steps.done.shape)}; got {got}"
-            )
-        return found.float()  # a count of visits, say, is a tensor of integers
+        found: Tensor = getattr(self.reward, method)(steps)
+        return found.float().view(steps.done.shape)  # a count of visits, say, is a tensor of integers
 
     @torch.no_grad()
     def credit(self, rollout: Rollout, weight: Tensor | None = None) -> tuple[Tensor, Tensor]:

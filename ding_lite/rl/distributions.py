@@ -13,7 +13,7 @@ Shapes: logit (N, ...), a tensor or a dict; actions (N,) or (N, A), or a dict of
 ``sigma``, or :class:`BoxDistribution`, and register it. ``model.box_distribution`` then takes its name.
 Without registration it takes "package.module:Laplace"::
 
-    @register_box_distribution("laplace")
+    @BOX_DISTRIBUTION_REGISTRY.register("laplace")
     class Laplace(LocationScale):
         def sample(self, generator=None):
             a, b = (torch.empty_like(self.mu).exponential_(generator=generator) for _ in range(2))
@@ -35,15 +35,13 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Self
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-
-from ding_lite.errors import ContractError, RegistryError
 
 LOG_2PI = math.log(2 * math.pi)
 # Logit of an illegal action: far below every other one, and finite when a loss multiplies it by a weight.
@@ -176,38 +174,10 @@ class Bernoulli(Distribution):
         return (p * (x - y) - F.softplus(x) + F.softplus(y)).sum(-1)
 
 
-BOX_DISTRIBUTIONS: dict[str, type[BoxDistribution]] = {}  # by their names in model.box_distribution
-
-
-def register_box_distribution(name: str) -> Callable[[type[BoxDistribution]], type[BoxDistribution]]:
-    """Returns a class decorator that adds a distribution to ``BOX_DISTRIBUTIONS``."""
-
-    def decorate(cls: type[BoxDistribution]) -> type[BoxDistribution]:
-        check_box_distribution(cls)
-        registered = BOX_DISTRIBUTIONS.setdefault(name, cls)
-        if registered is not cls:
-            raise RegistryError(
-                f"the Box distribution {name!r} is registered twice: by {registered.__module__}."
-                f"{registered.__qualname__} and by {cls.__module__}.{cls.__qualname__}. Choose another name."
-            )
-        return cls
-
-    return decorate
-
-
-def check_box_distribution(cls: Any) -> None:
-    """Raises ContractError if a class is no Box distribution, or lacks a method of one."""
-    if not (isinstance(cls, type) and issubclass(cls, BoxDistribution)):
-        raise ContractError(
-            f"expected a subclass of {__name__}.BoxDistribution or LocationScale, got {cls!r}"
-        )
-    if cls.__abstractmethods__:
-        missing = ", ".join(sorted(cls.__abstractmethods__))
-        raise ContractError(f"the Box distribution {cls.__module__}.{cls.__qualname__} lacks {missing}")
-
-
 class BoxDistribution(Distribution):
     """A distribution of Box actions: what ``models.heads.BoxHead`` calls beside :class:`Distribution`.
+
+    It is made as ``cls(logit, half_width)``; ``half_width`` (A,) is (high - low) / 2, inf without bounds.
 
     Attributes:
         has_sigma: whether ``logit`` is {"mu": (N, A), "sigma": (N, A)}, which the head computes as
@@ -217,11 +187,6 @@ class BoxDistribution(Distribution):
 
     has_sigma: ClassVar[bool] = True
     needs_finite_bounds: ClassVar[bool] = False
-
-    @classmethod
-    @abstractmethod
-    def for_box(cls, logit: Mapping[str, Tensor], half_width: Tensor) -> Self:
-        """Returns the distribution; ``half_width`` (A,) is (high - low) / 2, inf without bounds."""
 
     @staticmethod
     def parameters(output: Tensor) -> dict[str, Tensor]:
@@ -237,20 +202,14 @@ class BoxDistribution(Distribution):
 class LocationScale(BoxDistribution):
     """A Box distribution with a location ``mu``, which is also its mode, and a scale ``sigma``, (N, A)."""
 
-    def __init__(self, logit: Mapping[str, Tensor]) -> None:
+    def __init__(self, logit: Mapping[str, Tensor], half_width: Tensor | None = None) -> None:
         self.logit = {"mu": logit["mu"], "sigma": logit["sigma"]}
-        self.mu = logit["mu"]
-        self.sigma = logit["sigma"]
-
-    @classmethod
-    def for_box(cls, logit: Mapping[str, Tensor], half_width: Tensor) -> Self:
-        return cls(logit)
+        self.mu, self.sigma, self.half_width = logit["mu"], logit["sigma"], half_width
 
     def mode(self) -> Tensor:
         return self.mu
 
 
-@register_box_distribution("normal")
 class Normal(LocationScale):
     """A diagonal Gaussian without bounds; actions are clipped only when they go to the environment."""
 
@@ -271,7 +230,6 @@ class Normal(LocationScale):
         return 0.5 * (ratio + shift - 1 - ratio.log()).sum(-1)
 
 
-@register_box_distribution("tanh_normal")
 class TanhNormal(Normal):
     """A Normal squashed by tanh and scaled to the bounds (arXiv:1801.01290, appendix C).
 
@@ -287,13 +245,7 @@ class TanhNormal(Normal):
 
     needs_finite_bounds = True
 
-    def __init__(self, logit: Mapping[str, Tensor], half_width: Tensor) -> None:
-        super().__init__(logit)
-        self.half_width = half_width
-
-    @classmethod
-    def for_box(cls, logit: Mapping[str, Tensor], half_width: Tensor) -> Self:
-        return cls(logit, half_width)
+    half_width: Tensor
 
     @staticmethod
     def to_bounds(action: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
@@ -315,7 +267,6 @@ class TanhNormal(Normal):
         return super().entropy() + torch.tensordot(weight, self._log_det(self.mu + self.sigma * z), 1)
 
 
-@register_box_distribution("beta")
 class Beta(BoxDistribution):
     """Independent Betas on (0, 1), scaled to the bounds (Chou, Maturana and Scherer, ICML 2017).
 
@@ -332,15 +283,9 @@ class Beta(BoxDistribution):
     # The density is 0 or infinite at 0 and 1, and float32 samples can be exactly 0 or 1.
     _edge = 1e-6
 
-    def __init__(self, logit: Mapping[str, Tensor], width: Tensor) -> None:
+    def __init__(self, logit: Mapping[str, Tensor], half_width: Tensor) -> None:
         self.logit = {"alpha": logit["alpha"], "beta": logit["beta"]}
-        self.alpha = logit["alpha"]
-        self.beta = logit["beta"]
-        self.width = width
-
-    @classmethod
-    def for_box(cls, logit: Mapping[str, Tensor], half_width: Tensor) -> Self:
-        return cls(logit, 2 * half_width)
+        self.alpha, self.beta, self.width = logit["alpha"], logit["beta"], 2 * half_width
 
     @staticmethod
     def parameters(output: Tensor) -> dict[str, Tensor]:

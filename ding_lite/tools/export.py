@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
-import platform
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
@@ -45,7 +44,6 @@ from ding_lite.trees import (
     to_tree,
 )
 
-FORMAT_VERSION = 1
 PACKAGES = ("onnx", "onnxruntime", "onnxscript")
 METADATA_KEY = "ding_lite.manifest"  # in the metadata of the model
 TOLERANCE = 1e-5  # accepted difference of a number x, in units of max(1, |x|)
@@ -151,7 +149,6 @@ def export_policy(
     config, module = loaded.config.values, ExportedPolicy(loaded.policy)
     example = module.example()
     described = {
-        "format": FORMAT_VERSION,
         "inputs": [_port(name, tensor) for name, tensor in example.items()],
         "outputs": [_port(name, tensor) for name, tensor in module(example).items()],
         "obs_space": space_to_json(loaded.policy.obs_space),
@@ -164,13 +161,7 @@ def export_policy(
             "env_step": loaded.env_step,
             "seed": config.seed,
         },
-        "versions": {
-            "python": platform.python_version(),
-            **{
-                name: metadata.version(name)
-                for name in ("ding_lite", "torch", "numpy", "gymnasium", *PACKAGES)
-            },
-        },
+        "versions": {name: metadata.version(name) for name in ("ding_lite", "torch", "gymnasium", *PACKAGES)},
     }
     data = model_of(module, described)
     recorded = list(record(config.env, module.policy, observations, seed))

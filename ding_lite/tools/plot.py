@@ -178,7 +178,7 @@ def plot_runs(
         if any(curve([run], panel) for panel in chosen):
             runs.append(run)
         else:
-            left_out.append(f"left out: {folder} has no row to draw")
+            left_out.append(f"left out: {folder} has no {' or '.join(panel.column for panel in chosen)}")
     if not runs:
         raise ConfigError("\n  ".join(["there is no run to draw.", *left_out]))
     figure, notes = draw(seed_groups(runs), title=title, panels=panels)
@@ -188,18 +188,8 @@ def plot_runs(
 
 
 def panels_of(names: Sequence[str]) -> list[Panel]:
-    """Returns the panels of these names, or of these columns of metrics.csv; ``RETURNS`` for none.
-
-    Raises:
-        ConfigError: if a name is that of no panel, and no column, which has a "/".
-    """
+    """Returns the panels of these names, or of these columns of metrics.csv; ``RETURNS`` for none."""
     known = {panel.name: panel for panel in RETURNS + LENGTHS}
-    for name in names:
-        if name not in known and "/" not in name:
-            raise ConfigError(
-                f"there is no panel {name!r}; the panels are: {', '.join(known)}, and any column of "
-                "metrics.csv, such as learn/approx_kl"
-            )
     return [known.get(name, Panel(name, name, name, "")) for name in names] or list(RETURNS)
 
 

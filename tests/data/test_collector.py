@@ -59,13 +59,6 @@ def test_rollout_has_every_field_in_its_shape_and_dtype():
     assert {name: tuple(x.shape) for name, x in final.items()} == {"obs": (2, 2), "t": (2,), "env": (2,)}
 
 
-@pytest.mark.parametrize(("n_sample", "envs", "steps"), [(16, 2, 8), (17, 2, 9), (2, 3, 1), (7, 3, 3)])
-def test_n_sample_is_rounded_up_to_whole_steps(n_sample, envs, steps):
-    collector = collector_of(lambda index: CountingEnv(), num_envs=envs, n_sample=n_sample)
-    assert collector.n_sample == steps * envs
-    assert collector.collect().reward.shape == (steps, envs)
-
-
 def test_rows_are_those_counted_by_hand():
     rollout = counting(n_sample=12).collect()
     assert rollout.obs[:, 0].tolist() == [[0, 0], [0, 1], [1, 0], [1, 1], [1, 2], [2, 0]]
@@ -113,17 +106,6 @@ def test_rollouts_of_two_halves_are_those_of_one_process(num_envs, num_workers):
     assert digest(one) == digest(other)
     assert rest == other_rest
     assert len(rest[0]) > 3
-
-
-def test_numbers_in_an_error_are_those_of_the_vector():
-    def make(index):
-        at = 4 if index == 3 else -1
-        return EpisodeRecorder(SpoiledEnv(at, lambda result: (np.full(2, np.nan, np.float32), *result[1:])))
-
-    with contextlib.closing(SubprocessVectorEnv(make, 4, num_workers=1, double_buffer=True)) as envs:
-        collector = Collector(envs, policy_for(envs).collect_mode, 40)
-        with pytest.raises(EnvContractError, match=r"env 3 \(.*nan"):
-            collector.collect()
 
 
 def test_row_0_may_be_a_filler_under_next_step():
@@ -310,28 +292,6 @@ class Indexed(CountingEnv):
         return sound | self.shown if self.count == 3 else sound
 
 
-@pytest.mark.parametrize("end", ["terminated", "truncated"])
-@pytest.mark.parametrize(
-    ("shown", "message"),
-    [
-        ({"at": 7}, r"\['at'\] = 7.*Discrete\(3\)"),
-        ({"at": -1}, r"\['at'\] = -1.*Discrete\(3\)"),
-        ({"two": np.array([-1, 4])}, r"\['two'\]\[1\] = 4.*MultiDiscrete"),
-        ({"two": np.array([-2, 0])}, r"\['two'\]\[0\] = -2.*MultiDiscrete"),
-        ({}, ""),
-    ],
-)
-def test_index_outside_of_its_range_is_refused_where_it_is_valued(end, shown, message):
-    """The last observation of a terminated episode is allowed, because the value network never reads it."""
-    collector = collector_of(lambda index: Indexed(shown if index else {}, end))
-    if not message or end == "terminated":
-        assert collector.collect().valid.all()
-        return
-    where = r"env 1 \(seed \d+, episode 1, step 0\): last observation"
-    with pytest.raises(EnvContractError, match=rf"{where}.*{message}"):
-        collector.collect()
-
-
 @pytest.mark.parametrize("backend", ["base", "subprocess", "vector"])
 def test_index_outside_of_its_range_is_refused_at_its_step_by_every_backend(backend):
     make = partial(Indexed, {"at": 7}, "truncated")
@@ -423,15 +383,6 @@ def test_a_rollout_that_was_broken_off_can_be_begun_anew(double_buffer):
         assert rollout.valid.all()
         at, ended = rollout.obs[..., 1], rollout.terminated | rollout.truncated
         assert torch.equal(at[1:], torch.where(ended[:-1], 0, at[:-1] + 1))
-
-
-def test_new_episodes_of_a_resumed_run_have_seeds_of_their_own(monkeypatch):
-    first, resumed = counting(), counting()
-    first.collect()
-    resets, reset = [], resumed.envs.reset
-    monkeypatch.setattr(resumed.envs, "reset", lambda *stream: [resets.append(stream), reset(*stream)][1])
-    resumed.load_state_dict(first.state_dict(), new_episodes=True)
-    assert resets == [("collect", "resumed", first.episode_count)]
 
 
 class NumberedEpisodes(LengthEnv):

@@ -1,14 +1,12 @@
 """Samples: minibatches that use each sample once, and runs of recurrent networks against a loop."""
 
-import copy
-
 import numpy as np
 import pytest
 import torch
 
 from ding_lite.data import samples as samples_module
 from ding_lite.data.rollout import as_rollout, time_major_fields
-from ding_lite.data.samples import Batch, Recurrence, Samples, even_sizes
+from ding_lite.data.samples import Recurrence, Samples, even_sizes
 
 STEPS, COLUMNS = 23, 5
 
@@ -117,17 +115,6 @@ def test_ranks_take_equally_many_minibatches_of_all_their_samples():
     torch.testing.assert_close(batch.advantage, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_samples_of_several_rollouts_are_one():
-    joined = Samples.joined([numbered(4), numbered(3)], [200, 200])
-    assert joined.place.tolist() == [100, 101, 102, 103, 300, 301, 302]
-    assert (
-        joined.fields["obs"]["deep"]["b"].tolist()
-        == joined.fields["advantage"].tolist()
-        == [0, 1, 2, 3, 0, 1, 2]
-    )
-    assert len(joined) == 7
-
-
 def test_chunks_are_all_samples_in_order_and_some_are_evenly_spaced():
     samples = numbered(10)
     chunks = samples.chunks(4, lambda obs: obs["a"][:, 0] * 2)
@@ -135,14 +122,6 @@ def test_chunks_are_all_samples_in_order_and_some_are_evenly_spaced():
     assert [inputs for _, inputs in found] == [[0, 2, 4, 6], [8, 10, 12, 14], [16, 18]]
     assert torch.cat([torch.arange(10)[rows] for rows, _ in found]).tolist() == list(range(10))
     assert samples.some(4).value_target.tolist() == [0, 3, 6, 9]
-
-
-def test_a_minibatch_without_a_field_says_so():
-    batch = Batch(value_target=torch.arange(3), reward=torch.arange(3))
-    with pytest.raises(AttributeError, match="no 'vaule'; it has reward, value_target$"):
-        batch.vaule  # noqa: B018
-    assert batch.policy_weight is None
-    assert list(copy.deepcopy(batch).plus(weight=1).fields()) == ["value_target", "reward", "weight"]
 
 
 # ------------------------------------------------------------------ runs

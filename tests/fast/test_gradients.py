@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from cases import drawn
-from fast_cases import ARCHS, BOX, DISCRETE, IMAGE, MASKED, NETWORKS, VECTOR, batch_for, policy_for, spaces
+from fast_cases import ARCHS, BOX, DISCRETE, MASKED, NETWORKS, VECTOR, batch_for, policy_for, spaces
 from torch import nn
 
 from ding_lite import PPOPolicy
@@ -183,10 +183,7 @@ def other_layer(policy):
 
 
 LEFT_TO_TORCH = {
-    "images": lambda: policy_for(IMAGE),
-    "images among others": lambda: policy_for(spaces.Dict(a=VECTOR, b=IMAGE)),
     "a recurrent network": lambda: policy_for(model={"rnn": "gru"}),
-    "gelu": lambda: policy_for(model={"activation": "gelu"}),
     "large layers": lambda: policy_for(model={"encoder_hidden_size_list": [1024, 1024]}),
     "many indices": lambda: policy_for(spaces.MultiDiscrete([3] * 9)),
     "compute_actor": lambda: policy_for(made=OtherActor(VECTOR, DISCRETE)),

@@ -4,8 +4,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from broken_worlds import Masked
-from small_worlds import SeededBox, SeededEnv
+from small_worlds import SeededEnv
 from torch import nn
 from worlds import digest, trainee
 
@@ -49,26 +48,14 @@ def wrong_model(method, change):
     ("method", "change", "fault"),
     [
         ("compute_critic", lambda x: x.unsqueeze(-1), r"compute_critic returned \(5, 1\) for 5 obs"),
-        ("compute_critic", lambda x: x.mean(), r"compute_critic returned \(\) for"),
-        ("compute_critic", lambda x: (x, x), "compute_critic returned a tuple of 2 for"),
         ("compute_critic", lambda x: x.no_such, "compute_critic raised AttributeError"),
         ("compute_actor", lambda x: x.unsqueeze(1), r"Categorical.log_prob must .*\(5,\); got \(5, 1\)"),
         ("compute_actor", lambda x: x[:1], r"Categorical.sample must .*\(5,\) .*; got \(1,\)"),
-        ("compute_actor", lambda x: (x, x), "the logit a tuple of 2 that compute_actor returned raised"),
-        ("compute_actor", lambda x: x.no_such, "compute_actor raised AttributeError"),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("given", [False, True])
-def test_wrong_output_of_a_model_is_named(method, change, fault, given):
-    wrong = wrong_model(method, change)
-
-    def build():
-        if given:
-            return policy_with(wrong(SPACE, SeededEnv.action_space))
-        return trainee("ppo", SeededEnv, model={"type": wrong})
-
+def test_wrong_output_of_a_model_is_named(method, change, fault):
     with pytest.raises(ContractError, match=fault):
-        build()
+        policy_with(wrong_model(method, change)(SPACE, SeededEnv.action_space))
 
 
 def policy_with(model, kind=PPOPolicy, **options):
@@ -88,13 +75,6 @@ def test_a_policy_may_say_itself_what_the_output_of_the_model_means():
 
     model = wrong_model("compute_actor", lambda x: x.unsqueeze(1))(SPACE, gym.spaces.Discrete(3))
     assert policy_with(model, Own).act(np.zeros((4, 3))).shape == (4,)
-
-
-@pytest.mark.parametrize("rnn", [None, "lstm", "gru"])
-@pytest.mark.parametrize("world", [SeededEnv, SeededBox, Masked])
-def test_correct_models_pass(world, rnn):
-    for kind in ("ppo", "ppg"):
-        trainee(kind, world, model={"rnn": rnn})
 
 
 # ------------------------------------------------------------------ nothing changes

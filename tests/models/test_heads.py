@@ -11,7 +11,7 @@ from small_worlds import SeededBox, SeededTree
 from worlds import trainee
 
 from ding_lite.errors import ConfigError
-from ding_lite.models.heads import ActionHead, DiscreteHead, make_head
+from ding_lite.models.heads import ActionHead
 from ding_lite.rl import distributions as D
 from ding_lite.trees import map_tree
 
@@ -73,23 +73,6 @@ def test_the_branches_of_a_tree_read_their_own_raw_outputs():
     assert all(part[0].diff().eq(1).all() for part in found)
     x = features(4)
     torch.testing.assert_close(head(x), head.logit(head.layers(x)))
-
-
-@pytest.mark.parametrize(
-    ("space", "options"),
-    [
-        (spaces.Discrete(3), {"hidden_size_list": [4]}),
-        (BOX, {}),
-        (BOX, {"sigma_type": "conditioned", "box_distribution": "tanh_normal"}),
-        (BOX, {"box_distribution": "beta"}),
-        (NESTED, {}),
-    ],
-)
-def test_gradient_of_log_prob_reaches_every_parameter_of_a_head(space, options):
-    head = head_for(space, **options)
-    dist = head.distribution(head(features(20)))
-    dist.log_prob(dist.sample(torch.Generator().manual_seed(0))).sum().backward()
-    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in head.parameters())
 
 
 # ------------------------------------------------------------------ to_env by hand
@@ -200,14 +183,6 @@ def test_independent_sigma_has_a_gradient_outside_of_its_range():
     assert head.out.log_sigma.grad.tolist() == [1.0, 1.0]
 
 
-@pytest.mark.parametrize(("bound_type", "limit"), [("tanh", 1.0), ("soft", 5.0)])
-def test_bound_type_bounds_the_mean(bound_type, limit):
-    _, plain = box_logit(scale=100.0)
-    _, logit = box_logit(scale=100.0, bound_type=bound_type)
-    assert plain["mu"].abs().max() > 20
-    assert torch.allclose(logit["mu"], limit * torch.tanh(plain["mu"] / limit))
-
-
 @pytest.mark.parametrize(
     ("kind", "cls"), [("normal", D.Normal), ("tanh_normal", D.TanhNormal), ("beta", D.Beta)]
 )
@@ -236,25 +211,6 @@ def test_mask_of_a_tree_reaches_its_branch_and_leaves_the_others():
     assert torch.equal(dist.parts["arm"].entropy(), head.distribution(logit).parts["arm"].entropy())
 
 
-@pytest.mark.parametrize("shape", [(4,), (2, 2), (4, 1)])
-def test_masked_bits_of_any_shape_are_zero(shape):
-    head = head_for(spaces.MultiBinary(shape))
-    mask = torch.tensor([True, False, True, False]).view(shape).expand(50, *shape)
-    dist = head.distribution(head(features(50)), mask)
-    action = dist.sample(torch.Generator().manual_seed(0))
-    assert action.shape == (50, 4)
-    assert not action[:, [1, 3]].any()
-    assert action[:, [0, 2]].any()
-    assert dist.log_prob(action).shape == dist.entropy().shape == (50,)
-
-
-def test_subclass_of_a_space_has_the_head_of_that_space():
-    class Renamed(spaces.Discrete):
-        pass
-
-    assert type(make_head(Renamed(3))) is DiscreteHead
-
-
 # ------------------------------------------------------------------ refused
 
 
@@ -272,11 +228,12 @@ def test_unsupported_action_spaces_are_refused_by_name(space, message):
         head_for(space)
 
 
-@pytest.mark.parametrize("kind", ["tanh_normal", "beta"])
 @pytest.mark.parametrize(
-    ("low", "high"),
-    [(0, np.inf), (0, np.array([1, np.inf], np.float32)), (-np.inf, np.inf), (-3e38, 3e38)],
-    ids=["half", "one dimension", "both", "wider than float32 can tell"],
+    ("kind", "low", "high"),
+    [
+        ("tanh_normal", 0, np.array([1, np.inf], np.float32)),
+        ("beta", -3e38, 3e38),
+    ],  # too wide for float32
 )
 def test_bounded_distribution_without_finite_bounds_is_refused(kind, low, high):
     with pytest.raises(ConfigError, match=rf"policy\.model\.box_distribution='{kind}'.*'normal'"):
@@ -286,12 +243,11 @@ def test_bounded_distribution_without_finite_bounds_is_refused(kind, low, high):
 # ------------------------------------------------------------------ parameters with a range
 
 
-@pytest.mark.parametrize("world", [SeededBox, SeededTree])
 @pytest.mark.parametrize(
-    ("kind", "options"),
-    [("ppo", {}), ("ppo", {"model": {"activation": "gelu"}}), ("ppg", {"learn": {"aux_freq": 1}})],
+    ("kind", "world", "options"),
+    [("ppo", SeededBox, {"model": {"activation": "gelu"}}), ("ppg", SeededTree, {"learn": {"aux_freq": 1}})],
 )
-def test_a_log_sigma_outside_of_its_range_is_back_after_an_iteration(world, kind, options):
+def test_a_log_sigma_outside_of_its_range_is_back_after_an_iteration(kind, world, options):
     policy, collector = trainee(kind, world, **options)
     (own,) = [p for name, p in policy.model.named_parameters() if name.endswith("log_sigma")]
     with torch.no_grad():

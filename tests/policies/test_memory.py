@@ -9,7 +9,6 @@ from small_worlds import SeededEnv
 from worlds import digest, merged, small_config, trainee
 
 from ding_lite import SerialPipeline, check_policy, load_policy
-from ding_lite.data.hidden import begin_episodes
 from ding_lite.errors import ContractError
 
 
@@ -38,8 +37,6 @@ def test_act_remembers_until_it_is_reset():
         policy.reset()
         forgetful.append(policy.act(row[0]))
     assert forgetful != single
-    with pytest.raises(ContractError, match=r"policy\.reset\(\) before another number"):
-        policy.act(obs[0])
     policy.reset()
     policy.act(obs[0])
     # Of a batch, single episodes begin; the others go on. What is not finite reaches none.
@@ -51,22 +48,6 @@ def test_act_remembers_until_it_is_reset():
     h = policy._hidden_of_act["actor"]["h"]
     assert (h[1] == 0).all()
     assert torch.equal(h[[0, 2, 3]], hidden["actor"]["h"][[0, 2, 3]])
-
-
-@pytest.mark.parametrize("mode", ["collect_mode", "eval_mode"])
-@pytest.mark.parametrize("as_given", [list, torch.tensor], ids=["list", "tensor"])
-def test_modes_begin_the_episodes_that_first_names(mode, as_given):
-    policy, collector = recurrent()
-    rows = collector.collect().obs.numpy()
-    forward, initial = getattr(policy, mode).forward, policy.recurrence.initial_hidden(4)
-    hidden, first = forward(rows[0], initial)["hidden"], [False, True, False, True]
-    begun = begin_episodes(hidden, np.array(first), initial)
-
-    def after(*given):
-        return digest(forward(rows[1], *given)["hidden"])
-
-    assert after(hidden, as_given(first)) == after(begun) != after(hidden)
-    assert after(None) == after(initial)
 
 
 def test_network_calls_over_a_rollout_are_bounded_in_bytes(monkeypatch):

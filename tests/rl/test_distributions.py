@@ -96,7 +96,7 @@ CASES = {
     ),
     "normal": Case(gaussian, D.Normal, lambda logit: [(T.Normal(logit["mu"], logit["sigma"]), same)]),
     "tanh normal": Case(gaussian, lambda logit: D.TanhNormal(logit, WIDTH / 2), squashed),
-    "beta": Case(shapes_of_beta, lambda logit: D.Beta(logit, WIDTH), stretched),
+    "beta": Case(shapes_of_beta, lambda logit: D.Beta(logit, WIDTH / 2), stretched),
 }
 PARTS = {"index": CASES["masked categorical"], "force": CASES["normal"], "bits": CASES["bernoulli"]}
 

@@ -51,14 +51,6 @@ def test_advantages_by_hand(terminated, truncated, expected):
     assert torch.equal(target, VALUE + column(*expected))
 
 
-def test_own_weight_reaches_the_target_and_the_next_weight_the_advantage():
-    zero, weight = column(0, 0), column(0.5, 0.25)
-    ends = flags(2), flags(2)
-    advantage, target = gae(column(1, 1), zero, zero, *ends, gamma=1.0, gae_lambda=1.0, weight=weight)
-    assert advantage.flatten().tolist() == [1.25, 1.0]
-    assert target.flatten().tolist() == [0.625, 0.25]
-
-
 def test_nstep_returns_by_hand():
     next_value = column(10, 20, 30, torch.nan, 50)  # a value after a termination may be anything
     ends = flags(5, 3), flags(5, 1)
@@ -70,17 +62,6 @@ def test_nstep_returns_by_hand():
 # ------------------------------------------------------------------ closed forms
 
 
-def test_constant_reward_is_a_geometric_sum_and_its_own_value_leaves_no_advantage():
-    steps, gamma, lam = 30, 0.97, 0.9
-    zero, no = torch.zeros(steps, 1, dtype=torch.float64), flags(steps)
-    advantage, _ = gae(zero + 1, zero, zero, no, no, gamma=gamma, gae_lambda=lam)
-    left = torch.arange(steps, 0, -1, dtype=torch.float64).unsqueeze(-1)
-    assert torch.allclose(advantage, (1 - (gamma * lam) ** left) / (1 - gamma * lam), rtol=1e-13, atol=0)
-    value = zero + 1 / (1 - gamma)
-    advantage, _ = gae(zero + 1, value, value, no, no, gamma=gamma, gae_lambda=lam)
-    assert advantage.abs().max() < 1e-12
-
-
 # ------------------------------------------------------------------ by definition
 
 
@@ -89,24 +70,6 @@ def test_rows_of_torch_and_of_numpy_give_one_result(monkeypatch):
     by_numpy = gae(*data, **OPTIONS, weight=weight)
     monkeypatch.setattr(returns, "_numpy_can_view", lambda x: False)
     assert alike(gae(*data, **OPTIONS, weight=weight), by_numpy)
-
-
-def test_targets_are_those_of_vtrace_equation_1():
-    """arXiv:1802.01561: v_s = V_s + sum_t gamma^(t-s) (prod_{i<t} c_i) rho_t delta_t."""
-    *data, weight = random_rollout(3)
-    reward, value, next_value, terminated, truncated = data
-    gamma, lam = OPTIONS.values()
-    expected = value.clone()
-    for b in range(value.shape[1]):
-        for s in range(len(value)):
-            factor = 1.0
-            for t in range(s, len(value)):
-                future = 0.0 if terminated[t, b] else gamma * next_value[t, b]
-                expected[s, b] += factor * weight[t, b] * (reward[t, b] + future - value[t, b])
-                if terminated[t, b] or truncated[t, b]:
-                    break
-                factor *= gamma * lam * weight[t, b]
-    assert torch.allclose(gae(*data, **OPTIONS, weight=weight)[1], expected, rtol=1e-11, atol=1e-12)
 
 
 def test_the_next_valid_row_of_each_row():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ding_lite.rl import scales
-from ding_lite.rl.scales import NoScale, ObservationNorm, RewardScale, RunningMeanStd, ValueNorm
+from ding_lite.rl.scales import NoScale, ObservationNorm, RunningMeanStd, ValueNorm
 
 # ------------------------------------------------------------------ mean and variance
 
@@ -67,38 +67,7 @@ def test_raw_predictions_stay_when_the_scale_moves(heads, moved):
             assert largest > 0.01 if moved else largest < 1e-5
 
 
-def test_value_norm_weighs_rollouts_by_their_samples_and_forgets_nothing_for_none():
-    norm = ValueNorm(decay=0.5)
-    norm.update(np.zeros(1000))
-    norm.update(np.zeros(0))
-    norm.update(np.ones(1))
-    assert norm.mean == pytest.approx(1 / 501)
-
-
 # ------------------------------------------------------------------ rewards
-
-
-def reward_rollouts(count=3, steps=25, envs=4):
-    draw = np.random.default_rng(6)
-    return [
-        (
-            draw.normal(1, 2, (steps, envs)).astype(np.float32),
-            draw.random((steps, envs)) < 0.2,
-            draw.random((steps, envs)) < 0.8,
-        )
-        for _ in range(count)
-    ]
-
-
-def test_reward_scale_by_hand_goes_on_over_rollouts():
-    scale, yes = RewardScale(gamma=0.5), np.ones((3, 1), bool)
-    scale.update_from(np.array([[1.0], [2.0], [4.0]]), np.array([[False], [True], [False]]), yes)
-    assert scale.mean == pytest.approx((1 + 2.5 + 4) / 3)
-    scale.update_from(np.array([[1.0]]), ~yes[:1], yes[:1])
-    assert scale.running_return.tolist() == [3.0]
-    scale.running_return = None
-    scale.update_from(np.array([[1.0]]), ~yes[:1], ~yes[:1])
-    assert (scale.running_return.tolist(), scale.count) == ([0.0], 4)
 
 
 # ------------------------------------------------------------------ observations
@@ -147,13 +116,6 @@ def test_observations_are_scaled_by_their_valid_rows_as_tensors_and_as_arrays(im
 
 def scales_tree(function, tree):
     return {k: scales_tree(function, v) if isinstance(v, dict) else function(v) for k, v in tree.items()}
-
-
-def test_the_share_of_clipped_numbers_is_that_of_the_valid_rows():
-    norm = ObservationNorm(gym.spaces.Box(-np.inf, np.inf, (1,)), 2.0, torch.device("cpu"))
-    norm.update(torch.tensor([[[-1.0], [1.0]]]), torch.ones(1, 2, dtype=torch.bool))  # mean 0, std 1
-    obs = torch.tensor([[[3.0], [0.5]], [[-4.0], [9.0]]])
-    assert float(norm.clipped_share(obs, torch.tensor([[True, True], [True, False]]))) == pytest.approx(2 / 3)
 
 
 def test_a_number_that_was_constant_is_centred_and_not_divided_by_nothing():

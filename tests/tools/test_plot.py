@@ -159,7 +159,7 @@ def test_panels_are_chosen_by_name(tmp_path):
     for names in (["evaluation", "training"], ["collect/episode_return"]):
         figure, _ = draw([[run]], panels=names)
         assert len(figure.axes) == len(names)
-    with pytest.raises(ConfigError, match="no panel 'eval'"):
+    with pytest.raises(ConfigError, match="no run has data for the panels eval"):
         draw([[run]], panels=["eval"])
     with pytest.raises(ConfigError, match="learn/nope"):
         draw([[run]], panels=["training", "learn/nope"])

@@ -70,7 +70,6 @@ def test_wrong_searches_are_refused(searches):
     [
         [],
         ["--search", "policy.learn.learning_rat=log(1e-5,1e-2)"],
-        ["--search", "num_threads=int(1,2)", "num_threads=1"],
         ["--search", "num_threads=int(1,2)", "--resume"],
     ],
 )
