@@ -18,7 +18,8 @@ from ding_lite.cli import main
 from ding_lite.config.compile import as_config, compile_config, load_config, save_config
 from ding_lite.config.di_engine import ENVIRONMENTS
 from ding_lite.config.schema import leaves
-from ding_lite.errors import ConfigError
+from ding_lite.envs.make import make_env
+from ding_lite.errors import ConfigError, EnvError
 
 # DI-engine's cartpole is CartPole-v0, of which gymnasium says that it is old.
 pytestmark = pytest.mark.filterwarnings("ignore:.*out of date:DeprecationWarning")
@@ -441,7 +442,33 @@ def test_environment_of_the_users_own_takes_its_keys():
     assert (env.type, dict(env.kwargs), env.collector_env_num) == ("sized_of_di_engine", {"size": 3}, 8)
 
 
+def test_environment_of_di_engine_is_answered_with_what_to_write():
+    class BaseEnv: ...
+
+    class Mine(BaseEnv): ...
+
+    env = compile_config({"env": {"type": Mine}}).values.env
+    with pytest.raises(EnvError, match="BaseEnv of DI-engine.*gymnasium.Env"):
+        make_env(env)
+
+
+def test_keys_of_ding_lite_in_a_pair_mean_what_they_mean_here():
+    env = dict(env_id="Hopper-v3", wrappers=["reward_clip"], kwargs=dict(a=dict(b=1)), info_keys=["x"])
+    env = compiled(env_type="mujoco", env=dict(**env, action_bins_per_branch=5)).values.env
+    assert env.wrappers == [{"type": "action_bins", "bins": 5}, "reward_clip"]
+    assert (env.kwargs, env.info_keys) == ({"a": {"b": 1}}, ["x"])
+
+
 # ------------------------------------------------------------------ in Python
+
+
+def test_compile_config_and_attributes_of_policies_have_the_names_of_di_engine(tmp_path):
+    main, create = pair(env_type="acrobot")
+    config = compile_config(main, create_cfg=create, seed=3, auto=True)
+    assert (config.values.env.env_id, config.values.seed) == ("Acrobot-v1", 3)
+    with SerialPipeline(config, folder=tmp_path / "run") as run:
+        assert run.policy._model is run.policy._learn_model is run.policy.model
+        assert run.policy._cfg is run.policy.cfg
 
 
 @pytest.mark.parametrize("as_list", [False, True])
@@ -514,7 +541,11 @@ def test_imports_of_di_engine_need_not_be_installed(tmp_path):
             "",
             "ding.entry.serial_pipeline is called",
         ),
-        ("from ding.envs import BaseEnv\nclass Mine(BaseEnv): ...\n", "", "cannot be read"),
+        (
+            "from ding.envs import BaseEnv\nclass Mine(BaseEnv): ...\n",
+            "",
+            "write environments as gymnasium.Env",
+        ),
         ("from ding.model import VAC\n", "main_config.policy.learn.batch_size = VAC\n", "batch_size"),
         ("import dingdong\n", "", "No module named 'dingdong'"),
     ],
@@ -581,9 +612,7 @@ def test_written_file_has_no_defaults_and_says_what_was_converted(tmp_path):
     assert "clip_ratio" not in text
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"), [("mine.yaml", "ends in .py or .json"), ("no/mine.py", "cannot be")]
-)
+@pytest.mark.parametrize(("name", "expected"), [("mine.yaml", "ends in .py"), ("no/mine.py", "cannot be")])
 def test_file_that_cannot_be_written_is_reported(tmp_path, name, expected):
     with pytest.raises(ConfigError, match=expected):
         save_config(compiled(), tmp_path / name)
