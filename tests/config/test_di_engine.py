@@ -345,7 +345,7 @@ def test_keys_without_effect_are_left_out_with_one_note(kind, learn):
         (dict(model=dict(encoder=nn.Identity())), "policy.model.encoder: a module of torch"),
         (dict(kind="dqn"), "policy.type: there is no policy named 'dqn'"),
         (dict(env_type="metadrive"), "create_config.env.type: the environment 'metadrive' is not known"),
-        (dict(env=dict(obs_plus_prev_action_reward=True)), "previous_action"),
+        (dict(env=dict(obs_plus_prev_action_reward=True)), "previous_step"),
         (
             dict(create=dict(env_manager=dict(type="supervisor"))),
             "env_manager.type: 'supervisor' is not one of",

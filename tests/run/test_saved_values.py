@@ -4,6 +4,7 @@ import enum
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -81,6 +82,11 @@ class Size:
     width: int = 1
 
 
+class Pair(NamedTuple):
+    one: int
+    two: int
+
+
 class Table:
     """As a data frame, it has no truth value and no equality."""
 
@@ -99,6 +105,7 @@ class Table:
         (Mode, "the class Mode"),
         (print, "a builtin_function_or_method"),
         (Size(), "a Size"),
+        (Pair(1, 2), "a Pair"),
         (torch.ones(1), "a Tensor"),
         (Table(), "a Table"),
         (b"text", "a bytes"),
