@@ -146,7 +146,8 @@ def sections() -> dict[str, list[str]]:
     seeds_of, _ = stored()
     found = {"learning": rows_table(ROWS, seeds_of)}
     for name, comparison in COMPARISONS.items():
-        found[name] = comparison_table(comparison, seeds_of)
+        if not seeds_of.keys().isdisjoint(comparison.arms):
+            found[name] = comparison_table(comparison, seeds_of)
     return found
 
 

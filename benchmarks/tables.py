@@ -139,6 +139,8 @@ def draw(panels: dict[str, dict[str, list[Points]]], file: Path, marks: dict[str
         file: of the picture.
         marks: the published figure of a group, which is dotted.
     """
+    if not panels:
+        return
     import matplotlib
 
     matplotlib.use("agg")
