@@ -186,7 +186,7 @@ def print_table(
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for place, title in enumerate(header):
-        table.add_column(Text(title), justify="right" if place in right else "left")
+        table.add_column(Text(title), justify="right" if place in right else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell, (styles or {}).get(cell, "")) for cell in row))
     console = Console(width=None if sys.stdout.isatty() else 10_000, highlight=False)

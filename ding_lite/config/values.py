@@ -77,7 +77,7 @@ def decode(data: Any, path: str = "") -> Any:
     """
     import numpy as np
 
-    if isinstance(data, (list, tuple)):  # a .py file has tuples
+    if type(data) in (list, tuple):  # a .py file has tuples
         return type(data)(decode(item, f"{path}[{i}]") for i, item in enumerate(data))
     if not isinstance(data, dict):
         return data

@@ -46,9 +46,14 @@ class InProcessVectorEnv(VectorEnv):
             observation is finite: in place of one that is not, the environment begins a new episode, and the
             row is not valid.
 
+    Attributes:
+        advice: what to do about an exception of an environment.
+
     Raises:
         EnvError: if an environment cannot be made, or the environments differ in their spaces.
     """
+
+    advice = ". If it fails only sometimes: env.manager.type=subprocess replaces it, and the run goes on"
 
     def __init__(
         self,
@@ -234,7 +239,8 @@ class InProcessVectorEnv(VectorEnv):
     def _located(self, i: int, call: str, error: BaseException) -> EnvError:
         """Returns an error that says in which environment, episode, step and call ``error`` was raised."""
         kind = type(error) if isinstance(error, EnvError) else EnvError
-        return kind(f"{self.describe(i)}, {call}: {error_text(error)}")
+        advice = "" if isinstance(error, EnvError) else self.advice
+        return kind(f"{self.describe(i)}, {call}: {error_text(error)}{advice}")
 
     def describe(self, env: int) -> str:
         game = self._recorders[env].game

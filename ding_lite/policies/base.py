@@ -30,7 +30,7 @@ from ding_lite.config.schema import merged_config
 from ding_lite.data.hidden import begin_episodes
 from ding_lite.data.modes import CollectMode, EvalMode, LearnMode
 from ding_lite.data.replay import Replay
-from ding_lite.data.rollout import Rollout, flat, require_final, require_rollout, to_device
+from ding_lite.data.rollout import Rollout, as_array, flat, require_final, require_rollout, to_device
 from ding_lite.data.samples import Batch, Recurrence, Samples, Store
 from ding_lite.data.timer import Timer
 from ding_lite.envs.checks import first_outside, index_leaves
@@ -315,8 +315,8 @@ class Policy:
             self._hidden_of_act = begin_episodes(self._hidden_of_act, np.asarray(first, bool), initial)
 
     def _to_env(self, action: Any) -> Tree:
-        is_tensor = isinstance(action, Tensor)  # the usual case; map_tree costs more than the copy
-        action = action.cpu().numpy() if is_tensor else map_tree(lambda x: x.cpu().numpy(), action)
+        # A tensor is the usual case; map_tree costs more than the copy.
+        action = as_array(action) if isinstance(action, Tensor) else map_tree(as_array, action)
         return self.model.actor_head.to_env(action)
 
     # -- The model

@@ -213,7 +213,9 @@ class PPOPolicy(Policy):
             for epoch in range(epochs):
                 if epoch or moved:
                     self.renew_credit(replay)
-                yield self.minibatches(replay)
+                if not epoch or self.cfg.recompute_adv or self.cfg.nstep_return:
+                    samples = self.samples(replay)
+                yield self.minibatches(samples)
             return
         steps = learn.update_per_collect or math.ceil(reuse * self.cfg.collect.n_sample / learn.batch_size)
         moved |= replay.has_stale
@@ -289,8 +291,8 @@ class PPOPolicy(Policy):
         self.timer("updates")
 
     @torch.no_grad()
-    def minibatches(self, replay: Replay | Rollout, steps: float = math.inf) -> Pass:
-        """Returns one pass over the live samples of rollouts, in the units of the losses."""
+    def samples(self, replay: Replay | Rollout) -> Samples:
+        """Returns the live samples of rollouts, in the units of the losses."""
         if not isinstance(replay, Replay):
             replay, rollout = Replay(device=self.device), replay
             replay.push(rollout)
@@ -303,7 +305,12 @@ class PPOPolicy(Policy):
             parts.append(Samples.of(stored.rollout, replay.live(stored), fields, self.recurrence))
         samples = Samples.joined(parts, [stored.uses.numel() for stored in replay.rollouts])
         samples.fields["obs"] = self.inputs_of_samples(samples.fields["obs"])
-        learn = self.cfg.learn
+        return samples
+
+    @torch.no_grad()
+    def minibatches(self, drawn: Samples | Replay | Rollout, steps: float = math.inf) -> Pass:
+        """Returns one pass over samples, or over the live samples of rollouts."""
+        samples, learn = drawn if isinstance(drawn, Samples) else self.samples(drawn), self.cfg.learn
         return samples.minibatches(
             learn.batch_size, self.order, steps=steps, adv_norm=learn.adv_norm, ranks=self.ranks
         )

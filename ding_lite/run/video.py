@@ -19,7 +19,7 @@ from ding_lite.envs.make import make_env, missing_extra
 from ding_lite.errors import FOREIGN, ConfigError, EnvError, error_text
 from ding_lite.run.hooks import Hook
 
-NEEDS_MOVIEPY = 'a video needs the package moviepy, which is not installed: pip install "ding_lite[video]"'
+NEEDS_MOVIEPY = 'a video needs the package moviepy, which is not installed: pip install "ding_lite[plot]"'
 
 
 def recording_env(

@@ -2,7 +2,8 @@
 
 A trial trains one set of values with each seed, one after the other; its score is the mean of their last
 evaluations. Trials whose evaluations stay below the median of the others are pruned. Several processes work
-on one storage, each on one trial after the other. The folder of a sweep has:
+on one storage, each by ``study.ask`` and ``study.tell``; ``study.optimize`` would call a trial failed that
+Ctrl-C has ended. The folder of a sweep has:
 
 sweep.json      what is searched              trial_000_s0/ ...  one run folder for each trial and seed
 sweep.journal   Optuna's storage              best.py            the best config; it can be trained

@@ -95,7 +95,7 @@ def test_early_stopping_ends_a_run_without_improvement_and_counts_on_after_a_res
 
 # ---------------------------------------------------------------------- videos
 
-needs_video = pytest.mark.skipif(importlib.util.find_spec("moviepy") is None, reason="needs the extra video")
+needs_video = pytest.mark.skipif(importlib.util.find_spec("moviepy") is None, reason="needs the extra plot")
 VIDEO = {"type": "video", "freq": 512}
 
 
