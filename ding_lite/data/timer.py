@@ -16,6 +16,7 @@ class Timer:
     has only queued counts for the phase that waits for it, unless ``now`` waits for the device.
 
     Attributes:
+        phase: that goes on; "" before the first.
         seconds: by phase, since the last :meth:`take`; time before the first call is left out.
         now: the clock, in seconds.
         phase: that goes on.

@@ -27,7 +27,7 @@ from ding_lite.envs.vector import (
     check_same_spaces,
     close_each,
 )
-from ding_lite.errors import FOREIGN, CheckpointError, EnvError, NotFiniteError, error_text
+from ding_lite.errors import FOREIGN, CheckpointError, EnvError, NotFiniteError, ReplayError, error_text
 from ding_lite.rl.seeding import integer_seed
 from ding_lite.trees import Tree, map_tree, tree_leaves
 
@@ -274,11 +274,10 @@ class InProcessVectorEnv(VectorEnv):
             self._play_again(i, int(saved["episode"]), saved["actions"])
         same = map_tree(np.array_equal, state["obs"], self._buffer.tree)
         if not (all(tree_leaves(same)) and np.array_equal(state["returns"], self.episode_returns)):
-            raise CheckpointError(
+            raise ReplayError(
                 "the open episodes could not be restored: played again with the same seeds and actions, the "
                 "environments returned other observations or rewards. They are not deterministic, they keep "
-                "a state over episodes, or they have changed since the checkpoint. With --override "
-                "(override=True) the run goes on with new episodes"
+                "a state over episodes, or they have changed since the checkpoint"
             )
         self._is_ready = True
         return self._buffer.tree

@@ -408,6 +408,18 @@ class Policy:
 
         return map_tree(scattered, found)
 
+    # -- The names of DI-engine
+
+    @property
+    def _cfg(self) -> Any:
+        return self.cfg
+
+    @property
+    def _model(self) -> Any:
+        return self.model
+
+    _learn_model = _model
+
     # -- The scale of observations
 
     @property

@@ -164,9 +164,6 @@ def description(config: Config, own: Any, policy: Policy, collector: Collector) 
             f"{own.policy.learn.batch_size} samples of a minibatch"
         )
     lines += policy.describe()
-    if policy.recurrence is not None:
-        length = min(policy.recurrence.length, collector.steps)
-        lines.append(f"recurrent: learned from in runs of {length} steps")
     wanted = thread_count(cfg.num_threads, policy.obs_space)
     if wanted != threads:
         lines.append(
