@@ -115,7 +115,7 @@ class Trackers(Hook):
         if progress.evaluation is not None or progress.crossed(self._freq):
             row = {name: float(value) for name, value in progress.metrics.items()}
             self._send(pipeline, "scalars", progress.env_step, row)
-        video = self._run.folder / "videos" / f"step_{progress.env_step}.mp4"
+        video = self._run.folder / "videos" / f"step_{progress.env_step}-episode-0.mp4"
         if video.exists():  # the hook "video" has recorded it
             self._send(pipeline, "video", progress.env_step, "eval/episode", video)
 

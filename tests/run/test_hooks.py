@@ -133,12 +133,12 @@ def test_videos_are_made_at_the_interval_sent_to_the_trackers_and_change_nothing
         states.append(digest(pipeline.policy.state_dict()))
     assert states[0] == states[1]
     assert sorted(file.name for file in (tmp_path / "run_1" / "videos").iterdir()) == [
-        "step_1024.mp4",
-        "step_512.mp4",
+        "step_1024-episode-0.mp4",
+        "step_512-episode-0.mp4",
     ]
     assert Album.received == [
-        (512, "eval/episode", "step_512.mp4", True),
-        (1024, "eval/episode", "step_1024.mp4", True),
+        (512, "eval/episode", "step_512-episode-0.mp4", True),
+        (1024, "eval/episode", "step_1024-episode-0.mp4", True),
     ]
 
 
