@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-SOURCE := ding_lite docs entry configs examples templates benchmarks tests setup.py
+SOURCE := ding_lite docs entry configs examples benchmarks tests setup.py
 
 .DEFAULT_GOAL := help
 .PHONY: help train test test-slow test-all check lint type learn results bench gpu soak docs format clean
@@ -20,9 +20,10 @@ $(VENV)/ready: setup.py constraints.txt
 
 # Tianshou requires an older pandas than the constraints, DI-engine NumPy 1 and more; both run with the
 # constraints' versions.
+TIANSHOU_NEEDS  = "deepdiff<8" h5py numba "overrides<8" pandas pettingzoo sensai-utils tensorboard
 DI_ENGINE_NEEDS = einops flask hickle mpire pynng pyyaml redis requests tabulate URLObject
 $(VENV)/peers: $(VENV)/ready
-	$(BIN)/pip install --quiet -c constraints.txt -e ".[bench]"
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[envpool]" sb3-contrib torchrl $(TIANSHOU_NEEDS)
 	$(BIN)/pip install --quiet -c constraints.txt --no-deps tianshou
 	$(BIN)/pip install --quiet -c constraints.txt $(DI_ENGINE_NEEDS)
 	$(BIN)/pip install --quiet --no-deps DI-engine==0.5.3 DI-toolkit==0.3.0 gym==0.25.1
@@ -37,9 +38,9 @@ PYTEST := $(BIN)/pytest -n 2 --dist worksteal
 test: $(VENV)/ready    ## install, and run the daily tests
 	$(PYTEST)
 
-# Tests that need these extras are slow ones; contributors who run only the daily tests need not install them.
+# Tests that need these packages are slow ones; contributors who run only the daily tests need not install them.
 $(VENV)/extras: $(VENV)/ready
-	$(BIN)/pip install --quiet -c constraints.txt -e ".[docs,envpool,export,mlflow,ray,wandb]"
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[envpool,export]" mlflow-skinny sqlalchemy alembic ray wandb
 	touch $@
 
 test-slow: $(VENV)/extras   ## run the slow tests
@@ -74,12 +75,8 @@ gpu: $(VENV)/extras    ## measure what needs a GPU (hours; restartable): make gp
 soak: $(VENV)/ready    ## train for half an hour while workers die: make soak MINUTES=3
 	$(BIN)/python benchmarks/soak.py $(MINUTES)
 
-$(VENV)/docs: $(VENV)/ready
-	$(BIN)/pip install --quiet -c constraints.txt -e ".[docs]"
-	touch $@
-
 # The variable silences a notice about the future of MkDocs; a warning about a page ends the build.
-docs: $(VENV)/docs     ## build the site of the documentation into build/site
+docs: $(VENV)/ready    ## build the site of the documentation into build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 format: $(VENV)/ready  ## rewrite layout and imports

@@ -93,9 +93,17 @@ def machine() -> str:
 
 
 def put(section: str, lines: Sequence[str], documents: Sequence[Path] = DOCUMENTS) -> None:
-    """Replaces the lines between the markers of a section, in the document that has them."""
+    """Replaces the lines between the markers of a section, in the document that has them.
+
+    Raises:
+        ValueError: if not exactly one document has them.
+    """
     begin, end = marks(section)
-    (document,) = (file for file in documents if begin in file.read_text())
+    found = [file for file in documents if begin in file.read_text()]
+    if len(found) != 1:
+        names = ", ".join(file.name for file in documents)
+        raise ValueError(f"one of {names} must have the lines {begin} and {end}; {len(found)} have them")
+    document = found[0]
     before, rest = document.read_text().split(begin)
     document.write_text(f"{before}{begin}\n" + "\n".join(lines) + f"\n{end}{rest.split(end)[1]}")
 

@@ -50,14 +50,14 @@ def run_seed(name: str, row: Row, seed: int, device: str) -> tuple[dict[str, Any
     # A checkpoint imports only what the command names.
     trusted = [word for module in load_config(row.config).trusted for word in ("--import", module)]
     if not _is_complete(folder):
-        how = ["-c", row.config, "-s", str(seed), "--exp-name", str(folder), *row.overrides]
+        how = ["-c", row.config, "-s", str(seed), "--exp-name", str(folder), *row.keys.split()]
         if (folder / "ckpt").is_dir():
             how = ["--resume", str(folder), *trusted]
         subprocess.run([*cli, "train", "-q", *how, f"policy.device={device}"], check=True, env=one_thread)
 
-    def play(overrides: tuple[str, ...] = ()) -> float:
+    def play(keys: str = "") -> float:
         checkpoint = str(folder / "ckpt" / row.checkpoint)
-        how = ["-n", "100", "-s", str(1000 + seed), "--json", *overrides]
+        how = ["-n", "100", "-s", str(1000 + seed), "--json", *keys.split()]
         how += ["--stochastic"] if row.sampled else []
         command = [*cli, "eval", *trusted, checkpoint, *how]
         process = subprocess.run(command, check=True, capture_output=True, text=True, env=one_thread)
@@ -146,7 +146,8 @@ def sections() -> dict[str, list[str]]:
     seeds_of, _ = stored()
     found = {"learning": rows_table(ROWS, seeds_of)}
     for name, comparison in COMPARISONS.items():
-        found[name] = comparison_table(comparison, seeds_of)
+        if not seeds_of.keys().isdisjoint(comparison.arms):
+            found[name] = comparison_table(comparison, seeds_of)
     return found
 
 

@@ -47,7 +47,7 @@ def rows_table(rows: dict[str, Row], seeds_of: Seeds) -> list[str]:
 
 def title(name: str, row: Row) -> str:
     """Returns the name of a row, with its config, the environment, and how many other keys it changes."""
-    changes = [change.split("=") for change in row.overrides if change not in FAST]
+    changes = [change.split("=") for change in row.keys.split() if change != FAST]
     env = [value for key, value in changes if key == "env.env_id"]
     others = len(changes) - len(env)
     return ", ".join(
@@ -139,6 +139,8 @@ def draw(panels: dict[str, dict[str, list[Points]]], file: Path, marks: dict[str
         file: of the picture.
         marks: the published figure of a group, which is dotted.
     """
+    if not panels:
+        return
     import matplotlib
 
     matplotlib.use("agg")

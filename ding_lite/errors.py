@@ -9,6 +9,7 @@
     . EnvWorkerError       3   a worker process that died or hung, or whose environment raised
   x NumericsError          4   a loss or a gradient that is not finite
   x CheckpointError        5   a file that is not a checkpoint, or belongs to another run
+    . ReplayError          5   open episodes that took another course when they were played again
   x RankError              1   another process of a data-parallel run has ended
   x ContractError          2   a registered policy or model that breaks its base class's contract
 """
@@ -90,6 +91,10 @@ class CheckpointError(DingLiteError, OSError):
     """Raised when a file is not a checkpoint, is damaged, or belongs to another model or run."""
 
     exit_code = 5
+
+
+class ReplayError(CheckpointError):
+    """Raised when open episodes are played again and take another course; new ones can begin."""
 
 
 def error_text(error: BaseException) -> str:

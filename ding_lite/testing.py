@@ -478,8 +478,8 @@ def _check_learns(name: str | type, config: dict[str, Any]) -> None:
         pipeline = SerialPipeline(user, folder=Path(folder) / "run")
         for _ in pipeline:
             pass
-    assert pipeline.scores.last is not None
-    reward = pipeline.scores.last.mean / MatchEnv.length
+    assert pipeline.progress.eval_value is not None
+    reward = pipeline.progress.eval_value / MatchEnv.length
     _expect(
         reward > 0.9,
         f"the mean reward in ding_lite.testing.MatchEnv is above 0.9 of 1, got {reward:.2f}. If the loss is "

@@ -54,6 +54,14 @@ class WholeBoxAction(Sound):
     action_space = spaces.Box(0, 5, (2,), np.int64)
 
 
+class IntegerKeys(Sound):
+    observation_space = spaces.Dict({0: Sound.observation_space, 1: spaces.Discrete(3)})
+
+
+class EmptyPart(Sound):
+    observation_space = spaces.Dict(pose=Sound.observation_space, bag=spaces.Dict())
+
+
 class NoSpace(Sound):
     observation_space = None
 

@@ -165,7 +165,7 @@ def test_parts_combine_and_resume_bit_equal(combination, tmp_path):
     straight, resumed = (
         load_checkpoint(tmp_path / name / "ckpt" / "last.safetensors")[0] for name in ("straight", "resumed")
     )
-    for part in ("policy", "collector", "learner"):
+    for part in ("policy", "collector"):
         assert digest(straight[part]) == digest(resumed[part]), part
 
 

@@ -63,7 +63,7 @@ def test_every_page_is_in_the_navigation():
 def site(tmp_path_factory):
     """The built site; a warning of MkDocs fails it, since mkdocs.yml is strict."""
     for module in ("mkdocs", "material", "mkdocstrings", "latex2mathml"):
-        pytest.importorskip(module, reason="needs the extra docs")
+        pytest.importorskip(module, reason="needs the extra dev")
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--site-dir", str(folder)]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}

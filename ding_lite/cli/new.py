@@ -18,27 +18,24 @@ KINDS = ("policy", "env", "model", "encoder", "config")
 def run(kind: str, name: str, output: str) -> None:
     """Writes a policy, environment, model, encoder or config to start from.
 
-    A working file NAME.py, its config and its test. Both run as they are; change the file, and the test
-    tells what breaks. Nothing is overwritten.
+    A working file NAME.py with a config at its end, and its test. Both run as they are; change the file, and
+    the test tells what breaks. Nothing is overwritten.
 
     policy   PPO with a loss of its own         model    a network for policy and value
     env      a gymnasium environment            encoder  features of one part of an observation
     config   an experiment, with the keys that matter most
 
-    ding-lite new policy my_policy           my_policy.py, my_policy_config.py, test_my_policy.py
+    ding-lite new policy my_policy           my_policy.py, test_my_policy.py
     ding-lite new env robot-arm -o envs      the class RobotArm in envs/robot_arm.py
     """
     from ding_lite.tools.new import write_new
 
     files = write_new(kind, name, output)
-    stems = {file.stem: file for file in files}
-    test = next(file for stem, file in stems.items() if stem.removeprefix("test_") in stems.keys() - {stem})
-    module = stems[test.stem.removeprefix("test_")]
-    config = shlex.quote(str(stems.get(f"{module.stem}_config", module)))
-    commands = [f"python -m pytest {shlex.quote(str(test))}"]
+    module, test = (shlex.quote(str(file)) for file in files)
+    commands = [f"python -m pytest {test}"]
     if kind == "env":
-        commands.append(f"ding-lite check-env -c {config}")
-    commands.append(f"ding-lite train -c {config}")
+        commands.append(f"ding-lite check-env -c {module}")
+    commands.append(f"ding-lite train -c {module}")
     print(
         "\n".join(["wrote:", *(f"  {file}" for file in files), "try:", *(f"  {line}" for line in commands)])
     )

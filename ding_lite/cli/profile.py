@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from typing import TYPE_CHECKING
 
 from ding_lite.cli import options
+from ding_lite.errors import EnvError
 
 if TYPE_CHECKING:
     from ding_lite.config.compile import Config
@@ -72,13 +74,16 @@ def _tune(config: Config, source: options.Source, iterations: int | None, json: 
 
     words = options.words_with(overrides=None, iterations=None, tune=None, json=None)[1:]
     trials = []
-    for trial in tune(config, words, source.overrides, iterations):
-        trials.append(trial)
-        if not json:
-            speed = f"{trial.speed or 0:,.0f} env steps/s"
-            result = speed if trial.speed else trial.error.partition("\n")[0]
-            print(f"{' '.join(with_setting([], trial.setting)) or 'as it is'}: {result}", flush=True)
+    with contextlib.suppress(KeyboardInterrupt):  # what was measured so far is shown
+        for trial in tune(config, words, source.overrides, iterations):
+            trials.append(trial)
+            if not json:
+                speed = f"{trial.speed or 0:,.0f} env steps/s"
+                result = speed if trial.speed else trial.error.partition("\n")[0]
+                print(f"{' '.join(with_setting([], trial.setting)) or 'as it is'}: {result}", flush=True)
     ranked = sorted(trials, key=lambda trial: -(trial.speed or 0.0))
+    if not ranked or ranked[0].speed is None:
+        raise EnvError("no setting was measured; train with the config as it is to see its error")
     best = ranked[0]
     line = shlex.join(["ding-lite", "train", *words, *with_setting(source.overrides, best.setting)])
     if json:

@@ -17,6 +17,7 @@ from ding_lite.errors import ConfigError
     options.seeds_option("seed (default: the config's seed); several, such as 0,1,2, train one run each"),
     options.option("--exp-name DIR", "the run's folder, which must not exist", options.PATH),
     options.option("-q --quiet", "print nothing; log.txt in the run's folder has everything"),
+    options.option("-v --verbose", "show also how the library computes"),
 )
 @options.group(
     "Limits, such as: --max-env-step 1e6",
@@ -50,6 +51,7 @@ def run(
     seeds: tuple[int, ...],
     exp_name: Path | None,
     quiet: bool,
+    verbose: bool,
     max_env_step: int | None,
     max_train_iter: int | None,
     resume: Path | None,
@@ -92,7 +94,10 @@ def run(
     exp_name, resume, init_from = _after_restart(exp_name, resume, init_from)
     numbers: dict[str, Any] = {"max_env_step": max_env_step, "max_train_iter": max_train_iter}
     numbers["seed"] = seeds[0] if seeds else None
-    how: dict[str, Any] = {"display": None if quiet else display_for(sys.stdout), "own_process": True}
+    how: dict[str, Any] = {
+        "display": None if quiet else display_for(sys.stdout, verbose),
+        "own_process": True,
+    }
     if resume is None:
         pipeline = SerialPipeline(source.read(), folder=exp_name, init_from=init_from, **numbers, **how)
     else:

@@ -172,6 +172,9 @@ def compile_config(
     *,
     origin: str = "config",
     name: str = "",
+    create_cfg: Mapping[str, Any] | None = None,
+    seed: int | None = None,
+    auto: bool = True,
 ) -> Config:
     """Checks a config and fills in its defaults. Compiling the result again changes nothing.
 
@@ -181,13 +184,17 @@ def compile_config(
         overrides: values that replace those of ``user``, such as ``{"policy.learn.batch_size": 128}``.
         origin: the name of ``user`` in error messages and in ``source``, such as a file name.
         name: the default of ``exp_name``; "": it is derived from the environment and the policy.
+        create_cfg, auto: as in DI-engine: ``user`` is the main config of a pair; ``auto`` has no effect.
+        seed: replaces that of ``user``.
 
     Raises:
         ConfigError: listing every fault, each with the whole path of its key and the remedy.
     """
     notes: list[str] = []
-    source: dict[str, str] = {}
-    if pair := as_pair(user):
+    saved: dict[str, str] = {}
+    if seed is not None:
+        overrides = {**(overrides or {}), "seed": seed}
+    if pair := as_pair(user if create_cfg is None else (user, create_cfg)):
         user, notes, refused = from_di_engine(*pair)
         origin = PAIR if origin == "config" else origin
         _refuse(origin, refused)
@@ -195,15 +202,14 @@ def compile_config(
         raise ConfigError(f"expected a config as a dict, or DI-engine's {PAIR}; got {user!r:.60}")
     given: dict[str, Any] = decode(dict(user))  # its dicts and lists are new
     if {"config", "source"} <= set(given) and isinstance(given["config"], dict):  # a run's config.json
-        given, source = given["config"], dict(given["source"])
+        given, saved = given["config"], dict(given["source"])
     for section in ("env", "policy"):
         if isinstance(given.get(section), str):
             given[section] = env_section(given[section]) if section == "env" else {"type": given[section]}
-    written = {path: source.get(path, origin) for path, _ in leaves(given)}
-    for path, value in _with_other_env(overrides or {}, given.get("env")).items():
+    overrides = _with_other_env(overrides or {}, given.get("env"))
+    for path, value in overrides.items():
         _set(given, path, copy.deepcopy(value))
-        written = {p: s for p, s in written.items() if not f"{p}.".startswith(f"{path}.")}
-        written |= {p: COMMAND_LINE for p, _ in leaves(given) if f"{p}.".startswith(f"{path}.")}
+    written = dict(leaves(given))
     schema, faults = schema_of(given)
     values, value_faults = check(given, schema)
     faults += value_faults
@@ -220,10 +226,12 @@ def compile_config(
     _refuse(f"{origin} with the command line" if overrides and origin != COMMAND_LINE else origin, faults)
     encode(values)  # a value that cannot be saved is refused
     by_default = dict(leaves(defaults))
+    source = {}
     for path, value in leaves(values):
-        # The longest one: a value that was {} or None in the user's config may have been given keys since.
-        above = max((p for p in written if f"{path}.".startswith(f"{p}.")), key=len, default=None)
-        source[path] = "default" if above is None else written[above]
+        typed, said = (
+            any(f"{path}.".startswith(f"{above}.") for above in paths) for paths in (overrides, written)
+        )
+        source[path] = COMMAND_LINE if typed else saved.get(path, origin) if said else "default"
         if source[path] == "default" and encode(value, path) != encode(by_default.get(path), path):
             source[path] = origin  # a config.json that was edited
     learn = values["policy"]["learn"]
@@ -435,10 +443,6 @@ def read_config(file: Path) -> Any:
             config = names.get("config", as_pair(names))
     except DingLiteError:
         raise
-    except SyntaxError as error:
-        raise ConfigError(
-            f"config file {error.filename or file}, line {error.lineno}: {error.msg}"
-        ) from error
     except FOREIGN as error:
         raise ConfigError(f"config file {file} cannot be read: {error_text(error)}") from error
     if not isinstance(config, (dict, tuple)):
@@ -447,27 +451,16 @@ def read_config(file: Path) -> Any:
 
 
 def save_config(config: Config, file: str | Path) -> None:
-    """Writes a config to a new file that :func:`load_config` reads.
-
-    Args:
-        config: to be written.
-        file: ``.json`` for all keys and their sources, ``.py`` for those that no default gives.
+    """Writes the keys of a config that no default gives to a new .py file.
 
     Raises:
         ConfigError: if the file has another ending, exists, or cannot be written.
     """
-    file = Path(file)
-    if file.suffix not in (".json", ".py"):
-        raise ConfigError(f"{file}: expected a name that ends in .py or .json")
-    is_json = file.suffix == ".json"
-    text = (
-        json.dumps(config.as_json(), indent=2) if is_json else python_source(config.written(), config.notes)
-    )
+    if Path(file).suffix != ".py":
+        raise ConfigError(f"{file}: expected a name that ends in .py")
     try:
-        with file.open("x", encoding="utf-8") as output:
-            output.write(text.rstrip() + "\n")
-    except FileExistsError as error:
-        raise ConfigError(f"{file} exists: remove it, or choose another name") from error
+        with open(file, "x", encoding="utf-8") as output:
+            output.write(python_source(config.written(), config.notes))
     except OSError as error:
         raise ConfigError(f"{file} cannot be written: {error.strerror}") from error
 
@@ -548,11 +541,6 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[tuple[
     Returns:
         a list of ``(path, value in one, value in other)``; the value of a missing key is None.
     """
-    left, right = dict(leaves(plain(one))), dict(leaves(plain(other)))
-    found = []
-    for path in sorted({*left, *right}):
-        # A section that is empty in one of them is a leaf there.
-        is_section = any(deeper.startswith(f"{path}.") for deeper in (*left, *right))
-        if not is_section and repr(encode(left.get(path))) != repr(encode(right.get(path))):
-            found.append((path, left.get(path), right.get(path)))
-    return found
+    left, right = dict(leaves(encode(one))), dict(leaves(encode(other)))
+    found = ((path, left.get(path), right.get(path)) for path in sorted({*left, *right}))
+    return [(path, old, new) for path, old, new in found if repr(old) != repr(new)]  # nan equals nan

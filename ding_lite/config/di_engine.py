@@ -315,11 +315,6 @@ class _Conversion:
         updates = self.count("policy.learn.update_per_collect")
         size = self.count("policy.learn.batch_size", DEFAULTS["batch_size"])
         for buffer in BUFFERS.get(self.policy, ()):
-            stale = self.take(f"{buffer}.max_staleness")
-            if isinstance(stale, (int, float)) and math.isfinite(stale):
-                iterations = math.ceil(stale / (updates or DEFAULTS["update_per_collect"]))
-                self.set(f"{buffer}.max_staleness", iterations)
-                self.note(f"{buffer}.max_staleness", f"{stale} train iterations are {iterations} iterations")
             capacity = self.count(f"{buffer}.replay_buffer_size")
             if capacity and self.rows and capacity < self.rows:
                 self.set(f"{buffer}.replay_buffer_size", self.rows)
@@ -336,6 +331,8 @@ class _Conversion:
         stop_value = self.take("env.stop_value")
         if stop_value is not None and stop_value < NEVER:
             self.set("env.stop_value", stop_value)
+        wrappers, info_keys = self.take("env.wrappers", []), self.take("env.info_keys")
+        kwargs = self.section("env.kwargs")
         manager = self.section("env.manager") | self.section(f"{CREATE}.env_manager")
         kind = manager.pop("type", "base")
         if kind not in MANAGERS:
@@ -358,6 +355,13 @@ class _Conversion:
                 f"the environment {self.env_type!r} is not known; known are {', '.join(ENVIRONMENTS)}, and "
                 "those that you register under this name (ENV_REGISTRY, --import MODULE)",
             )
+        # Keys of ding_lite's own in a pair, which mean what they mean in its section env.
+        if wrappers:
+            self.set("env.wrappers", [*self.get("env.wrappers", []), *wrappers])
+        if info_keys is not None:
+            self.set("env.info_keys", info_keys)
+        for name, value in kwargs.items():
+            self.set(f"env.kwargs.{name}", value)
 
     def environment_id(self, default: str | None = None) -> str:
         """Sets ``env.env_id`` to that of the pair, in the version that gymnasium has today."""
@@ -495,6 +499,8 @@ class _StandIn(ModuleType):
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         raise ConfigError(
-            f"{self.__name__} is called, but DI-engine is not installed; put code that uses it under "
-            '`if __name__ == "__main__":`'
+            f"{self.__name__} is called or subclassed, but DI-engine is not installed; put code that uses it "
+            'under `if __name__ == "__main__":`, and write environments as gymnasium.Env'
         )
+
+    __mro_entries__ = __call__

@@ -7,11 +7,13 @@ class, so a subclass declares only the keys that it adds and the defaults that i
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import difflib
 import inspect
 import math
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import NoneType, UnionType
@@ -87,16 +89,22 @@ class Key:
     @property
     def range(self) -> str:
         """The bounds in words, such as "at least 1"; "" without bounds."""
-        bounds = (
-            (self.low, "at least"),
-            (self.above, "above"),
-            (self.high, "at most"),
-            (self.below, "below"),
-        )
-        given = [(bound, word) for bound, word in bounds if bound is not None]
+        given = [(word, bound) for word, bound, _ in self._bounds() if bound is not None]
         return " and ".join(
-            f"{word} {bound:{',' if isinstance(bound, int) else ',g'}}" for bound, word in given
+            f"{word} {bound:{',' if isinstance(bound, int) else ',g'}}" for word, bound in given
         )
+
+    def holds(self, number: float) -> bool:
+        """Returns whether a number is within the bounds."""
+        return all(bound is None or inside(number, bound) for _, bound, inside in self._bounds())
+
+    def _bounds(self) -> list[tuple[str, float | None, Callable[[float, float], bool]]]:
+        return [
+            ("at least", self.low, operator.ge),
+            ("above", self.above, operator.gt),
+            ("at most", self.high, operator.le),
+            ("below", self.below, operator.lt),
+        ]
 
 
 Schema = dict[str, Any]  # nested; every leaf is a Key
@@ -238,19 +246,13 @@ def fitted(value: Any, annotation: Any) -> Any:
         return copy.deepcopy(dict(value))
     elif kind is Any or type(value) is kind:
         return value
-    elif kind in (int, float) and type(value) in (int, float) and _is_same(value, kind):
-        return kind(value)
+    elif kind in (int, float) and type(value) in (int, float):
+        with contextlib.suppress(OverflowError, ValueError):  # inf and nan, or an int beyond float
+            if kind(value) == value:
+                return kind(value)
     elif kind is Callable and callable(value):
         return value
     raise TypeError(f"expected {in_words(annotation)}, got {_show(value)}")
-
-
-def _is_same(value: float, kind: Any) -> bool:
-    """Returns whether a number is the same as an int or a float."""
-    try:
-        return math.isnan(value) or kind(value) == value
-    except (OverflowError, ValueError):  # an infinite int, or an int beyond float
-        return False
 
 
 WORDS: dict[Any, str] = {
@@ -352,13 +354,7 @@ def _range_fault(value: Any, key: Key) -> str:
     for number in value if isinstance(value, list) else [value]:
         if isinstance(number, bool) or not isinstance(number, (int, float)):
             continue
-        inside = (
-            (key.low is None or number >= key.low)
-            and (key.high is None or number <= key.high)
-            and (key.above is None or number > key.above)
-            and (key.below is None or number < key.below)
-        )
-        if not inside:
+        if not key.holds(number):
             return f"expected a number {key.range}, got {number!r}"
         if isinstance(number, float) and not math.isfinite(number):
             return f"expected a finite number, got {number!r}"

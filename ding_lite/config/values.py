@@ -1,9 +1,4 @@
-"""The values of a config in JSON. What JSON lacks is an object that has its kind, under the key ``__kind__``.
-
-    (84, 84)        {"__kind__": "tuple", "value": [84, 84]}    also set, frozenset
-    Path("maps")    {"__kind__": "path", "value": "maps"}
-    np.ones(2)      {"__kind__": "array", "value": [1.0, 1.0], "dtype": "<f8", "shape": [2]}
-    np.int8(3)      {"__kind__": "scalar", "value": [3], "dtype": "|i1", "shape": []}
+"""The values of a config in JSON, which lacks tuples: (84, 84) is {"__tuple__": [84, 84]}.
 
 A value of any other kind is refused, so that no run is saved that another environment would continue.
 """
@@ -11,14 +6,12 @@ A value of any other kind is refused, so that no run is saved that another envir
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 from ding_lite.config.registry import name_of
 from ding_lite.errors import ConfigError
 
-KIND = "__kind__"
-COLLECTIONS = {kind.__name__: kind for kind in (tuple, set, frozenset)}
+TUPLE = "__tuple__"
 # The keys whose names a registry resolves. A class as the value of another key is not saved.
 PLACES = re.compile(
     r"(env|policy|policy\.model|policy\.intrinsic|policy\.model\.encoder(\..+)?)\.type"
@@ -26,11 +19,10 @@ PLACES = re.compile(
 )
 # "package.module:Class", or gymnasium's "module:Id-v0".
 NAMED = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.-]*")
-NUMBERS = re.compile(r"[<>|][biuf][1248]")  # NumPy's dtypes of numbers
 
 
 def encode(value: Any, path: str = "") -> Any:
-    """Returns a value of a config as JSON data; equal sets have equal data.
+    """Returns a value of a config as JSON data.
 
     Args:
         value: a config, a section or a value of one.
@@ -39,63 +31,31 @@ def encode(value: Any, path: str = "") -> Any:
     Raises:
         ConfigError: if :func:`decode` could not return the same value; the message has the key.
     """
-    import numpy as np  # the command line starts without it
-
     kind = type(value)
     if value is None or kind in (bool, int, float, str):
         return value
-    if isinstance(value, dict) and KIND not in value and all(isinstance(name, str) for name in value):
+    if isinstance(value, dict) and TUPLE not in value and all(isinstance(name, str) for name in value):
         return {name: encode(item, f"{path}.{name}".removeprefix(".")) for name, item in value.items()}
-    if kind is list or kind in COLLECTIONS.values():
+    if kind in (list, tuple):
         items = [encode(item, f"{path}[{i}]") for i, item in enumerate(value)]
-        if kind is list:
-            return items
-        return {KIND: kind.__name__, "value": items if kind is tuple else sorted(items, key=repr)}
-    if kind is type(Path()):
-        return {KIND: "path", "value": str(value)}
-    if (kind is np.ndarray or isinstance(value, np.generic)) and NUMBERS.fullmatch(value.dtype.str):
-        name, items = "array" if kind is np.ndarray else "scalar", value.ravel().tolist()
-        return {KIND: name, "value": items, "dtype": value.dtype.str, "shape": list(value.shape)}
+        return items if kind is list else {TUPLE: items}
     if callable(value) and PLACES.fullmatch(path):
         return name_of(value)
     what = f"the class {value.__qualname__}" if isinstance(value, type) else f"a {kind.__qualname__}"
     raise ConfigError(
-        f"{path}: {what} cannot be saved with the run; give a text, a number or a NumPy array of numbers, "
-        "and convert it in the environment or in the class that takes it"
+        f"{path}: {what} cannot be saved with the run; give a text, a number, a list or a tuple, and convert "
+        "it in the environment or in the class that takes it"
     )
 
 
-def decode(data: Any, path: str = "") -> Any:
-    """Returns the value that :func:`encode` wrote; what is decoded already stays as it is.
-
-    Args:
-        data: JSON data, which may come from anybody.
-        path: of ``data`` in the config, for messages.
-
-    Raises:
-        ConfigError: if an object with a kind is none that :func:`encode` writes.
-    """
-    import numpy as np
-
-    if isinstance(data, (list, tuple)):  # a .py file has tuples
-        return type(data)(decode(item, f"{path}[{i}]") for i, item in enumerate(data))
+def decode(data: Any) -> Any:
+    """Returns the value that :func:`encode` wrote; what is decoded already stays as it is."""
+    if type(data) in (list, tuple):  # a .py file has tuples
+        return type(data)(decode(item) for item in data)
     if not isinstance(data, dict):
         return data
-    items = {name: decode(item, f"{path}.{name}".removeprefix(".")) for name, item in data.items()}
-    if KIND not in data:
-        return items
-    try:
-        kind, value = items[KIND], items["value"]
-        if kind == "path":
-            return Path(value)
-        if kind in ("array", "scalar") and NUMBERS.fullmatch(items["dtype"]):
-            array = np.array(value, items["dtype"]).reshape(items["shape"])
-            return array if kind == "array" else array[()]
-        if isinstance(value, list):
-            return COLLECTIONS[kind](value)
-    except (TypeError, ValueError, LookupError, OverflowError):
-        pass
-    raise ConfigError(f"{path}: not a saved value: {data!r:.60}")
+    items = {name: decode(item) for name, item in data.items()}
+    return tuple(items[TUPLE]) if TUPLE in items else items
 
 
 def plain(value: Any, path: str = "") -> Any:

@@ -26,7 +26,7 @@ from ding_lite.envs.checks import Watch
 from ding_lite.envs.spaces import sample_actions
 from ding_lite.envs.vector import RECENT_EPISODES, Episode, VectorEnv
 from ding_lite.envs.workers.cores import leaving_cores
-from ding_lite.errors import EnvError
+from ding_lite.errors import EnvError, ReplayError
 from ding_lite.rl.seeding import integer_seed
 from ding_lite.trees import MASK_KEY, Tree, map_tree
 
@@ -42,6 +42,7 @@ class Collector:
 
     Attributes:
         steps: T.
+        row: of the rollout that is collected, from 0.
         obs: current observations of each group, (G, ...).
         finished: return and length of the most recent finished episodes.
         infos: the numbers that ``env.info_keys`` takes from their last infos.
@@ -66,6 +67,7 @@ class Collector:
         self.timer = timer or Timer()
         self._watch = Watch(envs, "; nothing was learned from this rollout")
         self.steps = math.ceil(n_sample / envs.num_envs)
+        self.row = 0
         self.storage = RolloutStorage(self.steps, envs.num_envs)
         self._env_indices = [np.arange(envs.num_envs)[rows] for rows in envs.groups]  # of each group
         self.hidden = None if mode.recurrence is None else HiddenStates(mode.recurrence, self._env_indices)
@@ -106,6 +108,7 @@ class Collector:
         mode = self.mode.for_rollout()
         with torch.inference_mode(), leaving_cores(envs.busy_cores):
             for t in range(self.steps):
+                self.row = t
                 for group in groups:
                     if t:
                         self._finish_row(mode, t - 1, group)
@@ -294,28 +297,36 @@ class Collector:
 
     def load_state_dict(
         self, state: Mapping[str, Any], *, new_episodes: bool = False, stream: tuple[str | int, ...] = ()
-    ) -> None:
+    ) -> str | None:
         """Restores the state.
 
         Args:
             state: as :meth:`state_dict` returns it.
             new_episodes: whether to reset the environments and not to continue the open episodes.
             stream: end of the name of the stream that seeds the new episodes; if empty, their number.
+
+        Returns:
+            why the environments have begun new episodes; None if they continue the open ones.
         """
         self.finished = deque(((float(r), int(n)) for r, n in state["finished"]), maxlen=RECENT_EPISODES)
         infos = state.get("infos", [{}] * len(self.finished))  # not saved while all are empty
         self.infos = deque(map(dict, infos), maxlen=RECENT_EPISODES)
         self.episode_count = int(state["episode_count"])
         self.envs.repeat_calls(state.get("calls", {}))
-        if self.envs.restorable and not new_episodes and state["envs"] is not None:
-            obs = self.envs.load_state_dict(state["envs"])
-            self._start_from(obs)
-            if self.hidden is not None:
-                self.hidden.load_state_dict(state["hidden"])
-        else:
-            # The last rollout bootstrapped the open episodes at its last row, like truncated ones.
-            self._start_from(self._watch.reset("collect", "resumed", *(stream or (self.episode_count,))))
         self.is_incomplete = False
+        reason = "the checkpoint has no open episodes for these environments"
+        if self.envs.restorable and not new_episodes and state["envs"] is not None:
+            try:
+                self._start_from(self.envs.load_state_dict(state["envs"]))
+            except ReplayError as error:
+                reason = f"WARNING: {error}"
+            else:
+                if self.hidden is not None:
+                    self.hidden.load_state_dict(state["hidden"])
+                return None
+        # The last rollout bootstrapped the open episodes at its last row, like truncated ones.
+        self._start_from(self._watch.reset("collect", "resumed", *(stream or (self.episode_count,))))
+        return reason
 
 
 def _final_fields(finals: list[tuple[int, np.ndarray, dict[str, Tree]]]) -> dict[str, Any]:

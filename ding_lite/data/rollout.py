@@ -139,18 +139,20 @@ class RolloutStorage:
                 array of numbers for each environment.
         """
         self._written.add(name)
-        if name not in self._rows:
+        rows = self._rows.get(name)
+        if rows is None:
             if name not in self._arrays:
                 self._arrays[name] = self._allocate(name, value, len(range(self.num_envs)[envs]))
             array = self._arrays[name]
-            self._rows[name] = [map_tree(lambda leaf, t=t: leaf[t], array) for t in range(self.steps)]
-        return _write(name, self._rows[name][t], envs, value)
+            rows = [map_tree(lambda leaf, t=t: leaf[t], array) for t in range(self.steps)]
+            self._rows[name] = rows
+        return _write(name, rows[t], envs, value)
 
     def _allocate(self, name: str, value: Any, envs: int) -> Any:
         """Returns an array for a field whose first row of ``envs`` environments is ``value``."""
         if isinstance(value, Mapping):
             return {key: self._allocate(f"{name}.{key}", leaf, envs) for key, leaf in value.items()}
-        leaf = _as_array(value)
+        leaf = as_array(value)
         if leaf.shape[:1] != (envs,) or leaf.dtype.kind not in "biuf":
             raise _misshapen(name, f"({envs}, ...)", f"{leaf.shape} of {leaf.dtype}")
         return np.zeros((self.steps, self.num_envs, *leaf.shape[1:]), leaf.dtype)
@@ -172,12 +174,15 @@ class RolloutStorage:
 
 
 def _write(name: str, row: Any, envs: slice, value: Any) -> Any:
-    if isinstance(row, dict):
+    if type(row) is dict:
         if not isinstance(value, Mapping) or value.keys() != row.keys():
             got = sorted(value) if isinstance(value, Mapping) else type(value).__name__
             raise _misshapen(name, f"the keys {sorted(row)}", got)
         return {key: _write(f"{name}.{key}", leaf, envs, value[key]) for key, leaf in row.items()}
-    array, place = _as_array(value), row[envs]
+    array, place = value if type(value) is np.ndarray else as_array(value), row[envs]
+    if array.shape == place.shape and array.dtype == place.dtype:  # the usual case
+        place[...] = array
+        return place
     if array.shape != place.shape:
         raise _misshapen(name, place.shape, array.shape)
     if array.dtype != place.dtype and not np.can_cast(array.dtype, place.dtype, "same_kind"):
@@ -196,9 +201,8 @@ def _misshapen(name: str, expected: Any, got: Any) -> ContractError:
     )
 
 
-def _as_array(value: Any) -> np.ndarray:
-    if type(value) is np.ndarray:
-        return value
+def as_array(value: Any) -> np.ndarray:
+    """Returns an array on the host; of a tensor there, on its memory."""
     if isinstance(value, Tensor):
         return value.numpy() if value.is_cpu else value.cpu().numpy()
     return np.asarray(value)

@@ -186,11 +186,12 @@ class Samples:
             sizes = _minibatch_sizes(len(self), size, ranks)
             order = torch.randperm(len(self), generator=generator, device=generator.device)
             groups = [Group(rows) for rows in order.split(sizes)]
-        if adv_norm == "batch":
-            self.fields["advantage"] = _normalized([self.fields["advantage"]], ranks)[0]
         groups = groups if steps == math.inf else groups[: int(steps)]
         advantages: list[Tensor] | None = None
-        if adv_norm in ("minibatch", True):
+        if adv_norm == "batch":
+            (whole,) = _normalized([self.fields["advantage"]], ranks)
+            advantages = [whole[group.rows] for group in groups]
+        elif adv_norm:
             advantages = _normalized([self.fields["advantage"][group.rows] for group in groups], ranks)
         place = None if self.place is None else self.place[torch.cat([group.rows for group in groups])]
         return Pass(self._batches(groups, advantages), len(groups), place)
@@ -200,7 +201,7 @@ class Samples:
         cut: list[Any] = [None] * len(groups)
         if bytes_of(fields) <= SHUFFLED_BYTES:  # of few samples all are gathered at once, in far fewer calls
             order, sizes = torch.cat([group.rows for group in groups]), [len(group.rows) for group in groups]
-            parts = map_tree(lambda leaf: leaf.index_select(0, order).split(sizes), fields)
+            parts = map_tree(lambda leaf: leaf.index_select(0, order).split_with_sizes(sizes), fields)
             cut = [map_tree(lambda leaf, k=k: leaf[k], parts) for k in range(len(groups))]
         for k, group in enumerate(groups):
             some = cut[k] or map_tree(lambda leaf, g=group: leaf.index_select(0, g.rows), fields)

@@ -16,24 +16,26 @@ class Timer:
     has only queued counts for the phase that waits for it, unless ``now`` waits for the device.
 
     Attributes:
+        phase: that goes on; "" before the first.
         seconds: by phase, since the last :meth:`take`; time before the first call is left out.
         now: the clock, in seconds.
+        phase: that goes on.
     """
 
     def __init__(self) -> None:
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.now = time.perf_counter
-        self._phase = ""
+        self.phase = ""
         self._since = 0.0
 
     def __call__(self, phase: str) -> None:
         now = self.now()
-        if self._phase:
-            self.seconds[self._phase] += now - self._since
-        self._phase, self._since = phase, now
+        if self.phase:
+            self.seconds[self.phase] += now - self._since
+        self.phase, self._since = phase, now
 
     def take(self) -> dict[str, float]:
         """Returns the seconds of the phases that have had some since the last call."""
-        self(self._phase)
+        self(self.phase)
         seconds, self.seconds = dict(self.seconds), defaultdict(float)
         return seconds

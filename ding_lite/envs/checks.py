@@ -25,6 +25,7 @@ from ding_lite.trees import (
     value_at,
 )
 
+WIDE = 10.0  # bounds of actions that a new policy does not reach: it draws them with a sigma of 1
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 LAST_OBSERVATION = "last observation of the episode before, "  # begins the path of a leaf of ``final_obs``
 
@@ -114,6 +115,17 @@ class IndexLeaf(NamedTuple):
     space: gym.Space
     low: Any
     high: Any
+
+
+def wide_actions(space: gym.Space) -> str:
+    """Returns what is wrong with bounds of Box actions that a new policy does not reach, or ""."""
+    for path, leaf in space_leaves(space):
+        if isinstance(leaf, gym.spaces.Box) and WIDE < np.abs([leaf.low, leaf.high]).max() < FLOAT32_MAX:
+            return (
+                f"action{path_text(path)} has the bounds {leaf.low.min():g} .. {leaf.high.max():g}, and a "
+                'new policy acts within about -2 .. 2; env.wrappers=["action_rescale"] makes them -1 .. 1'
+            )
+    return ""
 
 
 def index_leaves(space: gym.Space) -> list[IndexLeaf]:

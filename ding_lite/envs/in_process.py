@@ -27,7 +27,7 @@ from ding_lite.envs.vector import (
     check_same_spaces,
     close_each,
 )
-from ding_lite.errors import FOREIGN, CheckpointError, EnvError, NotFiniteError, error_text
+from ding_lite.errors import FOREIGN, CheckpointError, EnvError, NotFiniteError, ReplayError, error_text
 from ding_lite.rl.seeding import integer_seed
 from ding_lite.trees import Tree, map_tree, tree_leaves
 
@@ -46,9 +46,14 @@ class InProcessVectorEnv(VectorEnv):
             observation is finite: in place of one that is not, the environment begins a new episode, and the
             row is not valid.
 
+    Attributes:
+        advice: what to do about an exception of an environment.
+
     Raises:
         EnvError: if an environment cannot be made, or the environments differ in their spaces.
     """
+
+    advice = ". If it fails only sometimes: env.manager.type=subprocess replaces it, and the run goes on"
 
     def __init__(
         self,
@@ -234,7 +239,8 @@ class InProcessVectorEnv(VectorEnv):
     def _located(self, i: int, call: str, error: BaseException) -> EnvError:
         """Returns an error that says in which environment, episode, step and call ``error`` was raised."""
         kind = type(error) if isinstance(error, EnvError) else EnvError
-        return kind(f"{self.describe(i)}, {call}: {error_text(error)}")
+        advice = "" if isinstance(error, EnvError) else self.advice
+        return kind(f"{self.describe(i)}, {call}: {error_text(error)}{advice}")
 
     def describe(self, env: int) -> str:
         game = self._recorders[env].game
@@ -268,11 +274,10 @@ class InProcessVectorEnv(VectorEnv):
             self._play_again(i, int(saved["episode"]), saved["actions"])
         same = map_tree(np.array_equal, state["obs"], self._buffer.tree)
         if not (all(tree_leaves(same)) and np.array_equal(state["returns"], self.episode_returns)):
-            raise CheckpointError(
+            raise ReplayError(
                 "the open episodes could not be restored: played again with the same seeds and actions, the "
                 "environments returned other observations or rewards. They are not deterministic, they keep "
-                "a state over episodes, or they have changed since the checkpoint. With --override "
-                "(override=True) the run goes on with new episodes"
+                "a state over episodes, or they have changed since the checkpoint"
             )
         self._is_ready = True
         return self._buffer.tree

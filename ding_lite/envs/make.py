@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -30,7 +31,11 @@ CONFIG: dict[str, Any] = dict(
     env_id=Key(
         "", doc='id of a gymnasium environment, or with manager.type="env_pool" EnvPool\'s name of one'
     ),
-    kwargs=Key({}, doc="arguments of the environment, in training and in evaluation"),
+    kwargs=Key(
+        {},
+        doc="arguments of the environment, in training and in evaluation. A class or a function also gets "
+        "env_index, the number of the environment, and evaluate, if it has parameters of these names",
+    ),
     wrappers=Key(
         [],
         list,
@@ -153,11 +158,25 @@ def make_env(
     name = env_name(env_cfg)
     env: Any = None
     try:
+        factory = ENV_REGISTRY.get(env_cfg["type"])
         if env_cfg["type"] == "gymnasium":
             kwargs["env_id"] = env_cfg["env_id"]
-        env = ENV_REGISTRY.get(env_cfg["type"])(**kwargs)
+        elif "BaseEnv" in [base.__name__ for base in getattr(factory, "__mro__", ())]:
+            raise EnvError(
+                f"{factory.__name__} is a BaseEnv of DI-engine. Make it a gymnasium.Env, with reset(self, *, "
+                "seed=None, options=None) -> (obs, info), step(self, action) -> (obs, reward, terminated, "
+                "truncated, info), and the arguments of __init__ in env.kwargs; `ding-lite new env my_env` "
+                "writes one"
+            )
+        else:
+            with contextlib.suppress(ValueError):  # a class in C may not say its parameters
+                names = inspect.signature(factory).parameters
+                own = {"env_index": index, "evaluate": evaluate}
+                kwargs = {name: value for name, value in own.items() if name in names} | kwargs
+        env = factory(**kwargs)
         if not isinstance(env, gym.Env):
-            raise EnvError(f"expected a gymnasium.Env, got {type(env).__name__}")
+            kind = type(env)
+            raise EnvError(f"expected a gymnasium.Env, got a {kind.__module__}.{kind.__qualname__}")
         env = EpisodeRecorder(env, tuple(env_cfg["info_keys"]))
         for wrapper in env_cfg["wrappers"]:
             env = wrap(env, wrapper, evaluate=evaluate, index=index)

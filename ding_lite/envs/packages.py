@@ -22,8 +22,8 @@ EXTRAS = {
     "babyai": "minigrid",
     "minatar": "minatar",
     "envpool": "envpool",
-    "pygame": "classic",
-    "moviepy": "video",
+    "pygame": "plot",
+    "moviepy": "plot",
 }
 # The module that registers the ids of a namespace.
 NAMESPACES = {"ALE": "ale_py", "MinAtar": "minatar.gym", "MiniGrid": "minigrid", "BabyAI": "minigrid"}

@@ -11,6 +11,7 @@ import numpy as np
 
 from ding_lite.envs.vector import warn
 from ding_lite.errors import EnvContractError, error_text
+from ding_lite.trees import children
 
 OLD_API = (
     "This is the old gym API. Let reset(self, *, seed=None, options=None) return (obs, info), and step "
@@ -82,13 +83,13 @@ class EpisodeRecorder(gym.Wrapper):
         """This object, which ``get_wrapper_attr`` of an outer wrapper finds."""
         return self
 
-    def reset(self, **kwargs: Any) -> Any:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         if self.game.is_open:  # a wrapper above cut the game short
             self.game.cut = True
             self.finished.append(self.game)
         self.game = Game(self.next_number)
         try:
-            result = self.env.reset(**kwargs)
+            result = self.env.reset(seed=seed, **({} if options is None else {"options": options}))
         except TypeError as error:
             if "unexpected keyword argument" in str(error):
                 raise EnvContractError(f"{error_text(error)}. {OLD_API}") from error
@@ -138,6 +139,15 @@ def check_spaces(env: Any, prefix: str = "") -> None:
                 f"{type(env.unwrapped).__name__}.{name} is {space!r:.60}; define it in the class or in "
                 "__init__ as one of gymnasium.spaces, such as Box(-1.0, 1.0, (2,)) or Discrete(3)"
             )
+        _check_branches(space, name)
+
+
+def _check_branches(space: gym.Space, where: str) -> None:
+    branches = children(space)
+    if branches is not None and not (branches and all(isinstance(name, str) for name in branches)):
+        raise EnvContractError(f"{where} is {space}: a Dict needs parts, and texts as their names")
+    for name, part in (branches or {}).items():
+        _check_branches(part, f"{where}[{name!r}]")
 
 
 def check_result(call: str, result: Any, count: int) -> None:

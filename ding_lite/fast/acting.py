@@ -129,6 +129,7 @@ class NumpyActing(Acting):
         is_known = kind in (DiscreteHead, MultiDiscreteHead) or is_normal
         self._is_known = is_known and not policy.overrides("distribution")
         self._noise = torch.empty(0)
+        self._noise_array = self._noise.numpy()
 
     def _raw(self, obs: Tree) -> np.ndarray:
         norm = self.policy.obs_norm
@@ -136,12 +137,12 @@ class NumpyActing(Acting):
             norm(x, leaf.path)
             for x, leaf in zip(self.stack.leaves_of(obs), self.stack.encoder.leaves, strict=True)
         ]
-        with np.errstate(all="ignore"):  # the learner checks for numbers that are not finite
-            return self.stack(leaves)
+        return self.stack(leaves)
 
     def _distribution(self, obs: Any, raw: Tensor) -> Any:
         return self.policy.distribution(obs, self.policy.model.from_raw("actor", raw))
 
+    @np.errstate(all="ignore")  # the learner checks for numbers that are not finite
     def sample_row(self, obs: Tree, hidden: Tree = None) -> dict[str, Any]:
         raw = self._raw(obs)
         if self._is_known:
@@ -160,6 +161,7 @@ class NumpyActing(Acting):
         return rollout
 
     @torch.inference_mode()
+    @np.errstate(all="ignore")
     def greedy(self, obs: Tree, hidden: Tree = None) -> dict[str, Any]:
         raw = self._raw(obs)
         if type(self._out) is DiscreteHead and self._is_known:
@@ -182,15 +184,14 @@ class NumpyActing(Acting):
         return np.stack(parts, 1)
 
     def _index(self, logit: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
-        """Returns indices (B,): the argmax of p / Exponential noise has the probabilities p."""
+        """Returns indices (B,): the argmax of p / E, with Exponential noise E, has the probabilities p."""
         logit = _legal(logit, mask)
-        if self._noise.shape != logit.shape:
+        if self._noise_array.shape != logit.shape:
             with torch.inference_mode(False):  # else it could be filled in that mode alone
                 self._noise = torch.empty(logit.shape)
-        noise = self._noise.exponential_(generator=self.policy.generator)
-        weights = np.exp(logit - np.maximum.reduce(logit, axis=1, keepdims=True))
-        weights /= noise.numpy()
-        action: np.ndarray = weights.argmax(1)
+            self._noise_array = self._noise.numpy()
+        self._noise.exponential_(generator=self.policy.generator)
+        action: np.ndarray = (logit - np.log(self._noise_array)).argmax(1)
         return action
 
 

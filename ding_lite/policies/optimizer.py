@@ -84,8 +84,9 @@ class Optimizer:
         """
         history: list[Metrics] = []
         bad: list[Number] = []
-        (_, gradient_of), self._reached = self.gradients.of(objective), {}
-        self.model.train()
+        (how, gradient_of), self._reached = self.gradients.of(objective), {}
+        if how != "NumPy" or objective.slopes is None:  # else torch computes nothing of the model
+            self.model.train()
         try:
             for batch in minibatches:
                 gradient = gradient_of(batch)
@@ -97,7 +98,8 @@ class Optimizer:
                 if self.on_host and is_bad:
                     raise _not_finite(objective, len(history), history[-1], batch)
         finally:
-            self.model.eval()  # outside of gradient steps it is always in eval mode
+            if self.model.training:
+                self.model.eval()  # outside of gradient steps it is always in eval mode
         if not self.on_host and bad and (flags := stacked(bad).tolist()).count(1.0):
             step = flags.index(1.0)
             raise _not_finite(objective, step + 1, history[step], None)
@@ -117,7 +119,8 @@ class Optimizer:
             self._reached[reached] = (parts[0], *flat, parts[3], own, is_plain)
         originals, parameters, means, squares, counts, own, is_plain = self._reached[reached]
         values = [value for value in gradient.values if value is not None]
-        values = [_laid_out_as(p, x) for p, x in zip(originals, values, strict=True)]
+        if gradient.flat is None:
+            values = [_laid_out_as(p, x) for p, x in zip(originals, values, strict=True)]
         values = values if is_plain else [_flat(value) for value in values]
         if gradient.flat is not None:
             with np.errstate(all="ignore"):

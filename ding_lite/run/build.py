@@ -15,6 +15,7 @@ from ding_lite.config.registry import POLICY_REGISTRY, env_name
 from ding_lite.config.values import encode
 from ding_lite.data.collector import Collector
 from ding_lite.data.episodes import shares
+from ding_lite.envs.checks import wide_actions
 from ding_lite.envs.make import EnvSetting, make_vector_env, vector_env_of
 from ding_lite.envs.vector import ALL, VectorEnv
 from ding_lite.errors import CheckpointError, ConfigError
@@ -163,9 +164,6 @@ def description(config: Config, own: Any, policy: Policy, collector: Collector) 
             f"{own.policy.learn.batch_size} samples of a minibatch"
         )
     lines += policy.describe()
-    if policy.recurrence is not None:
-        length = min(policy.recurrence.length, collector.steps)
-        lines.append(f"recurrent: learned from in runs of {length} steps")
     wanted = thread_count(cfg.num_threads, policy.obs_space)
     if wanted != threads:
         lines.append(
@@ -173,6 +171,8 @@ def description(config: Config, own: Any, policy: Policy, collector: Collector) 
             "belongs to a script; own_process=True applies it. Small networks train several times faster on "
             "one thread"
         )
+    if wide := wide_actions(envs.action_space):
+        lines.append(f"WARNING: {wide}")
     if not envs.restorable:
         lines.append("this backend cannot save open episodes: a resumed run begins new ones")
     learn, end = cfg.policy.learn, cfg.max_env_step

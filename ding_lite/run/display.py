@@ -1,11 +1,11 @@
-"""What a run shows while it trains: a live bar in a terminal, plain lines anywhere else."""
+"""What a run shows while it trains: a live line in a terminal, plain lines anywhere else."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import time
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ding_lite.run.hooks import Hook
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ding_lite.run.progress import Progress
 
 SECONDS_BETWEEN_LINES = 5.0
+DETAILS = ("acting: ", "gradients: ")  # begin the lines that are shown under --verbose
 
 
 def score_digits(*scores: float) -> int:
@@ -29,19 +30,26 @@ def score_text(value: float | None, spread: float | None = None) -> str:
     return f"{value:.{digits}f}" + ("" if spread is None else f" ± {spread:.{digits}f}")
 
 
-class Lines(Hook):
-    """Writes plain lines, for logs and pipes: one every few seconds, and one at each evaluation.
+class Display(Hook):
+    """Shows a run in plain lines, for logs and pipes: one every few seconds, and one at each evaluation.
 
     Args:
         stream: to write to.
+        verbose: show also how the library computes, not only what a user can act on; log.txt has all lines.
     """
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, verbose: bool = False) -> None:
         self.stream = stream
+        self.verbose = verbose
         self._last_line_at = 0.0
-        self._time_left = TimeLeft()
+        self._left = "?"
+        self._began: tuple[float, int] | None = None
 
     def say(self, line: str) -> None:
+        if self.verbose or not line.startswith(DETAILS):
+            self.write(line)
+
+    def write(self, line: str) -> None:
         """Writes a line; a stream that is closed, as by ``| head``, does not end the training."""
         with contextlib.suppress(OSError, ValueError):
             self.stream.write(line + "\n")
@@ -49,79 +57,100 @@ class Lines(Hook):
 
     def after_iter(self, pipeline: Any) -> None:
         """Writes the evaluation, or the key metrics if some seconds have passed since the last time."""
-        progress, limit, now = pipeline.progress, pipeline.cfg.max_env_step, time.monotonic()
-        left = self._time_left.after(progress.env_step, limit)
+        progress, now = pipeline.progress, time.monotonic()
+        began, first = self._began = self._began or (now, progress.env_step)  # the first iteration compiles
+        if progress.env_step > first:
+            steps = max(0, pipeline.cfg.max_env_step - progress.env_step)
+            self._left = clock(steps * (now - began) / (progress.env_step - first))
         if progress.evaluation is not None:
             self.say(evaluation_line(progress))
         elif now - self._last_line_at >= SECONDS_BETWEEN_LINES:
             self._last_line_at = now
-            steps = f"{progress.env_step:>9,}/{limit:,} steps"
-            self.say("  ".join([steps, *key_metrics(progress.metrics), f"left {left}"]))
+            self.show(pipeline)
 
     def after_run(self, pipeline: Any) -> None:
-        self.say(pipeline.summary())
+        self.write(pipeline.summary())
+
+    def show(self, pipeline: Any) -> None:
+        """Shows the state of the run."""
+        self.write(self.line(pipeline, key_metrics(pipeline.progress.metrics)))
+
+    def line(self, pipeline: Any, texts: Sequence[str], width: float = math.inf) -> str:
+        """Returns steps, share and time left, and between them as many texts as fit into a width."""
+        done, limit = pipeline.progress.env_step, pipeline.cfg.max_env_step
+        shown = [f"{done:>9,}/{limit:,} steps", f"{min(1.0, done / limit):.0%}", f"left {self._left}"]
+        for text in texts:
+            if len("  ".join([*shown, text])) > width:
+                break
+            shown.insert(-1, text)
+        return "  ".join(shown)
 
 
-class Bar(Hook):
-    """Draws a live bar: steps, return and length of the recent episodes, learning rate, speed, time left."""
+class LiveDisplay(Display):
+    """Shows a run in a terminal: a line that changes, below the lines that stay.
 
-    def __init__(self) -> None:
+    Before the first iteration has ended, the line has its phase. It disappears when the run ends.
+    """
+
+    def __init__(self, stream: TextIO, verbose: bool = False) -> None:
+        super().__init__(stream, verbose)
         from rich.console import Console
-        from rich.progress import BarColumn, TextColumn
-        from rich.progress import Progress as RichProgress
+        from rich.live import Live
 
-        self.bar = RichProgress(
-            TextColumn("[bold]{task.fields[steps]}"),
-            BarColumn(bar_width=None),
-            TextColumn("{task.percentage:>3.0f}%"),
-            TextColumn("{task.fields[metrics]}"),
-            TextColumn("[dim]left {task.fields[left]}"),
-            console=Console(),
-            refresh_per_second=5,
+        self._pipeline: Any = None
+        self._console = Console(file=stream)
+        self._live = Live(
+            get_renderable=self._renderable, console=self._console, refresh_per_second=5, transient=True
         )
-        self._time_left = TimeLeft()
-        self._task = self.bar.add_task("", total=None, steps="", metrics="", left="?")
 
-    def say(self, line: str) -> None:
-        """Prints a line above the bar."""
-        self.bar.console.print(line, highlight=False, markup=False)
+    def write(self, line: str) -> None:
+        self._console.print(line, highlight=False, markup=False)
 
     def before_run(self, pipeline: Any) -> None:
-        self.bar.start()
+        self._pipeline = pipeline
+        self._live.start()
 
-    def after_iter(self, pipeline: Any) -> None:
-        """Updates the bar, and prints the evaluation if there was one."""
-        progress, limit = pipeline.progress, pipeline.cfg.max_env_step
-        if progress.evaluation is not None:
-            self.say(evaluation_line(progress))
-        self.bar.update(
-            self._task,
-            total=limit,
-            completed=min(progress.env_step, limit),
-            steps=f"{progress.env_step:,}",
-            metrics="  ".join(key_metrics(progress.metrics)),
-            left=self._time_left.after(progress.env_step, limit),
-        )
+    def show(self, pipeline: Any) -> None:
+        """Does nothing: a thread draws the line."""
 
     def after_run(self, pipeline: Any) -> None:
-        self.bar.stop()
-        self.say(pipeline.summary())
+        self._live.stop()
+        self._pipeline = None
+        super().after_run(pipeline)
+
+    def _renderable(self) -> Any:
+        from rich.text import Text
+
+        if self._pipeline is None:
+            return Text()
+        texts = key_metrics(self._pipeline.progress.metrics) or [phase_text(self._pipeline)]
+        line = self.line(self._pipeline, texts, self._console.width)
+        return Text(line, no_wrap=True, overflow="ellipsis")
 
 
-def display_for(stream: TextIO) -> Hook:
-    """Returns a bar for a terminal, and lines for any other stream."""
-    return Bar() if stream.isatty() else Lines(stream)
+def display_for(stream: TextIO, verbose: bool = False) -> Display:
+    """Returns a live display for a terminal, and lines for any other stream."""
+    return (LiveDisplay if stream.isatty() else Display)(stream, verbose)
+
+
+def phase_text(pipeline: Any) -> str:
+    """Returns what a run does at the moment."""
+    phase, collector = pipeline.policy.timer.phase, pipeline.collector
+    if phase in ("env", "act", "store"):
+        return f"collecting {collector.row * collector.envs.num_envs:,} of {collector.n_sample:,} steps"
+    return {"updates": "learning", "eval": "evaluating", "": "starting"}.get(phase, phase)
 
 
 def key_metrics(metrics: Mapping[str, Any]) -> list[str]:
-    """Returns the metrics that a line or a bar shows, as short texts; those that are missing are left out."""
+    """Returns the metrics that a line or a bar shows, the most telling first, as short texts."""
     texts = []
     if "collect/episode_return" in metrics:
-        length, longest = metrics["collect/episode_length"], metrics["collect/episode_length_max"]
         texts.append(f"return {score_text(metrics['collect/episode_return'])}")
-        texts.append(f"length {length:.0f} (max {longest:.0f})")
     if "collect/is_success" in metrics:
         texts.append(f"success {metrics['collect/is_success']:.0%}")
+    if "collect/episode_return" in metrics:
+        length, longest = metrics["collect/episode_length"], metrics["collect/episode_length_max"]
+        texts.append(f"length {length:.0f} (max {longest:.0f})")
     if "learn/cur_lr" in metrics:
         texts.append(f"lr {metrics['learn/cur_lr']:.2g}")
     if "time/env_steps_per_second" in metrics:
@@ -129,31 +158,11 @@ def key_metrics(metrics: Mapping[str, Any]) -> list[str]:
     return texts
 
 
-class TimeLeft:
-    """The time that a run still takes, at its mean speed over the last iterations, with its evaluations.
-
-    The first iteration does not count: it compiles. ``RECENT`` iterations have a whole phase of PPG in them.
-
-    Args:
-        clock: returns the time in seconds.
-    """
-
-    RECENT = 32
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._shown: deque[tuple[float, int]] = deque(maxlen=self.RECENT + 1)
-
-    def after(self, env_step: int, max_env_step: int) -> str:
-        """Returns the time to ``max_env_step`` after an iteration, as [h:]mm:ss, or "?" after the first."""
-        self._shown.append((self._clock(), env_step))
-        (began, first), (now, last) = self._shown[0], self._shown[-1]
-        if last == first:
-            return "?"
-        seconds = int(max(0, max_env_step - last) * (now - began) / (last - first))
-        hours, seconds = divmod(seconds, 3600)
-        minutes, seconds = divmod(seconds, 60)
-        return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+def clock(seconds: float) -> str:
+    """Returns a time as [h:]mm:ss."""
+    hours, seconds = divmod(int(seconds), 3600)
+    minutes, seconds = divmod(seconds, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
 def evaluation_line(progress: Progress) -> str:

@@ -122,27 +122,17 @@ class CsvFile:
 
     def __init__(self, file: Path) -> None:
         self.file = file
-        self._open()
+        self._stream = open(file, "a", newline="")  # noqa: SIM115 - until close()
         with open(file, newline="") as stream:
             self.columns = next(csv.reader(stream), [])
-
-    def _open(self) -> None:
-        self._stream = open(self.file, "a", newline="")  # noqa: SIM115 - until close()
 
     def write(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Appends rows of numbers and passes them to the operating system."""
         rows = list(rows)
-        new = [
-            name for name in dict.fromkeys(name for row in rows for name in row) if name not in self.columns
-        ]
-        if new:
-            self.columns += new
-            self._stream.close()
-            header, padding = io.StringIO(), "," * len(new) if len(new) < len(self.columns) else ""
-            csv.writer(header, lineterminator="\n").writerow(self.columns)
-            body = (f"{line}{padding}\n" for line in self.file.read_text().splitlines()[1:])
-            write_whole(self.file, header.getvalue() + "".join(body))
-            self._open()
+        columns = list(dict.fromkeys([*self.columns, *(name for row in rows for name in row)]))
+        if columns != self.columns:
+            self.columns = columns
+            self.cut_after(math.inf)
         cells = (
             [x if x is None or isinstance(x, int) else float(x) for x in map(row.get, self.columns)]
             for row in rows
@@ -150,17 +140,17 @@ class CsvFile:
         csv.writer(self._stream, lineterminator="\n").writerows(cells)
         self._stream.flush()
 
-    def cut_after(self, env_step: int) -> None:
-        """Drops the rows past an env step, and a last row that a crash has torn."""
-        if not self.columns:
-            return
+    def cut_after(self, env_step: float) -> None:
+        """Writes the rows anew up to an env step, with all columns, without a last one that a crash tore."""
+        whole, _, _ = self.file.read_text().rpartition("\n")
+        kept = [row for row in csv.DictReader(whole.splitlines()) if float(row["env_step"]) <= env_step]
+        text = io.StringIO()
+        writer = csv.DictWriter(text, self.columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(kept)
         self._stream.close()
-        lines = self.file.read_text().splitlines(keepends=True)
-        place = self.columns.index("env_step")
-        whole = (line for line in lines[1:] if line.endswith("\n") and line.count(",") >= place)
-        kept = [line for line in whole if float(line.split(",")[place] or "inf") <= env_step]
-        write_whole(self.file, "".join(lines[:1] + kept))
-        self._open()
+        write_whole(self.file, text.getvalue() if self.columns else "")
+        self._stream = open(self.file, "a", newline="")  # noqa: SIM115
 
     def close(self) -> None:
         self._stream.close()
@@ -177,7 +167,7 @@ class RunFolder(Hook):
         resume_at: env step that a resumed run continues from; later rows are dropped. None for a new run.
 
     Raises:
-        ConfigError: if the folder cannot be written to.
+        CheckpointError: if the folder cannot be written to, as on a full disk.
     """
 
     def __init__(self, folder: Path, saved: Mapping[str, Any], keep: int, resume_at: int | None) -> None:
@@ -196,11 +186,13 @@ class RunFolder(Hook):
                 leftover.unlink()
             self._log = open(place / "log.txt", "a")  # noqa: SIM115 - until the run ends
             self._files.callback(self._log.close)
+            self.log_file = self._log.fileno()
             self._metrics, self._episodes = CsvFile(place / "metrics.csv"), CsvFile(place / "episodes.csv")
             self._files.callback(self._metrics.close)
             self._files.callback(self._episodes.close)
             if resume_at is None:
-                write_whole(place / "git.txt", _git_state())
+                changes = _git("rev-parse", "HEAD") + _git("status", "--short") + _git("diff", "HEAD")
+                write_whole(place / "git.txt", changes)
             else:
                 self._metrics.cut_after(resume_at)
                 self._episodes.cut_after(resume_at)
@@ -210,7 +202,7 @@ class RunFolder(Hook):
             write_whole(place / "config.json", json.dumps(settings, indent=2) + "\n")
         except OSError as error:
             self.__exit__()
-            raise ConfigError(f"run folder {folder} cannot be written to: {error}") from error
+            raise CheckpointError(f"run folder {folder} cannot be written to: {error}") from error
 
     def __enter__(self) -> RunFolder:
         return self
@@ -278,18 +270,10 @@ class RunFolder(Hook):
         self.log(pipeline.summary())
 
 
-def _git_state() -> str:
-    """Returns the commit and the changes of the working directory, or the reason why there are none."""
-    texts = []
-    for command in (["rev-parse", "HEAD"], ["status", "--short"], ["diff", "HEAD"]):
-        try:
-            done = subprocess.run(
-                ["git", *command], capture_output=True, text=True, errors="replace", timeout=10,
-                env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
-            )  # fmt: skip
-        except (OSError, subprocess.TimeoutExpired) as error:
-            return f"no git state: {error}\n"
-        if done.returncode:
-            return "not in a git repository\n"
-        texts.append(done.stdout.strip())
-    return "\n\n".join(text for text in texts if text) + "\n"
+def _git(*arguments: str) -> str:
+    """Returns what a command of git says about the working directory; "" outside of a repository."""
+    env = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
+    options: dict[str, Any] = {"text": True, "errors": "replace", "timeout": 10, "env": env}
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        return str(subprocess.run(["git", *arguments], capture_output=True, **options).stdout)
+    return ""

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.config.registry import MODEL_REGISTRY, POLICY_REGISTRY, SCRIPT, import_module, script_name
-from ding_lite.config.values import decode, encode, named_paths
+from ding_lite.config.values import decode, named_paths
 from ding_lite.envs.space_json import space_from_json
 from ding_lite.errors import FOREIGN, CheckpointError, ConfigError, error_text
-from ding_lite.models.actor_critic import PhasicActorCritic, default_activation
+from ding_lite.models.actor_critic import PhasicActorCritic
 from ding_lite.policies.base import Policy
 from ding_lite.run.checkpoint import METADATA, SUFFIX, load_of_run
 
@@ -30,7 +30,6 @@ SCALES = {
     "reward_scale": "policy.normalize.reward",
     "value_norm": "policy.learn.value_norm",
 }
-MEANINGS = ("activation", "box_distribution", "bound_type")  # keys of policy.model: what weights compute
 HEAD = "auxiliary_head."  # begins the names of its parameters
 NESTED = ("model", "state_dict", "model_state_dict", "policy")  # keys under which other programs save weights
 
@@ -57,43 +56,17 @@ def load_policy(
             trusted, or its weights do not fit.
     """
     file, state, saved = load_of_run(path, checkpoint)
-    return policy_from_state(file, state, saved, device=device, trust=trust, model=model)
-
-
-def policy_from_state(
-    file: Path,
-    state: Mapping[str, Any],
-    saved: Mapping[str, Any],
-    *,
-    device: str,
-    trust: Sequence[str],
-    model: nn.Module | None = None,
-) -> Policy:
-    """Builds the policy of a checkpoint and loads its state.
-
-    Args:
-        file: the checkpoint, for messages.
-        state: state tree of the checkpoint.
-        saved: config and spaces of the checkpoint.
-        device, trust, model: as for :func:`load_policy`.
-
-    Raises:
-        CheckpointError: if the policy cannot be built, for any reason.
-    """
     if model is None:
         refuse_without(file, saved, "model")
     try:
-        policy_section = trusted_config(saved, trust, "policy")
-        config = decode(policy_section, "policy")
+        config = decode(trusted_config(saved, trust, "policy"))
         spaces = [space_from_json(saved["spaces"][name]) for name in ("obs", "action")]
         policy_class = POLICY_REGISTRY.get(config["type"])
-        expected: Mapping[str, Any] | None = None
-        if model is not None:
-            expected = model.state_dict()
-        elif policy_class._make_model is Policy._make_model:
-            expected = _unallocated_weights(config["model"], *spaces)
-        if expected is not None:
-            refuse_misfit(file, expected, state["policy"]["model"])
+        built = model
+        if model is None and policy_class._make_model is Policy._make_model:
+            built = _unallocated(config["model"], *spaces)
+        if built is not None:
+            refuse_misfit(file, built.state_dict(), state["policy"]["model"])
         policy: Policy = policy_class(
             {**config, "device": device},
             *spaces,
@@ -105,8 +78,6 @@ def policy_from_state(
     except CheckpointError:
         raise
     except Exception as error:  # a forged checkpoint can make any constructor fail in any way
-        if isinstance(error, ConfigError) and str(error).startswith("policy.device"):
-            raise  # an argument of the caller, not the checkpoint
         raise CheckpointError(f"the policy of {file} cannot be built: {error_text(error)}") from error
     return policy
 
@@ -163,35 +134,30 @@ def _is_class_of_script(text: str) -> bool:
     return isinstance(found, type) and found.__module__ == SCRIPT
 
 
-def was_given(saved: Mapping[str, Any], name: str) -> bool:
-    """Returns whether a script gave a run an object: ``env_setting`` or ``model``."""
-    given = saved.get("given")
-    return isinstance(given, list) and name in given
-
-
 def refuse_without(file: Path, saved: Mapping[str, Any], name: str) -> None:
     """Refuses to take what a config describes for what a script gave the run: ``env_setting`` or ``model``.
 
     Raises:
         ConfigError: if the script gave it.
     """
-    if was_given(saved, name):
+    given = saved.get("given")
+    if isinstance(given, list) and name in given:
         raise ConfigError(
             f"{file}: a script gave this run its {name}, and the config describes another one. Give it "
             f"again, in Python: {name}=..."
         )
 
 
-def _unallocated_weights(model: Mapping[str, Any], *spaces: gym.Space) -> Mapping[str, Tensor] | None:
-    """Returns the state dict of a model without allocating it, since a config may ask for any size.
+def _unallocated(model: Mapping[str, Any], *spaces: gym.Space) -> nn.Module | None:
+    """Returns a model whose weights take no memory, since a config may ask for any size.
 
-    None if the model cannot be built without data, as a user's model that computes with its parameters.
+    None if it cannot be built without data, as a user's model that computes with its parameters.
     """
     arguments = {name: value for name, value in model.items() if name != "type"}
     try:
         with torch.device("meta"), torch.random.fork_rng(devices=[]):
             built: nn.Module = MODEL_REGISTRY.get(model["type"])(*spaces, **arguments)
-            return built.state_dict()
+            return built
     except Exception:
         return None
 
@@ -214,25 +180,20 @@ def refuse_misfit(file: Path, expected: Mapping[str, Any], weights: Mapping[str,
         weights: state dict in the checkpoint.
 
     Raises:
-        CheckpointError: if names or shapes differ; the message lists all differences.
+        CheckpointError: if names or shapes differ; the message lists the first differences.
     """
-    shapes = {name: tuple(getattr(value, "shape", ("not an array",))) for name, value in weights.items()}
-    faults = {
-        "missing": [name for name in expected if name not in shapes],
-        "unknown to this model": [name for name in shapes if name not in expected],
-        "of another shape": [
-            f"{name} {shapes[name]}, this model has {tuple(value.shape)}"
-            for name, value in expected.items()
-            if shapes.get(name, tuple(value.shape)) != tuple(value.shape)
-        ],
-    }
-    lines = [
-        f"{fault}: {', '.join(map(str, names[:MAX_NAMES]))}"
-        + (f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else "")
-        for fault, names in faults.items()
-        if names
-    ]
-    if lines:
+    own, theirs = (
+        {name: tuple(getattr(value, "shape", ("not an array",))) for name, value in tensors.items()}
+        for tensors in (expected, weights)
+    )
+    names = [name for name in {**own, **theirs} if own.get(name) != theirs.get(name)]
+    if names:
+        lines = [
+            f"{name}: {theirs.get(name, 'missing')}, this model has {own.get(name, 'none')}"
+            for name in names[:MAX_NAMES]
+        ]
+        if len(names) > MAX_NAMES:
+            lines.append(f"and {len(names) - MAX_NAMES} more")
         raise CheckpointError(
             "\n  ".join([f"the weights in {file} are not of this model:", *lines])
             + "\nThe spaces and policy.model (widths, rnn, encoders) must be those that the weights were "
@@ -240,7 +201,7 @@ def refuse_misfit(file: Path, expected: Mapping[str, Any], weights: Mapping[str,
         )
 
 
-def warm_start(policy: Policy, path: str | Path, *, model_is_given: bool = False) -> list[str]:
+def warm_start(policy: Policy, path: str | Path) -> list[str]:
     """Loads the weights and the normalisers of a run's best checkpoint, a checkpoint, or a file of weights.
 
     The optimiser, the counters and the generators stay as they are, since the run is a new one.
@@ -249,7 +210,6 @@ def warm_start(policy: Policy, path: str | Path, *, model_is_given: bool = False
         policy: receives the weights.
         path: of a run, a checkpoint, or another program's file with a state dict of tensors: ``.pt`` or
             ``.safetensors``.
-        model_is_given: whether the model is an object of the caller, which the config does not describe.
 
     Returns:
         Lines for the user about what was loaded.
@@ -259,64 +219,36 @@ def warm_start(policy: Policy, path: str | Path, *, model_is_given: bool = False
     """
     foreign = _foreign_weights(Path(path))
     if foreign is None:
-        file, state, saved = load_of_run(path, "best")
+        file, state, _ = load_of_run(path, "best")
     else:
-        file, state, saved = Path(path), {"policy": {"model": foreign}}, {}
+        file, state = Path(path), {"policy": {"model": foreign}}
+    own, model = policy.state_dict(), policy.model
+    messages = [f"begins from the weights of {file}"]
     try:
         theirs = as_tensors(state["policy"])
-        weights = dict(theirs["model"])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CheckpointError(f"{file} has no weights of a policy: {error!r}") from error
-    own = policy.state_dict()
-    model = policy.model
-    new_heads: dict[str, Tensor] = {}
-    if isinstance(model, PhasicActorCritic) and not any(name.startswith(HEAD) for name in weights):
-        new_heads = {name: value for name, value in model.state_dict().items() if name.startswith(HEAD)}
-    theirs["model"] = weights | new_heads
-    refuse_misfit(file, model.state_dict(), theirs["model"])
-    if not model_is_given and not was_given(saved, "model"):
-        _refuse_other_meaning(file, saved, policy)
-    for name, key in SCALES.items():
-        if theirs.get(name) is not None and name not in own:
-            raise CheckpointError(
-                f"the weights in {file} were trained with {key}, and are wrong without it: set {key} to the "
-                "value that they were trained with"
-            )
-    loaded = {name: theirs[name] for name in ("model", *SCALES) if name in theirs}
-    if loaded.get("reward_scale"):
-        # The discounted returns of the saved run's open episodes, which this run does not continue.
-        loaded["reward_scale"] = {**loaded["reward_scale"], "running_return": None}
-    try:
+        if isinstance(model, PhasicActorCritic) and not any(
+            name.startswith(HEAD) for name in theirs["model"]
+        ):
+            heads = {name: value for name, value in model.state_dict().items() if name.startswith(HEAD)}
+            theirs["model"] |= heads
+            messages.append("the weights have no auxiliary head, which is PPG's own: it starts anew")
+        refuse_misfit(file, model.state_dict(), theirs["model"])
+        for name, key in SCALES.items():
+            if theirs.get(name) is not None and name not in own:
+                raise CheckpointError(
+                    f"the weights in {file} were trained with {key}, and are wrong without it: set {key} to "
+                    "the value that they were trained with"
+                )
+        loaded = {name: theirs[name] for name in ("model", *SCALES) if name in theirs}
+        if loaded.get("reward_scale"):
+            # The discounted returns of the saved run's open episodes, which this run does not continue.
+            loaded["reward_scale"] = {**loaded["reward_scale"], "running_return": None}
         policy.load_state_dict({**own, **loaded})
     except CheckpointError:
         raise
     except Exception as error:  # a forged checkpoint can make any part fail in any way
-        raise CheckpointError(f"{file}: {type(error).__name__}: {error}") from error
-    messages = [f"begins from the weights of {file}"]
-    if new_heads:
-        messages.append("the weights have no auxiliary head, which is PPG's own: it starts anew")
-    new_scales = [key for name, key in SCALES.items() if name in own and name not in theirs]
-    if new_scales:
-        messages.append(f"the weights bring no statistics for {' and '.join(new_scales)}: they start anew")
+        raise CheckpointError(f"the weights in {file} cannot be loaded: {error_text(error)}") from error
     return messages
-
-
-def _refuse_other_meaning(file: Path, saved: Mapping[str, Any], policy: Policy) -> None:
-    """Raises a CheckpointError if the weights of a checkpoint compute something else in this policy."""
-    try:
-        theirs = dict(saved["config"]["policy"]["model"])
-    except (KeyError, TypeError, ValueError):  # another program's weights have no config
-        return
-    mine = encode(policy.cfg.model, "policy.model")
-    for key in MEANINGS:
-        own, other = mine.get(key), theirs.get(key)
-        if key == "activation":
-            own, other = (value or default_activation(policy.obs_space) for value in (own, other))
-        if key in mine and key in theirs and own != other:
-            raise CheckpointError(
-                f"the weights in {file} were trained with policy.model.{key}={other!r}, and compute "
-                f"something else with {own!r}: set it to the value that they were trained with"
-            )
 
 
 def _foreign_weights(file: Path) -> dict[str, Tensor] | None:
@@ -342,13 +274,9 @@ def _foreign_weights(file: Path) -> dict[str, Tensor] | None:
             "loading them could run code"
         ) from error
     nested = [contents.get(name) for name in NESTED] if isinstance(contents, Mapping) else []
-    for candidate in (contents, *nested):
-        if (
-            isinstance(candidate, Mapping)
-            and candidate
-            and all(isinstance(name, str) and isinstance(value, Tensor) for name, value in candidate.items())
-        ):
-            return dict(candidate)
+    for found in (contents, *nested):
+        if isinstance(found, Mapping) and found and all(isinstance(x, Tensor) for x in found.values()):
+            return dict(found)
     raise CheckpointError(
         f"{file} has no state dict of tensors, neither as a whole nor under {', '.join(NESTED)}"
     )

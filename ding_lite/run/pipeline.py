@@ -1,7 +1,7 @@
 """The training loop: collect, learn, and at intervals evaluate.
 
-    envs -> Collector -> rollout -> Learner -> policy
-                                    Evaluator ---^   (beside the loop: never changes training)
+    envs -> Collector -> rollout -> policy.learn_mode
+                                    Evaluator           (beside the loop: never changes training)
 
 A loop over the pipeline trains, so that a script that embeds it owns the loop. Whatever only looks at the run
 is a hook (:mod:`ding_lite.run.hooks`): its folder, trackers, health and display.
@@ -13,9 +13,9 @@ gradient step together (:mod:`ding_lite.ranks`); rank 0 writes the run's folder 
 from __future__ import annotations
 
 import dataclasses
-import math
 import shlex
 import sys
+import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -41,14 +41,15 @@ from ding_lite.run.display import display_for, score_text
 from ding_lite.run.folder import RunFolder, locked, new_run_folder
 from ding_lite.run.health import HealthCheck
 from ding_lite.run.hooks import Hook, hooks_of
-from ding_lite.run.learner import Learner
-from ding_lite.run.load import as_tensors, refuse_misfit, refuse_without, warm_start
-from ding_lite.run.progress import Progress, Scores, Turn, evaluation_metrics
+from ding_lite.run.load import as_tensors, refuse_without, warm_start
+from ding_lite.run.progress import Progress, Turn
 from ding_lite.run.resources import thread_count, tuned_process
 from ding_lite.run.resume import FREE, NOT_BIT_EQUAL, effect_of, folder_of, resume_point
-from ding_lite.run.signals import StopSignals
+from ding_lite.run.signals import STDERR, StopSignals
 from ding_lite.run.trackers import TrackedRun, Trackers
 from ding_lite.trees import box_size
+
+PARTS = ("policy", "progress", "collector", "evaluator")  # that have a state
 
 
 class SerialPipeline:
@@ -82,9 +83,8 @@ class SerialPipeline:
     Attributes:
         config: the compiled config, with the source of each value; ``cfg`` has its values.
         given: what a script gave the run in place of the config: "env_setting", "model".
-        policy, collector, learner, evaluator: the parts of the loop.
-        scores: evaluations so far.
-        progress: counters of the run and the results of its last iteration.
+        policy, collector, evaluator: the parts of the loop.
+        progress: counters of the run, the results of its last iteration, and its evaluations.
         hooks: those of the config, by their names.
         ranks: the processes that train this run together.
         folder: folder of the run.
@@ -122,7 +122,7 @@ class SerialPipeline:
             own = self._build(undo, config, env_setting, model, own_process)
             lines = list(config.notes)
             if init_from is not None:
-                lines += warm_start(self.policy, init_from, model_is_given=model is not None)
+                lines += warm_start(self.policy, init_from)
             if steps := self.policy.warm_up_steps:
                 stream = self.ranks.stream
                 self.policy.warm_up(self.collector.random_observations(steps, self.cfg.seed, *stream))
@@ -166,20 +166,22 @@ class SerialPipeline:
             folder = folder_of(Path(run))
             ranks = undo.enter_context(joined())
             ranks.on_first(lambda: undo.enter_context(locked(folder)))  # before the checkpoints are read
-            read = partial(resume_point, changes=changes or {}, override=override, trust=trust)
-            point = ranks.on_first(lambda: read(Path(run)))
-            place = ranks.from_all(point and point.file)[0]
-            point = point or read(place)  # all ranks read the checkpoint that rank 0 has found
+            point = resume_point(Path(run), changes or {}, override, trust)
             for name, value in (("env_setting", env_setting), ("model", model)):
                 if value is None:
                     refuse_without(point.file, point.saved, name)
             own = self._build(undo, point.config, env_setting, model, own_process)
             self.folder = folder
-            lines = [*point.lines, *self.load_state_dict(point.state, new_episodes=override)]
+            try:
+                lines = [*point.lines, *self.load_state_dict(point.state, new_episodes=override)]
+            except CheckpointError:
+                raise
+            except Exception as error:  # a forged checkpoint can make any part fail in any way
+                raise CheckpointError(f"the saved state does not fit: {error_text(error)}") from error
             if "env.stop_value" in point.changed:
                 self.progress.solved = False
             if any(key.startswith("env.") and effect_of(key) != FREE for key in point.changed):
-                self.scores.best = -math.inf  # the returns are those of another task
+                self.progress.best_eval_value = None  # the returns are those of another task
             begins = f"resumed from {point.file} at {self.progress.env_step:,} env steps"
             run_id = str(point.saved.get("id"))
             self._open(undo, own, display, run_id, self.progress.env_step, [begins, *lines])
@@ -212,11 +214,9 @@ class SerialPipeline:
         self.collector = Collector(envs, self.policy.collect_mode, n_sample, self.policy.timer)
         # Memory that does not suffice for a rollout is noticed before the run has a folder.
         self.collector.storage.write(0, "obs", self.collector.obs[0], envs.groups[0])
-        self.learner = Learner(self.policy.learn_mode)
         self.evaluator = Evaluator(
             evaluator_envs, self.policy.eval_mode, own.env.n_evaluator_episode, own.env.max_eval_steps, ranks
         )
-        self.scores = Scores(self.cfg.env.stop_value)
         self.progress = Progress()
         self.hooks = hooks_of(self.cfg.hooks)
         self.status, self.stop_reason = "running", ""
@@ -297,9 +297,9 @@ class SerialPipeline:
         return self._loop() if self.status == "running" else iter(())
 
     def _loop(self) -> Iterator[Progress]:
-        signals = self._resources.enter_context(StopSignals(self.request_stop))
+        answers = [STDERR] if self.files is None else [STDERR, self.files.log_file]
+        signals = self._resources.enter_context(StopSignals(self.request_stop, answers))
         try:
-            self.progress.count_time(False)
             self._call("before_run")
             while not (self.is_over() or self._is_asked_to_stop()):
                 yield self.step()
@@ -333,39 +333,40 @@ class SerialPipeline:
     def step(self) -> Progress:
         """Runs one iteration: collects, learns, evaluates and saves where due, and logs the metrics."""
         progress, timer = self.progress, self.policy.timer
+        began = time.monotonic() - progress.wall_time
         self._call("before_iter")
         rollout = self.collector.collect()
         self._is_learning = True
         timer("updates")
-        learned = self.learner.train(rollout)
+        learned = self.policy.learn_mode.forward(rollout)
         timer("other")
+        if not (isinstance(learned, Mapping) and "updates" in learned):
+            raise ContractError(
+                "the policy's _forward_learn must return a dict of metrics, among them 'updates', its number "
+                f"of optimiser steps; got {learned!r:.80}"
+            )
         metrics = {
             **{f"collect/{name}": value for name, value in self.collector.metrics().items()},
             **{f"learn/{name}": value for name, value in learned.items()},
             **{f"time/{phase}_s": seconds for phase, seconds in timer.take().items()},
         }
-        turn = Turn(int(rollout.valid.sum()), metrics, self.collector.episodes)
-        progress.advance(self.ranks.from_all(turn), self.learner.train_iter)
+        turn = Turn(int(rollout.valid.sum()), int(learned["updates"]), metrics, self.collector.episodes)
+        progress.advance(self.ranks.from_all(turn))
         self._is_learning = False
         if self.is_over() or progress.crossed(self.cfg.policy.eval.eval_freq):
-            self._evaluate()
-        progress.count_time()
-        progress.metrics["time/wall_s"] = progress.wall_time
+            timer("eval")
+            progress.evaluate(self.evaluator, self.cfg.env.stop_value)
+            timer("other")
+            progress.metrics["time/eval_s"] = timer.seconds.pop("eval")
+        progress.wall_time = progress.metrics["time/wall_s"] = time.monotonic() - began
         self._call("after_iter")
         self._save_what_is_due()  # so every checkpoint has its row
+        progress.wall_time = time.monotonic() - began
         return dataclasses.replace(progress)
-
-    def _evaluate(self) -> None:
-        progress, timer = self.progress, self.policy.timer
-        timer("eval")
-        progress.evaluation, progress.solved = self.scores.evaluate(self.evaluator, progress.iteration)
-        progress.metrics |= evaluation_metrics(progress.evaluation)
-        timer("other")
-        progress.metrics["time/eval_s"] = timer.seconds.pop("eval")
 
     def _save_what_is_due(self) -> None:
         progress, due = self.progress, self.cfg.checkpoint
-        names = ["best"] if self.scores.update_best(progress.evaluation) else []
+        names = ["best"] if progress.update_best() else []
         names += ["last"] if names or progress.crossed(due.freq) else []
         names += [f"iteration_{progress.iteration:08d}"] if progress.crossed(due.keep_freq) else []
         if names:
@@ -424,7 +425,6 @@ class SerialPipeline:
             self.say(f"the last iteration could not be saved: {error_text(second)}")
         finally:
             try:
-                self.progress.count_time()
                 self._call("after_run")
             finally:
                 self._resources.close()
@@ -442,16 +442,15 @@ class SerialPipeline:
 
     def result(self) -> dict[str, Any]:
         """Returns the results of the run for result.json; None stands for what was not measured."""
-        progress, last = self.progress, self.scores.last
-        wall_time = progress.wall_time
+        progress, wall_time = self.progress, self.progress.wall_time
         checkpoints = None if self.files is None else self.files.checkpoints
         error = self.stop_reason if self.error is None else f"{type(self.error).__name__}: {self.error}"
         return {
             "status": self.status,
             "solved": progress.solved,
-            "eval_value": None if last is None else last.mean,
-            "eval_value_std": None if last is None else last.std,
-            "best_eval_value": None if math.isinf(self.scores.best) else self.scores.best,
+            "eval_value": progress.eval_value,
+            "eval_value_std": progress.eval_value_std,
+            "best_eval_value": progress.best_eval_value,
             "env_step": progress.env_step,
             "train_iter": progress.train_iter,
             "iterations": progress.iteration,
@@ -467,25 +466,16 @@ class SerialPipeline:
 
     def summary(self) -> str:
         """Returns two lines: how the run ended, and the command to type next."""
-        progress, last = self.progress, self.scores.last
+        progress, mean = self.progress, self.progress.eval_value
         why = f" ({self.stop_reason})" if self.status == "interrupted" and self.stop_reason else ""
         done = f"{progress.env_step:,} env steps and {progress.wall_time:.1f} s"
-        evaluation = "" if last is None else f", evaluation {score_text(last.mean, last.std)}"
+        evaluation = "" if mean is None else f", evaluation {score_text(mean, progress.eval_value_std)}"
         run = shlex.quote(str(self.folder))
         goes_on = self.status in ("interrupted", "failed")
         command = f"ding-lite train --resume {run}" if goes_on else f"ding-lite eval {run} -n 100"
         imports = "".join(f" --import {_typed(module)}" for module in self.config.trusted)
-        return f"{self.status}{why} after {done}{evaluation}\nrun: {self.folder}   try: {command}{imports}"
-
-    def _parts(self) -> dict[str, Any]:
-        return {
-            "policy": self.policy,
-            "learner": self.learner,
-            "progress": self.progress,
-            "scores": self.scores,
-            "collector": self.collector,  # the last one: it may fail where an environment has changed
-            "evaluator": self.evaluator,
-        }
+        ended = f"{self.status}{why} after {done}{evaluation}\nrun: {self.folder}"
+        return ended if goes_on and not progress.saved_at else f"{ended}   try: {command}{imports}"
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the whole state of the run as a tree; only ``wall_time`` depends on the machine's speed.
@@ -500,7 +490,7 @@ class SerialPipeline:
                 "the last iteration did not end, so the weights belong to no number of env steps. Its "
                 f"checkpoints are whole: SerialPipeline.resume({str(self.folder)!r}) continues the run"
             )
-        state = {name: part.state_dict() for name, part in self._parts().items()}
+        state = {name: getattr(self, name).state_dict() for name in PARTS}
         state["hooks"] = {
             name: dict(hook.state_dict()) for name, hook in self.hooks.items() if hasattr(hook, "state_dict")
         }
@@ -519,18 +509,11 @@ class SerialPipeline:
             lines for the user about what the run goes on without.
 
         Raises:
-            CheckpointError: if a part is missing or does not fit.
+            Exception: of any kind, if a part is missing or does not fit.
         """
-        try:
-            return self._load(state, new_episodes)
-        except CheckpointError:
-            raise
-        except Exception as error:  # a forged checkpoint can make any part fail in any way
-            raise CheckpointError(f"the saved state does not fit: {error_text(error)}") from error
-
-    def _load(self, state: Mapping[str, Any], new_episodes: bool) -> list[str]:
         ranks, others = self.ranks, state["ranks"]
         saved_by = 1 + len(others)
+        has_new = new_episodes or saved_by != ranks.size
         self.progress.wall_time = float(state["wall_time"])
         stream: tuple[str | int, ...] = ()
         if saved_by == ranks.size:
@@ -540,17 +523,13 @@ class SerialPipeline:
             count = sum(int(each["collector"]["episode_count"]) for each in (state, *others))
             collector = {**state["collector"], "episode_count": count if ranks.is_first else 0}
             state = {**state, "collector": collector}
-        has_new = new_episodes or saved_by != ranks.size
-        refuse_misfit(Path(self.folder), self.policy.model.state_dict(), state["policy"]["model"])
-        for name, part in self._parts().items():
-            if name == "collector":
-                part.load_state_dict(state[name], new_episodes=has_new, stream=stream)
-            else:
-                part.load_state_dict(as_tensors(state[name]) if name == "policy" else state[name])
+        self.policy.load_state_dict(as_tensors(state["policy"]))
+        self.progress.load_state_dict(state["progress"])
+        lost = self.collector.load_state_dict(state["collector"], new_episodes=has_new, stream=stream)
+        self.evaluator.load_state_dict(state["evaluator"])
         for name, hook in self.hooks.items():
             if name in state["hooks"] and hasattr(hook, "load_state_dict"):
                 hook.load_state_dict(state["hooks"][name])
-        lost = has_new or not self.collector.envs.restorable or state["collector"]["envs"] is None
         if lost:
             self.policy.forget_open_episodes()
         if has_new:
@@ -558,7 +537,8 @@ class SerialPipeline:
         if saved_by != ranks.size:
             self.policy.change_ranks(self.progress.env_step)
         lines = [f"number of ranks {saved_by} -> {ranks.size}"] if saved_by != ranks.size else []
-        return [*lines, f"the run goes on with new episodes: {NOT_BIT_EQUAL}"] if lost else lines
+        lost = next(filter(None, self.ranks.from_all(lost)), None)
+        return [*lines, f"{lost}. The run goes on with new episodes: {NOT_BIT_EQUAL}"] if lost else lines
 
 
 def _typed(module: str) -> str:

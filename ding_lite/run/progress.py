@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -15,6 +14,10 @@ from ding_lite.data.timer import PHASES
 from ding_lite.envs.vector import Episode
 
 COUNTS = ("episode_count", "env_restarts", "bad_values", "aux_memory")  # metrics that are summed over ranks
+COUNTERS, VALUES = (
+    ("env_step", "train_iter", "iteration"),
+    ("eval_value", "eval_value_std", "best_eval_value"),
+)
 
 
 class Turn(NamedTuple):
@@ -22,11 +25,13 @@ class Turn(NamedTuple):
 
     Attributes:
         steps: valid transitions that were collected.
+        updates: optimiser steps of the policy phase.
         metrics: by their names in metrics.csv.
         episodes: that ended.
     """
 
     steps: int
+    updates: int
     metrics: dict[str, float]
     episodes: list[Episode]
 
@@ -44,6 +49,8 @@ class Progress:
         episodes: that ended in the last iteration.
         evaluation: evaluation in the last iteration, or None if there was none.
         solved: whether an evaluation and its repetition reached ``env.stop_value``.
+        eval_value, eval_value_std: mean and standard deviation of the returns of the last evaluation.
+        best_eval_value: highest finite mean return so far.
         wall_time: seconds of training, over all sessions of the run.
         step_before: ``env_step`` before the last iteration.
         saved_at: the last iteration that ``ckpt/last`` has.
@@ -56,17 +63,19 @@ class Progress:
     episodes: list[Episode] = field(default_factory=list, repr=False)
     evaluation: Evaluation | None = None
     solved: bool = False
+    eval_value: float | None = None
+    eval_value_std: float | None = None
+    best_eval_value: float | None = None
     wall_time: float = 0.0
     step_before: int = 0
     saved_at: int = 0
-    _timed_at: float = field(default_factory=time.monotonic, repr=False)
 
-    def advance(self, turns: Sequence[Turn], train_iter: int) -> None:
+    def advance(self, turns: Sequence[Turn]) -> None:
         """Counts an iteration of all ranks; it has taken as long as the slowest of them."""
         steps = sum(turn.steps for turn in turns)
         self.step_before = self.env_step
         self.env_step += steps
-        self.train_iter = train_iter
+        self.train_iter += turns[0].updates
         self.iteration += 1
         self.metrics = merged_metrics([turn.metrics for turn in turns])
         seconds = (
@@ -76,24 +85,47 @@ class Progress:
         self.episodes = [episode for turn in turns for episode in turn.episodes]
         self.evaluation = None
 
+    def evaluate(self, evaluator: Evaluator, stop_value: float | None) -> None:
+        """Evaluates once, or twice if the first mean reaches ``stop_value``: both must, if it is solved.
+
+        ``evaluation`` has the episodes of both rounds.
+        """
+        found = evaluator.evaluate(self.iteration, 0)
+        self.solved = False
+        if stop_value is not None and found.mean >= stop_value:
+            second = evaluator.evaluate(self.iteration, 1)
+            self.solved = second.mean >= stop_value
+            found = found + second
+        self.evaluation, self.eval_value, self.eval_value_std = found, found.mean, found.std
+        self.metrics |= evaluation_metrics(found)
+
+    def update_best(self) -> bool:
+        """Returns whether the last iteration had an evaluation, and no mean return was higher so far.
+
+        Of equal means the later one is the best, because its policy was trained for longer. A mean that is
+        not finite is never the best: no later one could exceed infinity.
+        """
+        mean = math.nan if self.evaluation is None else self.evaluation.mean
+        best = -math.inf if self.best_eval_value is None else self.best_eval_value
+        is_best = math.isfinite(mean) and mean >= best
+        if is_best:
+            self.best_eval_value = mean
+        return is_best
+
     def crossed(self, freq: int) -> bool:
         """Returns whether the last iteration reached or passed a multiple of ``freq`` env steps; not of 0."""
         return freq > 0 and self.env_step // freq > self.step_before // freq
 
-    def count_time(self, is_counted: bool = True) -> None:
-        """Adds the time since the last call to ``wall_time``, or leaves it out."""
-        now = time.monotonic()
-        self.wall_time += (now - self._timed_at) * is_counted
-        self._timed_at = now
-
     def state_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("env_step", "train_iter", "iteration", "solved")}
+        return {name: getattr(self, name) for name in (*COUNTERS, *VALUES, "solved")}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.env_step = self.step_before = int(state["env_step"])
-        self.train_iter = int(state["train_iter"])
-        self.iteration = self.saved_at = int(state["iteration"])
+        for name in COUNTERS:
+            setattr(self, name, int(state[name]))
+        for name in VALUES:
+            setattr(self, name, None if state[name] is None else float(state[name]))
         self.solved = bool(state["solved"])
+        self.step_before, self.saved_at = self.env_step, self.iteration
 
 
 def merged_metrics(of_ranks: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -117,64 +149,6 @@ def merged_metrics(of_ranks: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         else:
             merged[name] = float(np.mean(numbers))
     return merged
-
-
-class Scores:
-    """The evaluations of a run: the last one, the best mean return, and whether the task is solved.
-
-    Args:
-        stop_value: the task is solved if the mean returns of two evaluations with different seeds both
-            reach this value; None: it is never solved.
-
-    Attributes:
-        last: the last evaluation, or None.
-        best: highest finite mean return so far; -inf before the first.
-    """
-
-    def __init__(self, stop_value: float | None) -> None:
-        self.stop_value = stop_value
-        self.last: Evaluation | None = None
-        self.best = -math.inf
-
-    def evaluate(self, evaluator: Evaluator, iteration: int) -> tuple[Evaluation, bool]:
-        """Evaluates once, or twice if the first mean reaches ``stop_value``.
-
-        Returns:
-            ``(evaluation, solved)``; the evaluation has the episodes of both rounds.
-        """
-        evaluation = evaluator.evaluate(iteration, 0)
-        solved = False
-        if self.stop_value is not None and evaluation.mean >= self.stop_value:
-            second = evaluator.evaluate(iteration, 1)
-            solved = second.mean >= self.stop_value
-            evaluation = evaluation + second
-        self.last = evaluation
-        return evaluation, solved
-
-    def update_best(self, evaluation: Evaluation | None) -> bool:
-        """Makes ``evaluation`` the best one if no mean return was higher so far; returns whether it is.
-
-        Of equal means the later one is the best, because its policy was trained for longer. A mean that is
-        not finite is never the best: no later one could exceed infinity.
-        """
-        if evaluation is None or not (math.isfinite(evaluation.mean) and evaluation.mean >= self.best):
-            return False
-        self.best = evaluation.mean
-        return True
-
-    def state_dict(self) -> dict[str, Any]:
-        last = self.last
-        fields = (
-            None if last is None else [*map(list, (last.returns, last.lengths, last.infos)), last.cut_short]
-        )
-        return {"best": None if math.isinf(self.best) else self.best, "last": fields}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.last = None
-        if state["last"] is not None:
-            returns, lengths, infos, cut_short = state["last"]
-            self.last = Evaluation(tuple(returns), tuple(lengths), int(cut_short), tuple(map(dict, infos)))
-        self.best = -math.inf if state["best"] is None else float(state["best"])
 
 
 def evaluation_metrics(evaluation: Evaluation) -> dict[str, float]:

@@ -40,22 +40,9 @@ EFFECTS = {
     "env.manager.type": REFUSED,
     "env.manager.double_buffer": WARNED,  # which environments share a batch of actions, and their order
     "policy.device": WARNED,
-    "policy.cuda_graph": WARNED,  # other rounding
-    "policy.model.encoder_dtype": WARNED,  # the saved weights are float32
-    "policy.recompute_adv": WARNED,
-    "policy.nstep_return": WARNED,
-    "policy.nstep": WARNED,
     "policy.other": WARNED,
     "policy.other.replay_buffer.policy": REFUSED,  # equal to value's: one buffer; otherwise two
     "policy.other.replay_buffer.value": REFUSED,
-    # Of the keys that every intrinsic reward has; those of its class, such as sizes, are refused.
-    "policy.intrinsic.extrinsic_weight": WARNED,
-    "policy.intrinsic.weight": WARNED,
-    "policy.intrinsic.discount_factor": WARNED,
-    "policy.intrinsic.epoch_per_collect": WARNED,
-    "policy.intrinsic.update_proportion": WARNED,
-    "policy.intrinsic.learning_rate": WARNED,
-    "policy.intrinsic.obs_clip": WARNED,
     "policy.eval": FREE,
     "policy.collect": WARNED,
     "policy.learn": WARNED,

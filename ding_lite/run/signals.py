@@ -6,7 +6,8 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -28,13 +29,15 @@ class StopSignals:
 
     Args:
         request_stop: ends the training at the next moment at which it can be saved.
+        files: descriptors of open files that the answer to a signal is written to.
 
     Attributes:
         caught: number of the first signal; None before it.
     """
 
-    def __init__(self, request_stop: Callable[[str], None]) -> None:
+    def __init__(self, request_stop: Callable[[str], None], files: Sequence[int] = (STDERR,)) -> None:
         self.caught: int | None = None
+        self._files = files
         self._request_stop = request_stop
         self._previous: dict[int, Any] = {}
 
@@ -58,7 +61,10 @@ class StopSignals:
         if self.caught is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.caught = self.caught or number
-        self._request_stop(signal.Signals(number).name)
-        if os.isatty(STDERR):  # without an answer the user would press again
+        name = signal.Signals(number).name
+        self._request_stop(name)
+        answer = f"{name}: ending after this iteration, then saving; Ctrl-C again stops at once\n"
+        for file in self._files:  # without an answer the user would press again
             with contextlib.suppress(OSError):  # os.write: a signal may interrupt a print
-                os.write(STDERR, b"\nending after this iteration, then saving; Ctrl-C again stops at once\n")
+                head = "\n" if os.isatty(file) else time.strftime("%Y-%m-%d %H:%M:%S  ")
+                os.write(file, (head + answer).encode())

@@ -55,12 +55,11 @@ class Tracker:
     again.
 
     Attributes:
-        requires: the module that the tracker imports, and the extra of ding_lite that installs it. A run that
-            asks for a tracker without its module does not begin.
+        requires: the package that the tracker imports; without it the run does not begin.
         place: where the user finds what is sent, such as a URL; "" if there is nothing to say.
     """
 
-    requires: ClassVar[tuple[str, str] | None] = None
+    requires: ClassVar[str | None] = None
     place: str = ""
 
     def __init__(self, run: TrackedRun) -> None:
@@ -98,12 +97,8 @@ class Trackers(Hook):
         self._run = run
         self._trackers: dict[str, Tracker] = {}
         for name, cls, _ in self._choices:
-            if cls.requires is not None and importlib.util.find_spec(cls.requires[0]) is None:
-                module, extra = cls.requires
-                raise ConfigError(
-                    f"logger.trackers: {name!r} needs the package {module}, which is not installed: "
-                    f'pip install "ding_lite[{extra}]"'
-                )
+            if cls.requires is not None and importlib.util.find_spec(cls.requires) is None:
+                raise ConfigError(f"logger.trackers: {name!r} needs a package: pip install {cls.requires}")
 
     def before_run(self, pipeline: Any) -> None:
         for name, cls, arguments in self._choices:
@@ -120,7 +115,7 @@ class Trackers(Hook):
         if progress.evaluation is not None or progress.crossed(self._freq):
             row = {name: float(value) for name, value in progress.metrics.items()}
             self._send(pipeline, "scalars", progress.env_step, row)
-        video = self._run.folder / "videos" / f"step_{progress.env_step}.mp4"
+        video = self._run.folder / "videos" / f"step_{progress.env_step}-episode-0.mp4"
         if video.exists():  # the hook "video" has recorded it
             self._send(pipeline, "video", progress.env_step, "eval/episode", video)
 
@@ -201,7 +196,7 @@ class WandbTracker(Tracker):
         arguments: others of `wandb.init`, such as entity, group or tags.
     """
 
-    requires = ("wandb", "wandb")
+    requires = "wandb"
 
     def __init__(
         self, run: TrackedRun, project: str = "ding_lite", mode: str | None = None, **arguments: Any
@@ -252,7 +247,7 @@ class MlflowTracker(Tracker):
         tags: of the run.
     """
 
-    requires = ("mlflow", "mlflow")
+    requires = "mlflow"
 
     def __init__(
         self,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import tempfile
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,22 +18,20 @@ from ding_lite.envs.make import make_env, missing_extra
 from ding_lite.errors import FOREIGN, ConfigError, EnvError, error_text
 from ding_lite.run.hooks import Hook
 
-NEEDS_MOVIEPY = 'a video needs the package moviepy, which is not installed: pip install "ding_lite[video]"'
+NEEDS_MOVIEPY = 'a video needs the package moviepy, which is not installed: pip install "ding_lite[plot]"'
 
 
 def recording_env(
-    env_cfg: Mapping[str, Any],
-    folder: Path,
-    episodes: int,
-    seed: int,
+    env_cfg: Mapping[str, Any], folder: Path, episodes: int, seed: int, name: str = "eval"
 ) -> InProcessVectorEnv:
     """Returns a vector of one environment that records its first episodes; it needs no screen.
 
     Args:
         env_cfg: the complete section ``env``.
-        folder: for one file per episode, ``episode_<number>_return_<return>.mp4``.
+        folder: for one file per episode, ``<name>-episode-<number>.mp4``; the last is written on closing.
         episodes: to record.
         seed: of the start states.
+        name: begins the names of the files.
 
     Raises:
         EnvError: if the environment cannot be made, or cannot be recorded.
@@ -46,46 +43,20 @@ def recording_env(
         env = make_env(env_cfg, evaluate=True, render_mode="rgb_array")
         env = gym.wrappers.TimeLimit(env, env_cfg["max_eval_steps"])
         try:
-            return Recording(env, folder, episodes)
+            with warnings.catch_warnings():  # files of the same names are replaced
+                warnings.filterwarnings("ignore", ".*Overwriting existing videos")
+                return gym.wrappers.RecordVideo(
+                    env, str(folder), episode_trigger=lambda number: number < episodes, name_prefix=name
+                )
         except FOREIGN as error:
             raise EnvError(f"no video can be recorded: {error_text(error)}{missing_extra(error)}") from error
 
     return InProcessVectorEnv(make, 1, seed, on_bad_value=env_cfg["on_bad_value"])
 
 
-class Recording(gym.wrappers.RecordVideo):
-    """Records episodes, and names each file by the number and the return of its episode."""
-
-    def __init__(self, env: gym.Env, folder: Path, episodes: int) -> None:
-        with warnings.catch_warnings():  # files of the same names are replaced
-            warnings.filterwarnings("ignore", ".*Overwriting existing videos")
-            super().__init__(env, str(folder), episode_trigger=lambda number: number < episodes)
-        self._folder = folder
-        self._videos = 0
-        self._name = ""
-        self._return = 0.0
-
-    def start_recording(self, video_name: str) -> None:
-        super().start_recording(video_name)
-        self._name = video_name
-
-    def step(self, action: Any) -> Any:
-        result = super().step(action)
-        self._return = self.env.get_wrapper_attr("episode_recorder").game.episode_return
-        return result
-
-    def stop_recording(self) -> None:
-        super().stop_recording()
-        written = self._folder / f"{self._name}.mp4"
-        if written.exists():
-            named = self._folder / f"episode_{self._videos}_return_{round(self._return, 2):g}.mp4"
-            written.replace(named)
-            self._videos += 1
-
-
 @HOOK_REGISTRY.register("video")
 class RecordVideo(Hook):
-    """Records an evaluation episode as `videos/step_*.mp4`, and sends it to the trackers.
+    """Records an evaluation episode as `videos/step_*-episode-0.mp4`, and sends it to the trackers.
 
     The training is not affected. The first failure is the last try.
 
@@ -109,18 +80,13 @@ class RecordVideo(Hook):
         progress = pipeline.progress
         if not (pipeline.ranks.is_first and progress.crossed(self.freq)):
             return
-        folder, env = pipeline.folder / "videos", pipeline.cfg.env
+        folder, env, name = pipeline.folder / "videos", pipeline.cfg.env, f"step_{progress.env_step}"
         try:
-            folder.mkdir(exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=folder) as temporary:
-                new = Path(temporary) / "episode"  # gymnasium warns of folders that exist
-                with contextlib.closing(recording_env(env, new, 1, pipeline.cfg.seed)) as envs:
-                    evaluator = Evaluator(envs, pipeline.policy.eval_mode, 1, env.max_eval_steps)
-                    evaluator.evaluate("video", progress.iteration)
-                drawn = list(new.glob("*.mp4"))
-                if not drawn:
-                    raise EnvError("no picture was drawn: render() of the environment returned no array")
-                drawn[0].rename(folder / f"step_{progress.env_step}.mp4")
+            with contextlib.closing(recording_env(env, folder, 1, pipeline.cfg.seed, name)) as envs:
+                evaluator = Evaluator(envs, pipeline.policy.eval_mode, 1, env.max_eval_steps)
+                evaluator.evaluate("video", progress.iteration)
+            if not (folder / f"{name}-episode-0.mp4").exists():
+                raise EnvError("no picture was drawn: render() of the environment returned no array")
         except FOREIGN as error:
             self.freq = 0
             pipeline.say(f"WARNING: {error_text(error)}; no more videos are recorded")

@@ -24,7 +24,7 @@ import torch
 
 from ding_lite.config.compile import compile_config
 from ding_lite.config.registry import env_section
-from ding_lite.envs.checks import Watch
+from ding_lite.envs.checks import Watch, wide_actions
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.make import backend_of, make_vector_env
 from ding_lite.envs.vector import VectorEnv
@@ -32,7 +32,7 @@ from ding_lite.envs.workers.cores import default_workers
 from ding_lite.errors import DingLiteError
 from ding_lite.models import VAC
 from ding_lite.rl.seeding import seeded_layers, torch_generator
-from ding_lite.trees import MASK_KEY, Tree, map_tree, named_leaves, to_tree, tree_leaves
+from ding_lite.trees import MASK_KEY, Tree, map_tree, named_leaves, path_text, to_tree, tree_leaves
 
 OK, WARN, FAIL = "OK", "WARN", "FAIL"
 NUM_ENVS = 2  # environments that are played; in "subprocess" each has a worker
@@ -41,6 +41,10 @@ BACKENDS = ("base", "subprocess")
 MESSAGE = 0.3e-3  # seconds that a message to a worker process and its answer take
 CLEARLY = 3  # times a message: if the steps for one message take longer, worker processes pay in any case
 UNDISTURBED = 0.95  # share of the steps that count for the speed; other processes interrupt the slowest ones
+WAITS = 0.8  # share of a step without computing from which on more workers than cores are advised
+LARGE = 1e4  # numbers from here on make the gradients of a network too large
+ENOUGH = 500  # observations from which on a number that never changes is reported
+ENTRIES = 16  # a vector of so many numbers or fewer is shown number by number
 
 Row = dict[str, Tree]  # one step of B environments, see :func:`play`
 
@@ -130,6 +134,8 @@ def findings(
         yield Finding("contract", FAIL, str(error))
         return
     yield Finding("contract", OK, f"kept in {steps:,} steps of {envs.backend}")
+    if wide := wide_actions(envs.action_space):
+        yield Finding("actions", WARN, wide)
     for line in dict.fromkeys(lines):
         yield Finding("contract", WARN, line.removeprefix("WARNING: "))
     yield from _seeds(not_repeated, has_other_episodes)
@@ -140,6 +146,7 @@ def findings(
             yield _compared(env_cfg, kind, seed, played, watchers)
     limit = next((watcher.time_limit for watcher in watchers), None)
     yield from _ends(played, limit, env_cfg["max_eval_steps"])
+    yield from _entries(played)
     if watchers:
         yield from _seen_by(watchers, env_cfg, envs.obs_space)
 
@@ -236,6 +243,7 @@ class Watcher(gym.Wrapper):
 
     Attributes:
         seconds: of each step.
+        computing: seconds of each step in which this process has computed.
         time_limit: of the environment; None if it has none.
         overwrites: whether an observation changed after it was returned.
         has_mask_in_info: whether an info had an action mask.
@@ -244,6 +252,7 @@ class Watcher(gym.Wrapper):
     def __init__(self, env: gym.Env) -> None:
         super().__init__(env)
         self.seconds: list[float] = []
+        self.computing: list[float] = []
         limited = env.has_wrapper_attr("_max_episode_steps")
         self.time_limit = env.get_wrapper_attr("_max_episode_steps") if limited else None
         self.overwrites = self.has_mask_in_info = False
@@ -253,8 +262,9 @@ class Watcher(gym.Wrapper):
         return self._look(self.env.reset(**options))
 
     def step(self, action: Any) -> Any:
-        began = time.perf_counter()
+        began, computed = time.perf_counter(), time.process_time()
         result = self.env.step(action)
+        self.computing.append(time.process_time() - computed)
         self.seconds.append(time.perf_counter() - began)
         return self._look(result)
 
@@ -363,6 +373,25 @@ def _ends(played: list[Row], limit: int | None, max_eval_steps: int) -> Iterator
         yield Finding("time limit", OK, f"{len(ended) - cuts} episodes were terminated, {cuts} truncated")
 
 
+def _entries(played: list[Row]) -> Iterator[Finding]:
+    """Warns of numbers in vectors of floats that never change, or are too large for a network."""
+    seen = map_tree(lambda *rows: np.concatenate(rows), *[row["obs"] for row in played])
+    for path, leaf in named_leaves(seen):
+        if leaf.dtype.kind != "f" or leaf.ndim != 2:
+            continue
+        where = f"of observation{path_text(path)}"
+        constant = np.flatnonzero((leaf == leaf[0]).all(0)).tolist()
+        if constant and len(leaf) >= ENOUGH:
+            text = (
+                f"numbers {constant} {where} never changed in {len(leaf):,} steps, and tell a policy "
+                "nothing: correct them, or leave them out with a wrapper (env.wrappers)"
+            )
+            yield Finding("constant numbers", WARN, text)
+        if large := np.flatnonzero(np.abs(leaf).max(0) > LARGE).tolist():
+            text = f"numbers {large} {where} reach {np.abs(leaf).max():.2g}: set policy.normalize.obs=True"
+            yield Finding("large numbers", WARN, text)
+
+
 def _seen_by(watchers: list[Watcher], env_cfg: Mapping[str, Any], obs_space: gym.Space) -> Iterator[Finding]:
     if any(watcher.overwrites for watcher in watchers):
         text = (
@@ -379,22 +408,38 @@ def _seen_by(watchers: list[Watcher], env_cfg: Mapping[str, Any], obs_space: gym
     seconds = sorted(second for watcher in watchers for second in watcher.seconds)
     mean = float(np.mean(seconds[: max(1, int(UNDISTURBED * len(seconds)))]))
     batch = env_cfg["collector_env_num"]
+    waits = max(0.0, 1 - sum(sum(watcher.computing) for watcher in watchers) / sum(seconds))
     text = f"{1 / max(mean, 1e-9):,.0f} steps/s; {batch} of them take {1000 * mean * batch:.2g} ms"
-    yield Finding("speed", OK, f"{text}: {suited_backend(mean, batch)}")
+    yield Finding("speed", OK, f"{text}: {suited_backend(mean, batch, waits)}")
 
 
-def suited_backend(seconds: float, num_envs: int) -> str:
+def suited_backend(seconds: float, num_envs: int, waits: float = 0.0) -> str:
     """Returns which backend suits environments whose steps take so many seconds.
 
     A message to a worker steps all of its environments, so their time together is compared with its cost.
+
+    Args:
+        seconds: of a step.
+        num_envs: that are stepped together.
+        waits: the share of a step in which this process does not compute.
     """
     workers = min(num_envs, default_workers(double_buffer=False))
+    if waits > WAITS and num_envs > 1 and seconds > MESSAGE:
+        return waiting(waits, num_envs)
     share = seconds * num_envs / workers
     if workers == 1 or share < MESSAGE:
         return "env.manager.type=base suits it"
     if share > CLEARLY * MESSAGE:
         return "env.manager.type=subprocess suits it"
     return "env.manager.type=base or subprocess; `ding-lite profile -c ... --tune` decides"
+
+
+def waiting(waits: float, num_envs: int) -> str:
+    """Returns what to do about environments that wait for this share of their time."""
+    return (
+        f"it waits {waits:.0%} of its time: env.manager.type=subprocess env.manager.worker_num={num_envs}; "
+        "raise both numbers, worker_num and env.collector_env_num, as long as it gets faster"
+    )
 
 
 # ------------------------------------------------------------------ --rollout
@@ -416,13 +461,17 @@ def random_rollout(env_cfg: Mapping[str, Any], steps: int, seed: int = 0) -> Tre
 
 
 def rollout_rows(rollout: Tree) -> list[tuple[str, str, str, str]]:
-    """Returns the name, shape, dtype and range of each leaf of a rollout as text."""
+    """Returns the name, shape, dtype and range of each leaf of a rollout, and of its numbers, as text."""
     rows = []
+
+    def spread(numbers: np.ndarray) -> str:
+        if numbers.dtype == bool:
+            return f"{numbers.sum()} of {numbers.size} True"
+        return f"{numbers.min():.4g} .. {numbers.max():.4g}"
+
     for path, leaf in named_leaves(rollout):
-        spread = (
-            f"{leaf.sum()} of {leaf.size} True"
-            if leaf.dtype == bool
-            else f"{leaf.min():.4g} .. {leaf.max():.4g}"
-        )
-        rows.append((".".join(path), str(leaf.shape), str(leaf.dtype), spread))
+        name = ".".join(path)
+        rows.append((name, str(leaf.shape), str(leaf.dtype), spread(leaf)))
+        if leaf.ndim == 2 and 1 < leaf.shape[1] <= ENTRIES:
+            rows += [(f"{name}[{i}]", "", "", spread(numbers)) for i, numbers in enumerate(leaf.T)]
     return rows

@@ -21,7 +21,7 @@ from ding_lite.errors import ConfigError, ContractError, EnvError
 from ding_lite.policies.base import Policy
 from ding_lite.rl.seeding import integer_seed
 from ding_lite.run.checkpoint import load_of_run
-from ding_lite.run.load import policy_from_state, refuse_without
+from ding_lite.run.load import load_policy, refuse_without
 from ding_lite.run.resume import config_of_checkpoint
 from ding_lite.run.video import recording_env
 from ding_lite.trees import space_leaves
@@ -65,7 +65,7 @@ def load(run: Path, *, trust: Sequence[str] = (), changes: Mapping[str, Any] | N
     config = config_of_checkpoint(file, saved, list(trust))
     if {"env.type", "env.env_id"}.isdisjoint(changes):
         refuse_without(file, saved, "env_setting")
-    policy = policy_from_state(file, state, saved, device="cpu", trust=trust)
+    policy = load_policy(file, trust=trust)
     if changes:
         config = compile_config(config.as_json(), changes, origin="the run's config")
     return Loaded(file, config, policy, int(state["progress"]["env_step"]))

@@ -1,7 +1,6 @@
-"""Writes the files that a part of the user's own begins with: the part, its config and its test.
+"""Writes the files that a part of the user's own begins with: the part with its config, and its test.
 
-The templates are the files in ``templates/`` of the project: working files, in which ``my_policy`` and
-``MyPolicy`` stand for the name that is asked for.
+The templates are working files, in which ``my_policy`` and ``MyPolicy`` stand for the name that is asked for.
 """
 
 from __future__ import annotations
@@ -11,18 +10,14 @@ from pathlib import Path
 
 from ding_lite.errors import ConfigError
 
-KINDS = ("policy", "env", "model", "encoder", "config")
-TEMPLATE_FOLDERS = (
-    Path(__file__).parents[1] / "_templates",  # an installed package
-    Path(__file__).parents[2] / "templates",  # a checkout
-)
+TEMPLATES = Path(__file__).with_name("templates")
 
 
-def write_new(kind: str, name: str, folder: str | Path = ".") -> list[Path]:
-    """Writes the files of a new part, and returns them: the part, its config and its test.
+def write_new(kind: str, name: str, folder: str | Path = ".") -> tuple[Path, Path]:
+    """Writes the files of a new part, and returns them: the part and its test.
 
     Args:
-        kind: one of ``KINDS``.
+        kind: "policy", "env", "model", "encoder" or "config".
         name: "my_part" or "my-part"; the class is MyPart.
         folder: is made if there is none.
 
@@ -33,18 +28,11 @@ def write_new(kind: str, name: str, folder: str | Path = ".") -> list[Path]:
     if not module.isidentifier() or keyword.iskeyword(module):
         raise ConfigError(f"{name!r} cannot be the name of a Python module; write one such as my_part")
     cls = "".join(part[:1].upper() + part[1:] for part in module.split("_"))
-    templates = next(folder for folder in TEMPLATE_FOLDERS if folder.is_dir()) / kind
-
-    def renamed(text: str) -> str:
-        return text.replace(f"my_{kind}", module).replace(f"My{kind.capitalize()}", cls)
-
-    texts = {
-        Path(folder) / renamed(file.name): renamed(file.read_text("utf-8"))
-        for file in sorted(templates.glob("*.py"))
-    }
-    if existing := [str(file) for file in texts if file.exists()]:
+    files = Path(folder) / f"{module}.py", Path(folder) / f"test_{module}.py"
+    if existing := [str(file) for file in files if file.exists()]:
         raise ConfigError(f"{', '.join(existing)} exists already; choose another name")
     Path(folder).mkdir(parents=True, exist_ok=True)
-    for file, text in texts.items():
-        file.write_text(text, "utf-8")
-    return list(texts)
+    for file, template in zip(files, (f"my_{kind}.py", f"test_my_{kind}.py"), strict=True):
+        text = (TEMPLATES / kind / template).read_text("utf-8")
+        file.write_text(text.replace(f"my_{kind}", module).replace(f"My{kind.capitalize()}", cls), "utf-8")
+    return files

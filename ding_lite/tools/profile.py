@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,9 @@ from easydict import EasyDict
 from ding_lite.config.compile import Config
 from ding_lite.config.registry import as_choice, name_of
 from ding_lite.data.timer import PHASES
+from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.run.pipeline import SerialPipeline
+from ding_lite.tools.env_check import WAITS, waiting
 
 WARM_UP = 2  # iterations before the measured ones: memory is allocated, steps are compiled
 LOCAL = ("tensorboard",)  # trackers that write to the run's folder, which is removed
@@ -69,28 +71,37 @@ def profile(config: Config, iterations: int | None = None, seed: int | None = No
             own_process=True,
         ) as pipeline,
     ):
-        device = pipeline.policy.device
-        if device.type == "cuda":
+        device, envs, timer = pipeline.policy.device, pipeline.collector.envs, pipeline.policy.timer
+        computing: defaultdict[str, float] = defaultdict(float)  # seconds of this process by phase
+        computed = time.process_time()
 
-            def now() -> float:
-                """Returns the time when the device has done its work."""
+        def now() -> float:
+            """Returns the time when the device has done its work."""
+            nonlocal computed
+            if device.type == "cuda":
                 torch.cuda.synchronize(device)
-                return time.perf_counter()
+            before, computed = computed, time.process_time()
+            computing[timer.phase] += computed - before
+            return time.perf_counter()
 
-            pipeline.policy.timer.now = now
+        timer.now = now
         for progress in islice(pipeline, WARM_UP + iterations):
             if progress.iteration <= WARM_UP:
                 env_step = progress.env_step
+                computing.clear()
             else:
                 seconds.update({phase: progress.metrics.get(f"time/{phase}_s", 0.0) for phase in PHASES})
         env_steps = progress.env_step - env_step
-        backend, threads = pipeline.collector.envs.backend, torch.get_num_threads()
+        threads = torch.get_num_threads()
     total = seconds.total()
     largest = max(seconds, key=lambda phase: seconds[phase])
+    advice, waits = ADVICE[largest], 1 - computing["env"] / (seconds["env"] or 1.0)
+    if largest == "env" and waits > WAITS and isinstance(envs, InProcessVectorEnv):
+        advice = waiting(waits, envs.num_envs)
     return {
         "config": config.values.exp_name,
         "device": str(device),
-        "backend": backend,
+        "backend": envs.backend,
         "threads": threads,
         "iterations": iterations,
         "env_steps": env_steps,
@@ -101,5 +112,5 @@ def profile(config: Config, iterations: int | None = None, seed: int | None = No
             for phase, value in seconds.items()
         },
         "largest": largest,
-        "try": ADVICE[largest],
+        "try": advice,
     }

@@ -20,7 +20,7 @@ try:
     import ray
     from ray.exceptions import RayError
 except ImportError as error:
-    raise ConfigError('--ray needs Ray: pip install "ding_lite[ray]"') from error
+    raise ConfigError("--ray needs Ray: pip install ray") from error
 
 POLL_SECONDS = 0.5
 

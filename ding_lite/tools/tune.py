@@ -22,6 +22,7 @@ from ding_lite.envs.workers.cores import cores
 from ding_lite.tools.parallel import error_of, python_path
 
 LEAST_GAIN = 0.05  # a smaller gain may be noise, and is not worth a key in a config
+WORKERS_PER_CORE = 8  # at most
 # What falls due in some iterations but not in others would distort the comparison.
 NO_INTERRUPTIONS = {"policy.eval.eval_freq": 0, "checkpoint.freq": 0, "checkpoint.keep_freq": 0}
 # No setting is waited for longer than so many times what the config itself takes, and seconds for compiling.
@@ -47,7 +48,9 @@ class Trial(NamedTuple):
 def settings(config: Config) -> list[Setting]:
     """Returns the settings to try one after the other; compiling takes the longest and comes last."""
     env, policy = config.values.env, config.values.policy
-    counts = sorted({min(env.collector_env_num, 2**power) for power in range(cores().bit_length() + 1)})
+    # Environments that wait gain from many more workers than cores.
+    powers = [2**power for power in range(cores().bit_length() + 1)] + [WORKERS_PER_CORE * cores()]
+    counts = sorted({min(env.collector_env_num, count) for count in powers})
     found: list[Setting] = []
     if env.manager.type != "env_pool":  # no other backend makes the same environments
         found += [{"env.manager.type": kind} for kind in ("auto", "base")]

@@ -70,7 +70,8 @@ def test_rollout_is_printed_and_nothing_else_is_done(here):
     code, out, _ = here("my_sound", "--import", "my_world", "--rollout", "12", "-s", "4")
     title, *lines = out.splitlines()
     assert (code, title) == (0, "12 random steps of my_sound, seed 4")
-    assert [line.split()[0] for line in lines[1:]] == ["obs", "action", "reward", "terminated", "truncated"]
+    assert [line.split()[0] for line in lines[1:4]] == ["obs", "obs[0]", "obs[1]"]
+    assert [line.split()[0] for line in lines[4:]] == ["action", "reward", "terminated", "truncated"]
 
 
 @pytest.mark.slow

@@ -48,7 +48,7 @@ def synced(mode, actions, tree):
 
 
 def ray_actors(make, *arguments, **options):
-    pytest.importorskip("ray", reason="the extra ray is not installed")
+    pytest.importorskip("ray", reason="ray is not installed")
     from ding_lite.envs.workers.ray_actors import RayActors
 
     return SubprocessVectorEnv(make, *arguments, starter=RayActors(num_workers=2), **options)

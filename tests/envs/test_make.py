@@ -1,5 +1,7 @@
 """From a config to environments: every way to name one, wrappers, and the errors when it cannot be made."""
 
+import contextlib
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -123,8 +125,39 @@ def test_other_errors_of_a_constructor_name_no_extra():
 
 
 def test_what_is_no_environment_is_refused():
-    with pytest.raises(EnvError, match="gymnasium.Env.*dict"):
+    with pytest.raises(EnvError, match=r"gymnasium.Env, got a builtins\.dict"):
         make_env({**section(type=LengthEnv), "type": dict})
+
+
+class Numbered(LengthEnv):
+    """Takes no options, shows its number and whether it evaluates, and pays two numbers."""
+
+    observation_space = gym.spaces.Box(-9, 9, (2,))
+
+    def __init__(self, env_index=0, evaluate=False):
+        super().__init__(3)
+        self.shown = np.array([env_index, evaluate], np.float32)
+
+    def reset(self, *, seed=None):
+        return self.shown, super().reset(seed=seed)[1]
+
+    def step(self, action):
+        _, _, *rest = super().step(action)
+        return self.shown, np.array([1.0, -0.5]), *rest
+
+
+@pytest.mark.parametrize("kind", ["base", "subprocess"])
+def test_an_environment_gets_its_number_and_a_wrapper_may_add_up_its_rewards(kind):
+    def summed(env):
+        return gym.wrappers.TransformReward(env, lambda reward: float(np.sum(reward)))
+
+    cfg = section(type=Numbered, wrappers=[summed], manager={"type": kind, "worker_num": 2})
+    for evaluate in (False, True):
+        with contextlib.closing(make_vector_env(cfg, 3, 0, evaluate=evaluate)) as envs:
+            assert envs.reset("x").tolist() == [[number, evaluate] for number in range(3)]
+            steps = [envs.step(np.zeros(3, int)) for _ in range(3)]
+            assert steps[0].reward.tolist() == [0.5] * 3
+            assert [one.episode_return for one in steps[2].episodes] == [1.5] * 3
 
 
 def test_an_error_in_a_worker_names_the_environment_as_in_this_process():

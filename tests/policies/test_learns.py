@@ -54,7 +54,7 @@ def share_of_the_best(env, tmp_path, steps=8_000, kind="ppo", learn=PPO, **kwarg
     pipeline = SerialPipeline(config, folder=tmp_path / "run")
     for _ in pipeline:
         pass
-    return pipeline.scores.last.mean / MatchEnv.length
+    return pipeline.progress.eval_value / MatchEnv.length
 
 
 @pytest.mark.parametrize("title", slow_but(["Discrete"], ["Discrete", "Box"]))

@@ -132,7 +132,7 @@ def test_the_first_observation_is_remembered_and_not_without_a_recurrent_network
         with SerialPipeline(config, folder=folder) as pipeline:
             for _ in pipeline:
                 pass
-        return pipeline.scores.last.mean
+        return pipeline.progress.eval_value
 
     assert mean_return("lstm", tmp_path / "with", 100_000) > 0.95
     assert mean_return(None, tmp_path / "without", 16_000) < 0.5

@@ -151,7 +151,7 @@ def test_value_of_a_delayed_reward_is_discounted(tmp_path):
 
 def test_policy_finds_the_action_that_each_observation_rewards(tmp_path):
     pipeline = train(Matched, tmp_path)
-    assert pipeline.scores.last.mean == 1.0
+    assert pipeline.progress.eval_value == 1.0
     obs = np.array([[1.0], [-1.0]], np.float32)
     with torch.no_grad():
         probs = pipeline.policy.model.distribution(

@@ -57,10 +57,6 @@ def no_gamma_in_delta(gae, reward, value, next_value, *flags, gamma, **options):
     return gae(reward, value, next_value / gamma, *flags, gamma=gamma, **options)
 
 
-def goes_on_after_truncations(gae, reward, value, next_value, terminated, truncated, **options):
-    return gae(reward, value, next_value, terminated, truncated & terminated, **options)
-
-
 def own_weight_in_the_advantage(gae, *fields, weight=None, **options):
     advantage, target = gae(*fields, weight=weight, **options)
     return advantage if weight is None else weight * advantage, target
@@ -70,28 +66,14 @@ def ends_with_the_rollout(values_after, value, last_value, valid):
     return values_after(value, 0 * last_value, valid)
 
 
-def clips_on_both_sides(clipped_surrogate, log_ratio, advantage, clip_ratio, dual_clip=None):
-    return log_ratio.exp().clamp(1 - clip_ratio, 1 + clip_ratio) * advantage
-
-
 def no_maximum_of_the_errors(value_error, value, target, old_value=None, value_clip=None, kind="mse"):
     if value_clip is not None:
         value = old_value + torch.clamp(value - old_value, -value_clip, value_clip)
     return value_error(value, target, kind=kind)
 
 
-def std_of_a_sample(normalize_advantage, advantage, *others, **options):
-    n = advantage.shape[-1]
-    return normalize_advantage(advantage, *others, **options) * ((n - 1) / n) ** 0.5
-
-
 def no_gradient_of_the_ratio(reference_kl, log_prob, reference, collected, kind):
     return reference_kl(log_prob, reference, log_prob - (log_prob - collected).detach(), kind)
-
-
-def entropy_malus(policy_loss, policy, batch):
-    loss, metrics = policy_loss(policy, batch)
-    return loss + 2 * policy.entropy_weight * metrics["entropy_loss"], metrics
 
 
 def no_value_in_the_auxiliary_phase(auxiliary_loss, policy, batch):
@@ -106,7 +88,6 @@ def reversed_kl(kl, dist, other):
 GAE, LOSSES = "ding_lite.rl.returns:gae", "ding_lite.rl.losses"
 FAULTS = (
     Fault("no gamma in delta", GAE, no_gamma_in_delta),
-    Fault("the trace goes on after a truncation", GAE, goes_on_after_truncations),
     Fault(
         "V-trace has a step's own weight in its advantage",
         GAE,
@@ -119,7 +100,6 @@ FAULTS = (
         ends_with_the_rollout,
         lambda case: "intrinsic" in case.policy,
     ),
-    Fault("the ratio is clipped on both sides", f"{LOSSES}:clipped_surrogate", clips_on_both_sides),
     Fault(
         "the value clip is no maximum",
         f"{LOSSES}:value_error",
@@ -127,22 +107,10 @@ FAULTS = (
         lambda case: case.policy["learn"]["value_clip"] is not None,
     ),
     Fault(
-        "the std of a sample in the normalisation of advantages",
-        f"{LOSSES}:normalize_advantage",
-        std_of_a_sample,
-        lambda case: bool(case.policy["learn"]["adv_norm"]),
-    ),
-    Fault(
         "no gradient of the ratio in kl_beta",
         f"{LOSSES}:reference_kl",
         no_gradient_of_the_ratio,
         lambda case: case.policy["learn"].get("kl_type") in ("k1", "k2", "k3"),
-    ),
-    Fault(
-        "the entropy bonus is a malus",
-        "ding_lite.policies.ppo:PPOPolicy.policy_loss",
-        entropy_malus,
-        lambda case: case.policy["learn"]["entropy_weight"] > 0,
     ),
     Fault(
         "the auxiliary phase leaves the value",

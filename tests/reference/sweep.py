@@ -224,9 +224,7 @@ def _draw_model(kind: str, action: str, choose: Chooser) -> dict[str, Any]:
     if action in ("box", "dict"):
         model["box_distribution"] = choose.one("box_distribution", *["normal"] * 3, "tanh_normal", "beta")
         if model["box_distribution"] != "beta":
-            model["sigma_type"] = choose.one(
-                "sigma_type", "independent", "independent", "conditioned", "fixed"
-            )
+            model["sigma_type"] = choose.one("sigma_type", *["independent"] * 4, "conditioned", "fixed")
             model["fixed_sigma_value"] = 0.7
             model["bound_type"] = choose.one("bound_type", None, None, "tanh", "soft")
     return model

@@ -95,7 +95,7 @@ def test_early_stopping_ends_a_run_without_improvement_and_counts_on_after_a_res
 
 # ---------------------------------------------------------------------- videos
 
-needs_video = pytest.mark.skipif(importlib.util.find_spec("moviepy") is None, reason="needs the extra video")
+needs_video = pytest.mark.skipif(importlib.util.find_spec("moviepy") is None, reason="needs the extra plot")
 VIDEO = {"type": "video", "freq": 512}
 
 
@@ -133,12 +133,12 @@ def test_videos_are_made_at_the_interval_sent_to_the_trackers_and_change_nothing
         states.append(digest(pipeline.policy.state_dict()))
     assert states[0] == states[1]
     assert sorted(file.name for file in (tmp_path / "run_1" / "videos").iterdir()) == [
-        "step_1024.mp4",
-        "step_512.mp4",
+        "step_1024-episode-0.mp4",
+        "step_512-episode-0.mp4",
     ]
     assert Album.received == [
-        (512, "eval/episode", "step_512.mp4", True),
-        (1024, "eval/episode", "step_1024.mp4", True),
+        (512, "eval/episode", "step_512-episode-0.mp4", True),
+        (1024, "eval/episode", "step_1024-episode-0.mp4", True),
     ]
 
 

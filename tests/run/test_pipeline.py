@@ -16,7 +16,6 @@ from ding_lite.errors import CheckpointError, ConfigError, ContractError, EnvErr
 from ding_lite.models import VAC
 from ding_lite.policies import PPOPolicy
 from ding_lite.run.checkpoint import checkpoints_of, load_checkpoint
-from ding_lite.run.learner import Learner
 
 
 def counted(world="CartPole-v1", **others):
@@ -67,7 +66,7 @@ def test_a_loop_yields_the_progress_of_each_iteration_and_ends_at_the_limit(make
     assert steps == [(1, 256, 8), (2, 512, 16), (3, 768, 24), (4, 1024, 32)]
     result = result_of(pipeline)
     assert (result["status"], result["env_step"], result["error"]) == ("finished", 1024, None)
-    assert result["eval_value"] == pipeline.scores.last.mean, "the last iteration is evaluated"
+    assert result["eval_value"] == pipeline.progress.eval_value, "the last iteration is evaluated"
     assert list(pipeline) == [], "it is over"
 
 
@@ -153,7 +152,7 @@ def test_best_is_the_best_evaluation_and_of_equal_ones_the_later(make):
         make(counted(policy={"eval": {"eval_freq": 256}})), 1.0, 3.0, 2.0, 3.0, float("nan"), 0.5
     )
     finished(pipeline)
-    assert (saved(pipeline, "best"), saved(pipeline), pipeline.scores.best) == (4, 6, 3.0)
+    assert (saved(pipeline, "best"), saved(pipeline), pipeline.progress.best_eval_value) == (4, 6, 3.0)
 
 
 def test_solved_needs_a_second_evaluation(make):
@@ -180,7 +179,7 @@ def test_an_evaluation_changes_nothing_in_training(make):
     states = []
     for freq in (0, 256):
         state = finished(make(counted(policy={"eval": {"eval_freq": freq}}))).state_dict()
-        states.append({part: digest(state[part]) for part in ("policy", "collector", "learner")})
+        states.append({part: digest(state[part]) for part in ("policy", "collector")})
     assert states[0] == states[1]
 
 
@@ -241,17 +240,17 @@ def test_a_request_to_stop_ends_the_run_after_the_iteration(make):
     assert (pipeline.status, result_of(pipeline)["error"], saved(pipeline)) == ("interrupted", "enough", 2)
 
 
-class FailingLearner(Learner):
-    def train(self, rollout):
-        metrics = super().train(rollout)
-        if self.train_iter >= 24:
+def test_after_an_error_in_learning_nothing_is_saved(make):
+    pipeline = make(counted(checkpoint={"freq": 512}))
+    learn = pipeline.policy._forward_learn
+
+    def fail(rollout):
+        metrics = learn(rollout)
+        if pipeline.progress.iteration == 2:
             raise RuntimeError("out of luck")
         return metrics
 
-
-def test_after_an_error_in_learning_nothing_is_saved(make):
-    pipeline = make(counted(checkpoint={"freq": 512}))
-    pipeline.learner = FailingLearner(pipeline.policy.learn_mode)
+    pipeline.policy._forward_learn = fail
     with pytest.raises(RuntimeError, match="out of luck"):
         finished(pipeline)
     assert (pipeline.status, saved(pipeline), pipeline.progress.iteration) == ("failed", 2, 2)
@@ -267,7 +266,13 @@ def test_after_an_error_of_an_environment_the_last_iteration_is_saved(make):
     result = result_of(pipeline)
     assert (result["status"], result["iterations"]) == ("failed", saved(pipeline))
     assert result["iterations"] > 0
+    assert result["checkpoint"] == "ckpt/last.safetensors"
     assert "Traceback" in (pipeline.folder / "log.txt").read_text()
+    assert f"--resume {pipeline.folder}" in pipeline.summary()
+    at_once = make(counted(RaisingEnv, env={"kwargs": {"at": 2}}))
+    with pytest.raises(EnvError):
+        finished(at_once)
+    assert "--resume" not in at_once.summary(), "there is no checkpoint"
 
 
 def test_after_an_error_of_an_evaluation_the_iteration_has_its_row_and_is_saved(make):
@@ -344,7 +349,7 @@ def test_environments_and_a_model_of_the_script_are_trained(make):
     assert pipeline.policy.model is model
     assert digest(model.actor_head.state_dict()) != before
     assert pipeline.collector.envs.num_envs == 2
-    assert set(pipeline.scores.last.lengths) == {5}
+    assert set(pipeline.progress.evaluation.lengths) == {5}
 
 
 def test_serial_pipeline_trains_shows_and_returns_the_policy(tmp_path, capsys):

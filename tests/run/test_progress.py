@@ -6,8 +6,8 @@ import types
 import pytest
 
 from ding_lite.data.episodes import Evaluation
-from ding_lite.run.display import Lines, TimeLeft, evaluation_line, key_metrics, score_text
-from ding_lite.run.progress import Progress, Scores, evaluation_metrics, merged_metrics
+from ding_lite.run.display import Display, LiveDisplay, clock, evaluation_line, key_metrics, score_text
+from ding_lite.run.progress import Progress, evaluation_metrics, merged_metrics
 
 
 def test_metrics_of_an_evaluation_are_those_counted_by_hand():
@@ -25,21 +25,13 @@ def test_metrics_of_an_evaluation_are_those_counted_by_hand():
     }
 
 
-def test_scores_come_back_from_their_state():
-    scores, again = Scores(None), Scores(None)
-    again.load_state_dict(scores.state_dict())
-    assert (again.last, again.best) == (None, -float("inf"))
-    scores.last = Evaluation((1.0, 2.0), (3, 4), 1, ({"a": 1.0}, {}))
-    assert scores.update_best(scores.last)
-    again.load_state_dict(scores.state_dict())
-    assert (again.last, again.best) == (scores.last, 1.5)
-
-
 @pytest.mark.parametrize("mean", [float("nan"), float("inf"), -float("inf")])
 def test_what_is_not_finite_is_never_the_best(mean):
-    scores = Scores(None)
-    assert not scores.update_best(Evaluation((mean,), (1,)))
-    assert scores.update_best(Evaluation((-1e9,), (1,)))
+    progress = Progress(evaluation=Evaluation((mean,), (1,)))
+    assert not progress.update_best()
+    progress.evaluation = Evaluation((-1e9,), (1,))
+    assert progress.update_best()
+    assert progress.best_eval_value == -1e9
 
 
 def test_metrics_of_ranks_are_means_maxima_and_sums():
@@ -81,24 +73,52 @@ def test_a_multiple_is_crossed_once():
 
 def test_lines_show_evaluations_and_key_metrics_and_survive_a_closed_stream():
     stream = io.StringIO()
-    lines = Lines(stream)
+    lines = Display(stream)
     progress = Progress(env_step=1000, metrics={"learn/cur_lr": 3e-4, "time/env_steps_per_second": 1234.5})
     pipeline = types.SimpleNamespace(progress=progress, cfg=types.SimpleNamespace(max_env_step=5000))
     for _ in range(2):  # within some seconds
         lines.after_iter(pipeline)
-    assert stream.getvalue() == "    1,000/5,000 steps  lr 0.0003  1,234 steps/s  left ?\n"
+    assert stream.getvalue() == "    1,000/5,000 steps  20%  lr 0.0003  1,234 steps/s  left ?\n"
     progress.evaluation, progress.solved = Evaluation((1.0, 2.0), (3, 4), 1), True
     assert evaluation_line(progress) == (
         "    1,000 steps  evaluation 1.500 ± 0.500 over 2 episodes  (1 cut short)  solved"
     )
+    for line in ("acting: NumPy", "seed 0"):
+        lines.say(line)
+    assert stream.getvalue().endswith("left ?\nseed 0\n"), "the other line is a detail"
+    shown = lines.line(pipeline, ["return 100.0", "length 5", "x"], width=50)
+    assert shown == "    1,000/5,000 steps  20%  return 100.0  left ?", "as many as fit"
     stream.close()
     lines.say("nobody reads this")
     assert key_metrics({}) == []
 
 
-def test_the_time_left_is_that_at_the_mean_speed_without_the_first_iteration():
-    now = iter([0.0, 100.0, 110.0, 120.0])
-    left = TimeLeft(clock=lambda: next(now))
-    assert [left.after(step, 40_000) for step in (1000, 2000, 3000)][0] == "?"
+def test_a_live_display_shows_the_phase_of_the_first_iteration_and_disappears():
+    stream = io.StringIO()
+    display = LiveDisplay(stream)
+    collector = types.SimpleNamespace(row=3, n_sample=2048, envs=types.SimpleNamespace(num_envs=8))
+    pipeline = types.SimpleNamespace(
+        progress=Progress(),
+        cfg=types.SimpleNamespace(max_env_step=10**6),
+        policy=types.SimpleNamespace(timer=types.SimpleNamespace(phase="env")),
+        collector=collector,
+        summary=lambda: "finished",
+    )
+    display.before_run(pipeline)
+    assert str(display._renderable()) == "        0/1,000,000 steps  0%  collecting 24 of 2,048 steps  left ?"
+    pipeline.policy.timer.phase = "updates"
+    assert "  learning  " in str(display._renderable())
+    display.after_run(pipeline)
+    assert stream.getvalue().endswith("finished\n")
+
+
+def test_the_time_left_is_that_at_the_mean_speed_without_the_first_iteration(monkeypatch):
+    seconds = iter([100.0, 110.0])
+    monkeypatch.setattr("time.monotonic", lambda: next(seconds))
+    display, cfg = Display(io.StringIO()), types.SimpleNamespace(max_env_step=40_000)
+    for step in (1000, 2000):
+        display.after_iter(types.SimpleNamespace(progress=Progress(env_step=step), cfg=cfg))
+    assert display.stream.getvalue().splitlines()[-1].endswith("left 6:20")
+    assert clock(4000) == "1:06:40"
     assert score_text(None) == "-"
     assert score_text(0.1234, 10.0) == "0.1 ± 10.0"

@@ -1,6 +1,7 @@
 """The values of a config are the same wherever a run makes its environments, or no run is made."""
 
 import enum
+import math
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,6 @@ from worlds import small_config
 
 from ding_lite import SerialPipeline
 from ding_lite.config.compile import compile_config, differences, load_config, save_config
-from ding_lite.config.values import decode
 from ding_lite.errors import ConfigError
 from ding_lite.tools.evaluate import evaluate_checkpoint
 
@@ -21,16 +21,7 @@ VALUES = [
     (84, ("a", 2.5), []),
     [{"size": (1,)}, [(), None, True]],
     {"pose.arm": {"sizes": ((1, 2), (3, 4))}},
-    {1, 2, 3},
-    frozenset({("a", 1)}),
-    Path("maps") / "one",
-    float("nan"),
-    np.arange(3.0),
-    np.array([[0.1, np.nan], [-np.inf, 1e-45]], np.float32),
-    np.array([[True], [False]]),
-    np.array(2**64 - 1, np.uint64),
-    np.zeros((0, 3), ">i2"),
-    [np.float32(0.1), np.float64(0.1), np.int8(-3), np.bool_(True)],
+    [float("nan"), -math.inf, "x"],
 ]
 
 
@@ -102,8 +93,9 @@ class Table:
         (torch.ones(1), "a Tensor"),
         (Table(), "a Table"),
         (b"text", "a bytes"),
-        (np.array(["text"]), "a ndarray"),
-        (np.ma.masked_array([1], [True]), "a MaskedArray"),
+        (np.ones(2), "a ndarray"),
+        ({1, 2}, "a set"),
+        (Path("maps"), "a PosixPath"),
     ],
 )
 @pytest.mark.parametrize("within", [False, True])
@@ -116,34 +108,3 @@ def test_value_that_cannot_be_saved_is_refused_when_the_run_is_built(value, what
     assert message.startswith(f"env.kwargs.value{place}: {what} cannot be saved with the run; give a text, ")
     assert "convert it in the environment" in message
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        {},
-        {"value": [1]},
-        {"__kind__": "object", "value": []},
-        {"__kind__": ["tuple"], "value": []},
-        {"__kind__": "tuple", "value": "text"},
-        {"__kind__": "tuple"},
-        {"__kind__": "set", "value": [[1]]},
-        {"__kind__": "path", "value": ["a"]},
-        {"__kind__": "array", "value": [1]},
-        {"__kind__": "array", "value": [1], "dtype": "O", "shape": [1]},
-        {"__kind__": "array", "value": ["text"], "dtype": "<U9", "shape": [1]},
-        {"__kind__": "array", "value": ["text"], "dtype": "<f8", "shape": [1]},
-        {"__kind__": "array", "value": {"a": 1}, "dtype": "<f8", "shape": [1]},
-        {"__kind__": "array", "value": [300], "dtype": "|u1", "shape": [1]},
-        {"__kind__": "array", "value": [[1], [1, 2]], "dtype": "<f8", "shape": [3]},
-        {"__kind__": "array", "value": [1], "dtype": "<f8", "shape": [10**6] * 3},
-        {"__kind__": "array", "value": [1], "dtype": "<f8", "shape": [2**70]},
-        {"__kind__": "array", "value": [1], "dtype": "<f8", "shape": "text"},
-        {"__kind__": {"__kind__": "array", "value": [1, 2], "dtype": "<f8", "shape": [2]}},
-    ],
-    ids=str,
-)
-def test_forged_value_is_refused(data):
-    data = {"__kind__": "list", **data}
-    with pytest.raises(ConfigError, match=r"^env\.kwargs\.x\[0\]"):
-        decode({"env": {"kwargs": {"x": [data]}}})

@@ -95,8 +95,8 @@ def interrupted(tmp_path, times, during):
 
 MOMENTS = {
     "collect": lambda pipeline: (pipeline.collector, "collect"),
-    "learn": lambda pipeline: (pipeline.learner, "train"),
-    "evaluate": lambda pipeline: (pipeline, "_evaluate"),
+    "learn": lambda pipeline: (pipeline.policy, "_forward_learn"),
+    "evaluate": lambda pipeline: (pipeline.evaluator, "evaluate"),
     "save": lambda pipeline: (pipeline, "_save_what_is_due"),
 }
 
@@ -108,6 +108,9 @@ def test_the_iteration_ends_and_is_saved_whatever_the_signal_interrupts(moment, 
     assert at == (6 if moment == "evaluate" else 3)
     state, _ = load_checkpoint(pipeline.folder / "ckpt" / "last.safetensors")
     assert state["progress"]["iteration"] == at
+    log = (pipeline.folder / "log.txt").read_text()
+    assert "SIGINT: ending after this iteration" in log
+    assert "--resume" in log.splitlines()[-1]
 
 
 @pytest.mark.parametrize("moment", MOMENTS)

@@ -101,8 +101,8 @@ def test_a_tracker_that_fails_is_left_out_with_one_warning(fails_in, tmp_path, r
 
 
 def test_a_missing_package_is_named_before_the_run(tmp_path, monkeypatch):
-    monkeypatch.setattr(WandbTracker, "requires", ("no_such_package", "wandb"))
-    with pytest.raises(ConfigError, match=r"ding_lite\[wandb\]"):
+    monkeypatch.setattr(WandbTracker, "requires", "no_such_package")
+    with pytest.raises(ConfigError, match="pip install no_such_package"):
         train(tmp_path / "run", "wandb")
     assert not (tmp_path / "run").exists()
 
@@ -196,7 +196,7 @@ def wandb_records(file):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="needs the extra wandb")
+@pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="needs wandb")
 def test_wandb_offline_has_config_rows_and_result_under_one_id(tmp_path):
     folder = train_twice(tmp_path, {"type": "wandb", "mode": "offline", "project": "mine"})
     files = sorted((folder / "wandb").glob("offline-run-*/*.wandb"))
@@ -217,7 +217,7 @@ def test_wandb_offline_has_config_rows_and_result_under_one_id(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("mlflow") is None, reason="needs the extra mlflow")
+@pytest.mark.skipif(importlib.util.find_spec("mlflow") is None, reason="needs mlflow")
 def test_mlflow_has_config_rows_and_result_in_one_run(tmp_path):
     store = f"sqlite:///{tmp_path / 'store.db'}"
     folder = train_twice(tmp_path, {"type": "mlflow", "tracking_uri": store, "tags": {"a": "b"}})

@@ -92,6 +92,8 @@ def test_an_environment_that_is_made_is_played_and_left_open():
 )
 def test_backend_is_advised_where_it_is_clear(milliseconds, num_envs, cores, suited, monkeypatch):
     monkeypatch.setattr("ding_lite.envs.workers.cores.cores", lambda: cores)
+    assert "waits 98% of its time" in suited_backend(0.003, num_envs, 0.98)
+    assert f"env.manager.worker_num={num_envs};" in suited_backend(0.003, num_envs, 0.98)
     assert suited_backend(milliseconds / 1000, num_envs).endswith(suited)
 
 
@@ -108,6 +110,8 @@ FAULTS = [
     (broken.OtherSpaces, "make", r"env 1 has other spaces than env 0"),
     (broken.TextLeaf, "make", r"observation\['name'\]: Text is not supported"),
     (broken.WholeBoxAction, "contract", "Box of integers"),
+    (broken.IntegerKeys, "make", r"observation_space is Dict\(0: .*texts as their names"),
+    (broken.EmptyPart, "make", r"observation_space\['bag'\] is Dict\(\): a Dict needs parts"),
     # the old API, and exceptions
     (broken.OldReset, "contract", f"{RESET}reset returned one ndarray.*old gym API"),
     (broken.SeedlessReset, "contract", f"{RESET}.*'seed'.*old gym API"),
@@ -226,6 +230,25 @@ def test_vector_environment_of_ones_own_is_checked_as_it_is():
     assert troubles(check_env({**env, "type": broken.CartPoleVectorEnv}, steps=50)) == []
 
 
+class Numbers(broken.Pushed):
+    """The first number is large, the last one never changes; the actions are wide."""
+
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (3,))
+    action_space = gym.spaces.Box(0, 512, (1,))
+
+    def obs(self):
+        return np.array([2e5 * self.np_random.random(), self.np_random.random(), 7], np.float32)
+
+
+def test_numbers_that_train_badly_are_warned_of():
+    found = alone(Numbers, steps=300)
+    checks = [check for check, verdict in troubles(found.values()) if verdict == WARN]
+    assert checks == ["actions", "constant numbers", "large numbers"]
+    assert "bounds 0 .. 512" in found["actions"].text
+    assert found["constant numbers"].text.startswith("numbers [2] of observation never changed in 600 steps")
+    assert found["large numbers"].text.endswith("reach 2e+05: set policy.normalize.obs=True")
+
+
 def test_wrappers_of_the_config_are_checked_too():
     wrappers = ["small_worlds:HalveReward"]
     assert troubles(alone({"type": broken.Sound, "wrappers": wrappers}).values()) == []
@@ -258,9 +281,9 @@ def test_rollout_is_what_gymnasium_gives():
 
 
 def test_rollout_has_a_row_for_each_leaf():
-    rows = rollout_rows(random_rollout(section_of(broken.Masked), 20))
-    assert [name for name, *_ in rows] == [
-        *("obs.action_mask", "obs.pose", "action", "reward", "terminated", "truncated")
-    ]
-    assert rows[0] == ("obs.action_mask", "(20, 3)", "int8", "0 .. 1")
-    assert re.fullmatch(r"\d+ of 20 True", rows[5][3])
+    rows = {name: rest for name, *rest in rollout_rows(random_rollout(section_of(broken.Masked), 20))}
+    mask = [f"obs.action_mask{part}" for part in ("", "[0]", "[1]", "[2]")]
+    pose = ["obs.pose", "obs.pose[0]", "obs.pose[1]"]
+    assert list(rows) == [*mask, *pose, "action", "reward", "terminated", "truncated"]
+    assert rows["obs.action_mask"] == ["(20, 3)", "int8", "0 .. 1"]
+    assert re.fullmatch(r"\d+ of 20 True", rows["truncated"][2])

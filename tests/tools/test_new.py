@@ -11,21 +11,20 @@ from ding_lite.cli import main
 from ding_lite.cli import new as command
 from ding_lite.cli.main import commands
 from ding_lite.errors import ConfigError
-from ding_lite.tools.new import KINDS, write_new
+from ding_lite.tools.new import TEMPLATES, write_new
 
-TEMPLATES = Path(__file__).parents[2] / "templates"
+KINDS = command.KINDS
 
 
 def test_kinds_of_the_command_have_templates():
-    assert tuple(KINDS) == command.KINDS
     assert sorted(folder.name for folder in TEMPLATES.iterdir()) == sorted(KINDS)
 
 
 @pytest.mark.parametrize(("kind", "name"), [("env", "test_env"), ("policy", "my_config")])
-def test_commands_name_the_test_and_the_config_however_the_module_is_called(kind, name, tmp_path, capsys):
+def test_commands_name_the_test_and_the_module_however_the_module_is_called(kind, name, tmp_path, capsys):
     assert main(["new", kind, name, "-o", str(tmp_path)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-1].endswith(f"{name}_config.py")
+    assert lines[-1].endswith(f"-c {tmp_path / name}.py")
     assert any(line.endswith(f"test_{name}.py") and "pytest" in line for line in lines)
 
 
@@ -36,7 +35,7 @@ def test_name_that_no_module_can_have_is_refused(tmp_path, name):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("taken", ["soft.py", "soft_config.py", "test_soft.py"])
+@pytest.mark.parametrize("taken", ["soft.py", "test_soft.py"])
 def test_existing_file_is_never_overwritten(tmp_path, taken, capsys):
     (tmp_path / taken).write_text("mine")
     assert main(["new", "policy", "soft", "-o", str(tmp_path)]) == 2
@@ -48,9 +47,7 @@ def test_existing_file_is_never_overwritten(tmp_path, taken, capsys):
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_placeholder_is_left(tmp_path, kind):
     files = write_new(kind, "my-own-thing", tmp_path)
-    names = {file.name for file in files}
-    assert names >= {"my_own_thing.py", "test_my_own_thing.py"}
-    assert ("my_own_thing_config.py" in names) == (kind != "config")
+    assert [file.name for file in files] == ["my_own_thing.py", "test_my_own_thing.py"]
     for file in files:
         text = file.read_text()
         assert "my_own_thing" in text or "MyOwnThing" in text

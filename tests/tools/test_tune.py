@@ -28,11 +28,11 @@ def two_cores(monkeypatch):
 @pytest.mark.parametrize(
     ("manager", "expected"),
     [
-        ("auto", [{"env.manager.type": "base"}, *(in_workers(worker_num=n) for n in (1, 2, 4))]),
+        ("auto", [{"env.manager.type": "base"}, *(in_workers(worker_num=n) for n in (1, 2, 4, 8))]),
         (
             dict(type="subprocess", worker_num=2),
             [{"env.manager.type": kind} for kind in ("auto", "base")]
-            + [in_workers(worker_num=n) for n in (1, 4)],
+            + [in_workers(worker_num=n) for n in (1, 4, 8)],
         ),
         ("env_pool", []),
     ],

@@ -1,4 +1,4 @@
-"""The parent's side of ``ray``: environments in Ray actors, on any machine of a cluster (extra ``ray``).
+"""The parent's side of ``ray``: environments in Ray actors, on any machine of a cluster (package ``ray``).
 
 A request is one call of an actor, for all of its environments together, because a call takes milliseconds.
 """
@@ -44,7 +44,7 @@ def connect(num_workers: int = 1) -> Any:
     try:
         import ray
     except ImportError as error:
-        raise EnvError(f'{error}. Install it: pip install "ding_lite[ray]"') from error
+        raise EnvError(f"{error}. Install it: pip install ray") from error
     if ray.is_initialized():
         return ray
     address = os.environ.get("RAY_ADDRESS")

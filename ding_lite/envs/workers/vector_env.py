@@ -507,8 +507,8 @@ class SubprocessVectorEnv(VectorEnv):
         restarts = self.restarts + len(self._failed)
         if restarts >= allowed or self._in_a_row[number] > LEAST_RESTARTS:
             failure.args = (
-                f"{failure}. It is not replaced: {restarts} workers were in {self._episodes:,} episodes, and "
-                f"this one {self._in_a_row[number] - 1} times in a row; env.manager.restart_share="
+                f"{failure}. It is not replaced: {restarts} have been in {self._episodes:,} episodes, and "
+                f"this worker {self._in_a_row[number] - 1} times in a row; env.manager.restart_share="
                 f"{self.restart_share:g} allows that share, and at least {LEAST_RESTARTS}",
             )
             raise failure

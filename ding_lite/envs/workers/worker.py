@@ -40,6 +40,8 @@ NOTHING = pickle.dumps((True, None))  # the answer to most steps
 class WorkerEnvs(InProcessVectorEnv):
     """A slice of the whole vector. The shared arrays show at any moment what it is doing."""
 
+    advice = ""
+
     def __init__(self, job: Job) -> None:
         self._job = job
         self.stepped = ALL  # the environments that the last request was for

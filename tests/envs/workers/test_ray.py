@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scripted import Scripted, world
 
-ray = pytest.importorskip("ray", reason="the extra ray is not installed")
+ray = pytest.importorskip("ray", reason="ray is not installed")
 from ding_lite.config.compile import compile_config  # noqa: E402
 from ding_lite.envs.make import make_vector_env  # noqa: E402
 from ding_lite.envs.workers.ray_actors import RayActors, connect  # noqa: E402

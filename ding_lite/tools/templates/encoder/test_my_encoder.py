@@ -1,15 +1,12 @@
-"""Tests of my_encoder.py and its config: run them with pytest."""
+"""Tests of my_encoder.py: run them with pytest."""
 
 import math
-from pathlib import Path
 
 import gymnasium as gym
 import torch
-from my_encoder import MyEncoder
+from my_encoder import MyEncoder, config
 
-from ding_lite import SerialPipeline, check_policy, load_config
-
-CONFIG = Path(__file__).with_name("my_encoder_config.py")
+from ding_lite import SerialPipeline, check_policy
 
 
 def test_shapes():
@@ -29,7 +26,7 @@ def test_ppo_works_with_the_encoder():
 
 
 def test_config_trains(tmp_path):
-    pipeline = SerialPipeline(load_config(CONFIG), folder=tmp_path / "run")
+    pipeline = SerialPipeline(config, folder=tmp_path / "run")
     progress = next(iter(pipeline))  # one iteration
     pipeline.close()
     assert progress.train_iter > 0

@@ -1,15 +1,12 @@
-"""Tests of my_env.py and its config: run them with pytest."""
+"""Tests of my_env.py: run them with pytest."""
 
 import math
-from pathlib import Path
 
 import numpy as np
-from my_env import MyEnv
+from my_env import MyEnv, config
 
-from ding_lite import SerialPipeline, load_config
+from ding_lite import SerialPipeline
 from ding_lite.tools.env_check import check_env
-
-CONFIG = Path(__file__).with_name("my_env_config.py")
 
 
 def test_environment_keeps_to_gymnasium_and_to_its_spaces():
@@ -48,7 +45,7 @@ def test_picture_shows_where_the_cart_is():
 
 
 def test_config_trains(tmp_path):
-    pipeline = SerialPipeline(load_config(CONFIG), folder=tmp_path / "run")
+    pipeline = SerialPipeline(config, folder=tmp_path / "run")
     progress = next(iter(pipeline))  # one iteration
     pipeline.close()
     assert progress.train_iter > 0

@@ -1,4 +1,7 @@
-"""An environment: a cart on a rail that must stop at a target."""
+"""An environment: a cart on a rail that must stop at a target.
+
+ding-lite train -c my_env.py
+"""
 
 import gymnasium as gym
 import numpy as np
@@ -55,3 +58,19 @@ class MyEnv(gym.Env):
 
     def _observation(self):
         return np.array([self.position, self.velocity, self.target], np.float32)
+
+
+config = dict(
+    max_env_step=100_000,
+    env=dict(
+        type=MyEnv,
+        kwargs=dict(max_steps=100),  # arguments of the class
+        info_keys=["is_success"],
+        evaluator_env_num=8,
+        stop_value=5.0,  # ends when evaluations reach this return
+    ),
+    policy=dict(
+        learn=dict(batch_size=256, learning_rate=1e-3),
+        collect=dict(n_sample=2048, discount_factor=0.98),
+    ),
+)

@@ -1,4 +1,7 @@
-"""PPO with a loss of its own: the quadratic penalty of SPO (arXiv:2401.16025) in place of the clip."""
+"""PPO with a loss of its own: the quadratic penalty of SPO (arXiv:2401.16025) in place of the clip.
+
+ding-lite train -c my_policy.py
+"""
 
 import torch
 
@@ -37,3 +40,14 @@ class MyPolicy(PPOPolicy):
         entropy = batch.dist.entropy().mean()
         metrics = {"policy_loss": loss, "entropy_loss": entropy, "approx_kl": approx_kl(log_ratio)}
         return loss - self.entropy_weight * entropy, metrics
+
+
+config = dict(
+    max_env_step=60_000,
+    env=dict(env_id="CartPole-v1", stop_value=475),  # ends when evaluations reach this return
+    policy=dict(
+        type=MyPolicy,
+        learn=dict(epsilon=0.2, epoch_per_collect=4, batch_size=256, learning_rate=1e-3),
+        collect=dict(n_sample=1024),  # transitions of one iteration, over all environments
+    ),
+)

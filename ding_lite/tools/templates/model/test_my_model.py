@@ -1,16 +1,14 @@
-"""Tests of my_model.py and its config: run them with pytest."""
+"""Tests of my_model.py: run them with pytest."""
 
 import math
-from pathlib import Path
 
 import gymnasium as gym
 import pytest
 import torch
-from my_model import MyModel
+from my_model import MyModel, config
 
-from ding_lite import SerialPipeline, check_policy, load_config
+from ding_lite import SerialPipeline, check_policy
 
-CONFIG = Path(__file__).with_name("my_model_config.py")
 OBSERVATIONS = gym.spaces.Box(-1.0, 1.0, (4,))
 
 
@@ -35,7 +33,7 @@ def test_ppo_works_with_the_model():
 
 
 def test_config_trains(tmp_path):
-    pipeline = SerialPipeline(load_config(CONFIG), folder=tmp_path / "run")
+    pipeline = SerialPipeline(config, folder=tmp_path / "run")
     progress = next(iter(pipeline))  # one iteration
     pipeline.close()
     assert progress.train_iter > 0

@@ -1,4 +1,7 @@
-"""A network for policy and value: one trunk with layer normalisation and residual connections."""
+"""A network for policy and value: one trunk with layer normalisation and residual connections.
+
+ding-lite train -c my_model.py
+"""
 
 import gymnasium as gym
 import torch
@@ -50,3 +53,14 @@ class MyModel(ActorCritic):
         for block in self.blocks:
             x = x + block(x)
         return x
+
+
+config = dict(
+    max_env_step=60_000,
+    env=dict(env_id="CartPole-v1", stop_value=475),  # ends when evaluations reach this return
+    policy=dict(
+        model=dict(type=MyModel, width=64, blocks=2),
+        learn=dict(epoch_per_collect=4, batch_size=256, learning_rate=1e-3),
+        collect=dict(n_sample=1024),  # transitions of one iteration, over all environments
+    ),
+)

@@ -1,14 +1,11 @@
-"""Tests of my_policy.py and its config: run them with pytest."""
+"""Tests of my_policy.py: run them with pytest."""
 
 import math
-from pathlib import Path
 
 import torch
-from my_policy import MyPolicy, penalized_surrogate
+from my_policy import MyPolicy, config, penalized_surrogate
 
-from ding_lite import SerialPipeline, check_policy, load_config
-
-CONFIG = Path(__file__).with_name("my_policy_config.py")
+from ding_lite import SerialPipeline, check_policy
 
 
 def test_policy_acts_takes_a_gradient_step_saves_and_loads():
@@ -25,7 +22,7 @@ def test_objective_is_highest_at_the_edge_of_the_trust_region():
 
 
 def test_config_trains(tmp_path):
-    pipeline = SerialPipeline(load_config(CONFIG), folder=tmp_path / "run")
+    pipeline = SerialPipeline(config, folder=tmp_path / "run")
     progress = next(iter(pipeline))  # one iteration
     pipeline.close()
     assert progress.train_iter > 0

@@ -1,4 +1,7 @@
-"""An encoder: Fourier features of a vector, which help a network with fine structure (arXiv:2006.10739)."""
+"""An encoder: Fourier features of a vector, which help a network with fine structure (arXiv:2006.10739).
+
+ding-lite train -c my_encoder.py
+"""
 
 import torch
 from torch import nn
@@ -35,3 +38,15 @@ class MyEncoder(nn.Module):
     def forward(self, x):
         angle = (x.float().unsqueeze(-1) * self.scale).flatten(1)  # a leaf has the dtype of its space
         return torch.cat([angle.sin(), angle.cos()], -1)
+
+
+config = dict(
+    max_env_step=60_000,
+    env=dict(env_id="CartPole-v1", stop_value=475),  # ends when evaluations reach this return
+    policy=dict(
+        # Of a Dict observation, encoder={"position": dict(type=...)} sets the encoder of one leaf.
+        model=dict(encoder=dict(type=MyEncoder, frequencies=2), encoder_hidden_size_list=[64, 64]),
+        learn=dict(epoch_per_collect=4, batch_size=256, learning_rate=1e-3),
+        collect=dict(n_sample=1024),  # transitions of one iteration, over all environments
+    ),
+)
