@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
@@ -198,6 +199,7 @@ def model_of(module: ExportedPolicy, manifest: Mapping[str, Any]) -> bytes:
         signature = program.graph_signature
         for name in {*program.state_dict} - {*signature.parameters, *signature.buffers}:
             del program.state_dict[name]  # of the value network
+        logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it misses torchvision
         with warnings.catch_warnings():  # what torch says about itself
             warnings.simplefilter("ignore")
             converted: Any = torch.onnx.export(
@@ -239,7 +241,7 @@ def record(env_cfg: Mapping[str, Any], policy: PPOPolicy, observations: int, see
     Shapes:
         observations (B, ...), whether an episode begins (B,), actions (B, ...)
     """
-    envs = make_vector_env(env_cfg, min(MAX_ENVS, env_cfg["evaluator_env_num"]), seed, evaluate=True)
+    envs = make_vector_env(env_cfg, min(MAX_ENVS, env_cfg["evaluator_env_num"] or 1), seed, evaluate=True)
     with contextlib.closing(envs):
         policy.reset()
         obs, first = envs.reset("export"), np.ones(envs.num_envs, bool)
