@@ -75,7 +75,7 @@ def sections(store: Path = STORE) -> dict[str, list[str]]:
 
 
 def _tables(stored: list[dict[str, Any]], column: str, unit: str, digits: int) -> list[str]:
-    lines = []
+    lines: list[str] = []
     for machine in dict.fromkeys(line["machine"] for line in stored if column in line):
         names = [f"row, on {machine}", "system", f"{unit}, median", "range", "times (range)"]
         names += ["env steps, median"] if column == "seconds" else []

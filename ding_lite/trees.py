@@ -223,10 +223,14 @@ def path_text(path: Sequence[str]) -> str:
 
 
 def is_image(space: gym.Space) -> bool:
-    """Returns whether a space is a Box with three dimensions, or a uint8 Box with two."""
-    return isinstance(space, gym.spaces.Box) and (
-        len(space.shape) == 3 or (len(space.shape) == 2 and space.dtype == np.uint8)
-    )
+    """Returns whether a space is a Box of three dimensions with 3 x 3 pixels or more, or a uint8 Box of two.
+
+    The channels of an image are its first or its last dimension, whichever is smaller.
+    """
+    if not isinstance(space, gym.spaces.Box) or len(space.shape) != 3:
+        return isinstance(space, gym.spaces.Box) and len(space.shape) == 2 and space.dtype == np.uint8
+    first, middle, last = space.shape
+    return min(middle, max(first, last)) >= 3
 
 
 def box_size(space: gym.Space) -> int:

@@ -10,6 +10,7 @@ from ding_lite.trees import (
     columns_to_values,
     from_named_leaves,
     from_tree,
+    is_image,
     leading_size,
     map_space,
     map_tree,
@@ -114,3 +115,18 @@ def test_branches_may_have_the_names_of_methods():
     assert to_dict(tree)["obs"].keys() == fields.keys()
     assert value_at(tree, ("obs", "get")).tolist() == [0, 1, 2]
     assert {path for path, _ in named_leaves(tree)} == {("obs", name) for name in fields}
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "image"),
+    [
+        ((7, 1, 5), np.float32, False),
+        ((2, 10, 2), np.float32, False),
+        ((7, 7, 3), np.uint8, True),
+        ((4, 84, 84), np.float32, True),
+        ((9, 9), np.uint8, True),
+        ((9, 9), np.float32, False),
+    ],
+)
+def test_an_image_has_three_pixels_each_way(shape, dtype, image):
+    assert is_image(gym.spaces.Box(0, 1, shape, dtype)) == image

@@ -52,6 +52,7 @@ def collect(work: Work, steps: int) -> Done:
     model = _model(work)
     _, callback = model._setup_learn(steps)
     callback.on_training_start({}, {})
+    assert model.env is not None
     while model.num_timesteps < steps:
         assert model.collect_rollouts(model.env, callback, model.rollout_buffer, work.rollout)
     return Done(model.num_timesteps)

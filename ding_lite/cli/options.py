@@ -160,12 +160,6 @@ def print_json(report: Any, indent: int | None = None) -> None:
     click.get_current_context().meta["report"] = json.dumps(report, indent=indent)
 
 
-def print_line(line: str) -> None:
-    """Prints a line at once and in one piece: several threads may print."""
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
-
-
 def print_table(
     header: Sequence[str],
     rows: Iterable[Sequence[str]],

@@ -55,18 +55,19 @@ def run(
     current iterations. The same command with --resume continues it, also after it was killed.
     Needs Optuna: pip install "ding_lite[sweep]".
     """
+    from ding_lite.run.display import Display
     from ding_lite.run.folder import locked
     from ding_lite.run.signals import EXIT_CODES, StopSignals
     from ding_lite.tools.parallel import Job, exit_code_of
     from ding_lite.tools.sweep import Worker, begin, first_values, reopen, report, search_space
 
-    config = source.read()
+    config, shown = source.read(), Display(sys.stdout)
     seeds = seeds or (config.values.seed,)
     space = search_space(search)
     source.read(first_values(space))  # its keys exist
     folder = exp_name or Path("runs") / f"{config.values.exp_name}_sweep"
     if worker is not None:
-        Worker(folder, space, seeds, source.read, options.print_line).work(trials, worker)
+        Worker(folder, space, seeds, source.read, shown.write).work(trials, worker)
         return 0
     searched = {"search": {key: str(of_key) for key, of_key in space.items()}, "seeds": seeds}
     begin(folder, {**searched, **config.as_json()}, resume=resume)
@@ -74,7 +75,7 @@ def run(
     def say(line: str) -> None:
         log.write(f"{line}\n")
         if not json:
-            options.print_line(line)
+            shown.write(line)
 
     pools = options.open_pool(config, jobs, ray, say)
     with locked(folder), (folder / "log.txt").open("a") as log, pools as pool, StopSignals(pool.stop):

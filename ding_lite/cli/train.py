@@ -147,7 +147,7 @@ def _train_seeds(
 ) -> int:
     """Trains each seed with the words of this command, and prints the table of seeds."""
     from ding_lite.ranks import number_of_processes
-    from ding_lite.run.display import score_digits, score_text
+    from ding_lite.run.display import Display, score_digits, score_text
     from ding_lite.run.signals import EXIT_CODES, StopSignals
     from ding_lite.tools.parallel import Job, exit_code_of, seed_folders, seeds_report
 
@@ -164,12 +164,8 @@ def _train_seeds(
             place = {"exp_name": None, "resume": folder}
         alone = {"jobs": None, "ray": None, "json": None, "quiet": is_silent}
         to_do.append(Job(f"seed {seed}", options.words_with(seeds=seed, **place, **alone)))
-    with (
-        options.open_pool(
-            config, jobs, ray, (lambda line: None) if is_silent else options.print_line
-        ) as pool,
-        StopSignals(pool.stop),
-    ):
+    say = (lambda line: None) if is_silent else Display(sys.stdout).write
+    with options.open_pool(config, jobs, ray, say) as pool, StopSignals(pool.stop):
         outcomes = pool.run(to_do)
     report = seeds_report(folders, outcomes)
     for run in report["runs"]:

@@ -83,7 +83,7 @@ NOT_BUILT = {
     "policy.random_collect_size": "PPO learns only from actions of a policy: random ones have no log-prob",
     "policy.model.encoder": "a module of torch cannot be a value here; register an encoder or a model",
     "policy.learn.learner.hook.load_ckpt_before_run": "--init-from gives weights, --resume continues a run",
-    "env.obs_plus_prev_action_reward": "write env.wrappers=['previous_action', 'previous_reward']",
+    "env.obs_plus_prev_action_reward": "write env.wrappers=['previous_step']",
     "env.move_bonus": "the bonus for moving towards the goal is not built",
     "env.delay_reward_step": "delayed rewards are not built",
 }

@@ -20,7 +20,7 @@ from ding_lite.data.rollout import Rollout, as_rollout, to_device
 from ding_lite.trees import in_one_order
 
 MOST_USES = 2**31 - 1  # uses are counted in int32
-ROLLOUTS_KEPT = 4  # without a given capacity
+ROLLOUTS_KEPT = 4  # without a given size
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Replay:
     The defaults hold one fresh rollout for one iteration.
 
     Args:
-        capacity: transitions; the newest rollout always stays. None: four rollouts.
+        replay_buffer_size: transitions; the newest rollout always stays. None: four rollouts.
         max_use: draws of one transition.
         max_staleness: iterations after its own in which a transition may be drawn.
         device: of the rollouts.
@@ -60,21 +60,16 @@ class Replay:
 
     def __init__(
         self,
-        capacity: int | None = 0,
+        replay_buffer_size: int | None = 0,
         max_use: int = MOST_USES,
         max_staleness: int = 0,
         device: torch.device | str = "cpu",
     ) -> None:
-        self.capacity, self.max_use, self.max_staleness = capacity, max_use, max_staleness
+        self.size, self.max_use, self.max_staleness = replay_buffer_size, max_use, max_staleness
         self.device = torch.device(device)
         self.iteration = 0
         self.log: dict[str, float] = {}
         self.rollouts: deque[Stored] = deque()
-
-    @property
-    def limits(self) -> tuple[int | None, int, int]:
-        """What decides which transitions are drawn."""
-        return self.capacity, self.max_use, self.max_staleness
 
     def push(self, rollout: Rollout) -> None:
         """Adds the rollout (T, B) of this iteration. The caller must not write into its memory later."""
@@ -84,9 +79,9 @@ class Replay:
             self.rollouts.popleft()
 
     def _is_over(self) -> bool:
-        if self.capacity is None:
+        if self.size is None:
             return len(self.rollouts) > ROLLOUTS_KEPT
-        return sum(stored.uses.numel() for stored in self.rollouts) > self.capacity
+        return sum(stored.uses.numel() for stored in self.rollouts) > self.size
 
     @property
     def has_stale(self) -> bool:
@@ -142,7 +137,7 @@ class Replay:
             **{name: float(x.float().mean()) for name, x in means.items()},
         }
 
-    def clear(self) -> None:
+    def forget(self) -> None:
         """Drops all rollouts."""
         self.rollouts.clear()
 
@@ -160,7 +155,7 @@ class Replay:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.clear()
+        self.forget()
         self.iteration = int(state["iteration"])
         for _, stored in sorted(state["rollouts"].items(), key=lambda item: int(item[0])):
             rollout = as_rollout(to_device(stored["rollout"], self.device))

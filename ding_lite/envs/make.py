@@ -44,7 +44,7 @@ CONFIG: dict[str, Any] = dict(
         '{"type": ..., **arguments}',
     ),
     collector_env_num=Key(8, low=1, doc="number of environments that collect training data"),
-    evaluator_env_num=Key(16, low=1, doc="number of environments that evaluations run in"),
+    evaluator_env_num=Key(16, low=0, doc="number of environments that evaluate; 0: no evaluations"),
     n_evaluator_episode=Key(16, low=1, doc="episodes of one evaluation"),
     stop_value=Key(
         None,

@@ -160,68 +160,30 @@ def reward_clip(
     return TransformReward(env, lambda reward: float(np.clip(float(reward), low, high)))
 
 
-class AddedObservation(gym.Wrapper):
-    """The base class of wrappers that tell a policy what it cannot see, in a new branch of the observation.
+@WRAPPER_REGISTRY.register("previous_step")
+class PreviousStep(gym.Wrapper):
+    """Adds ``previous_action``, flattened, and ``previous_reward`` to the observation; both begin with 0.
 
-    Args:
-        env: its observation becomes the Dict's "observation", unless it is a Dict already.
-        name: of the branch.
-        size: the branch is a Box of so many numbers.
-    """
-
-    def __init__(self, env: gym.Env, name: str, size: int) -> None:
-        super().__init__(env)
-        self.name = name
-        branches = branches_of(env.observation_space)
-        if name in branches:
-            raise ConfigError(f"env.wrappers: the observation already has the key {name!r}")
-        space = gym.spaces.Box(-np.inf, np.inf, (size,), np.float32)
-        self.observation_space = gym.spaces.Dict({**branches, name: space})
-        self.added = np.zeros(size, np.float32)
-
-    def take(self, action: Any, reward: float) -> np.ndarray:
-        """Returns the branch after a step."""
-        raise NotImplementedError
-
-    def reset(self, **kwargs: Any) -> Any:
-        self.added = np.zeros_like(self.added)
-        obs, info = self.env.reset(**kwargs)
-        return with_branch(obs, self.name, self.added), info
-
-    def step(self, action: Any) -> Any:
-        obs, reward, *rest = self.env.step(action)
-        self.added = self.take(action, float(reward))
-        return (with_branch(obs, self.name, self.added), reward, *rest)
-
-
-@WRAPPER_REGISTRY.register("previous_action")
-class PreviousAction(AddedObservation):
-    """Adds ``previous_action``: the last actions, oldest first, each flattened; zeros before the first ones.
-
-    A discrete action is flattened to one number for each choice, which is 1 for the one that was taken.
-
-    Args:
-        env: to be wrapped.
-        count: number of actions.
-    """
-
-    def __init__(self, env: gym.Env, count: int = 1) -> None:
-        super().__init__(env, "previous_action", count * gym.spaces.flatdim(env.action_space))
-
-    def take(self, action: Any, reward: float) -> np.ndarray:
-        flat = np.asarray(gym.spaces.flatten(self.env.action_space, action), np.float32)
-        return np.concatenate([self.added[len(flat) :], flat])
-
-
-@WRAPPER_REGISTRY.register("previous_reward")
-class PreviousReward(AddedObservation):
-    """Adds ``previous_reward``: the last reward, as the wrappers before this one have changed it.
-
-    It is 0 at the first step.
+    A discrete action is flattened to one number for each choice, which is 1 for the one that was taken. The
+    reward is the one that the wrappers before this one return.
     """
 
     def __init__(self, env: gym.Env) -> None:
-        super().__init__(env, "previous_reward", 1)
+        super().__init__(env)
+        sizes = {"previous_action": gym.spaces.flatdim(env.action_space), "previous_reward": 1}
+        added = {name: gym.spaces.Box(-np.inf, np.inf, (n,), np.float32) for name, n in sizes.items()}
+        self.observation_space = gym.spaces.Dict({**branches_of(env.observation_space), **added})
+        self._no_action = np.zeros(sizes["previous_action"], np.float32)
 
-    def take(self, action: Any, reward: float) -> np.ndarray:
-        return np.array([reward], np.float32)
+    def _told(self, obs: Any, action: np.ndarray, reward: float) -> dict[str, Any]:
+        obs = with_branch(obs, "previous_action", action)
+        return with_branch(obs, "previous_reward", np.array([reward], np.float32))
+
+    def reset(self, **kwargs: Any) -> Any:
+        obs, info = self.env.reset(**kwargs)
+        return self._told(obs, self._no_action, 0.0), info
+
+    def step(self, action: Any) -> Any:
+        obs, reward, *rest = self.env.step(action)
+        flat = np.asarray(gym.spaces.flatten(self.env.action_space, action), np.float32)
+        return (self._told(obs, flat, float(reward)), reward, *rest)

@@ -1,7 +1,7 @@
 """Checks the shapes of what a model returns, on a few observations, before training.
 
-A wrong shape would otherwise be broadcast, or appear far from its cause. The checks change neither the module
-nor a random generator. ``testing.check_policy`` compares numbers.
+A wrong shape would otherwise be broadcast, or appear far from its cause. ``testing.check_policy`` compares
+numbers.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ def check_outputs(model: Any, inputs: Any, space: gym.Space, *, with_actions: bo
             value = model.compute_critic(inputs)
         if not isinstance(value, Tensor) or value.shape != (SAMPLES,):
             raise ContractError(
-                f"{where}: compute_critic returned {kind_of(value)} for {SAMPLES} observations, expected "
+                f"{where}: compute_critic returned {_shape_of(value)} for {SAMPLES} observations, expected "
                 f"(N,) = ({SAMPLES},); a layer with one output needs .squeeze(-1)"
             )
         if not with_actions:
             return
-        shapes = map_tree(kind_of, logit)
+        shapes = map_tree(_shape_of, logit)
         with _named_errors(f"{where}: actions of the logit {shapes} that compute_actor returned"):
             dist = model.distribution(logit)
-            check_distribution(dist, space, _device_of(model), SAMPLES)
+            check_distribution(dist, space, value.device, SAMPLES)
             actions = model.actor_head.to_env(map_tree(lambda x: x.cpu().numpy(), dist.mode()))
     for found, shape in tree_leaves(map_space(lambda leaf, x: (np.shape(x), leaf.shape), space, actions)):
         if shape is not None and found != (SAMPLES, *shape):
@@ -98,30 +98,16 @@ def check_distribution(dist: Distribution, space: gym.Space, device: torch.devic
 
 
 @contextmanager
-def undisturbed(module: nn.Module) -> Iterator[None]:
-    """Lets a module compute in eval mode without gradients, and restores modes and torch's generators."""
-    modes = [(part, part.training) for part in module.modules()]
-    device = _device_of(module)
-    try:
-        for part, _ in modes:  # not .eval(), which a module may override
-            part.training = False
-        with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
-            yield
-    finally:
-        for part, training in modes:
-            part.training = training
+def undisturbed(model: nn.Module) -> Iterator[None]:
+    """Lets a model compute without gradients, and restores torch's generators."""
+    device = next(model.parameters()).device
+    with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
+        yield
 
 
-def kind_of(value: Any) -> str:
-    """Returns what a function has returned, for a message: a tensor's shape, or the type of anything else."""
-    if isinstance(value, Tensor):
-        return str(tuple(value.shape))
-    return f"a tuple of {len(value)}" if isinstance(value, tuple) else f"a {type(value).__name__}"
-
-
-def _device_of(module: nn.Module) -> torch.device:
-    own = next(module.parameters(), next(module.buffers(), None))
-    return torch.empty(0).device if own is None else own.device
+def _shape_of(value: Any) -> Any:
+    """Returns the shape of a tensor, or the type of anything else, for a message."""
+    return tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
 
 
 @contextmanager

@@ -31,12 +31,12 @@ from ding_lite.data.hidden import begin_episodes
 from ding_lite.data.modes import CollectMode, EvalMode, LearnMode
 from ding_lite.data.replay import Replay
 from ding_lite.data.rollout import Rollout, as_array, flat, require_final, require_rollout, to_device
-from ding_lite.data.samples import Recurrence, Samples, Store
+from ding_lite.data.samples import Batch, Recurrence, Samples, Store
 from ding_lite.data.timer import Timer
 from ding_lite.envs.checks import first_outside, index_leaves
 from ding_lite.envs.vector import Transition
 from ding_lite.errors import CheckpointError, ConfigError, ContractError, error_text
-from ding_lite.fast.acting import Acting, acting_of
+from ding_lite.fast.acting import VALUE, Acting, acting_of
 from ding_lite.fast.cuda_graphs import GraphPool
 from ding_lite.models.actor_critic import ActorCritic
 from ding_lite.models.checks import SAMPLES, check_outputs
@@ -67,6 +67,7 @@ from ding_lite.trees import (
 )
 
 FIELDS = ("learn", "collect", "eval")
+OUTPUTS = {"actor": "dist", "critic": "new_value", "auxiliary": "auxiliary"}  # of models, in a batch
 CHUNK_SAMPLES, CHUNK_BYTES = 2**13, 2**24  # what a network is given in one call without a gradient
 GPU_LAYER = 2**16  # weights; with 64 x 64 a gradient step takes four times as long on a GPU
 
@@ -132,6 +133,7 @@ class Policy:
         if norm.obs:
             scale = ObservationNorm(obs_space, norm.obs_clip, self.device, ranks=self.ranks)
             self.obs_norm = self.keep("obs_norm", scale)
+        self.obs_norms = [self.obs_norm]  # all that random steps begin
         self.value_norm: Any = NoScale()  # a policy may set another
         self._graph_pool = GraphPool()
         self._hidden_of_act: Tree | None = None
@@ -349,6 +351,13 @@ class Policy:
             mask = map_tree(lambda leaf: leaf.bool(), obs[MASK_KEY])
         return self.model.distribution(logit, mask)
 
+    def with_outputs(self, batch: Batch, outputs: Mapping[str, Any]) -> Batch:
+        """Returns a batch with fresh outputs of the model: dist, new_value, auxiliary."""
+        found = {OUTPUTS[name]: output for name, output in outputs.items()}
+        if "dist" in found:
+            found["dist"] = self.distribution(batch.obs, found["dist"])
+        return batch.plus(**found)
+
     @torch.no_grad()
     def values(self, obs: Any, hidden: Tree = None) -> Tensor:
         """Returns the values (N,) of observations (N, ...), in units of the training reward."""
@@ -357,7 +366,10 @@ class Policy:
 
     def rollout_values(self, rollout: Rollout) -> Tensor:
         """Returns the values (T, B) of a rollout's observations, in units of the training reward."""
-        return self.value_norm.denormalize(self.over_rollout(self.model.compute_critic, rollout))
+        value = rollout.pop(VALUE, None)  # computed while acting; the network has not changed since
+        if value is None:
+            value = self.value_norm.denormalize(self.over_rollout(self.model.compute_critic, rollout))
+        return value
 
     def log_prob(self, inputs: Any, action: Any) -> Tensor:
         """Returns the log-probs (N,) of actions under the newest policy."""
@@ -413,18 +425,15 @@ class Policy:
     @property
     def warm_up_steps(self) -> int:
         """Number of random steps of this rank that :meth:`warm_up` needs; 0 if statistics exist."""
-        begins = any(norm.is_empty for norm in self._obs_norms())
+        begins = any(norm.is_empty for norm in self.obs_norms)
         return math.ceil(self.cfg.normalize.obs_samples / self.ranks.size) if begins else 0
 
     def warm_up(self, obs: Tree) -> None:
         """Takes the scales of observations (N, ...) from random steps; those that exist stay."""
         obs = to_device(obs, self.device)
-        for norm in self._obs_norms():
+        for norm in self.obs_norms:
             if norm.is_empty:
                 norm.update(obs, torch.ones(leading_size(obs), dtype=torch.bool, device=self.device))
-
-    def _obs_norms(self) -> list[Any]:
-        return [self.obs_norm]
 
     # -- State
 
@@ -457,16 +466,11 @@ class Policy:
     def forget_open_episodes(self) -> None:
         """Drops the state of the episodes that were open at a checkpoint; the resumed run begins new ones."""
 
-    def forget_stored(self) -> list[str]:
-        """Drops the rollouts and samples of earlier iterations, and returns the names of what it dropped."""
-        filled = {
-            name: part
-            for name, part in self.parts.items()
-            if (isinstance(part, Replay) and part.rollouts) or (isinstance(part, Store) and part.size)
-        }
-        for part in filled.values():
-            part.forget() if isinstance(part, Store) else part.clear()
-        return list(filled)
+    def forget_stored(self) -> None:
+        """Drops the rollouts and samples of earlier iterations."""
+        for part in self.parts.values():
+            if isinstance(part, (Replay, Store)):
+                part.forget()
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state for a checkpoint, as nested dicts of tensors, arrays and numbers."""

@@ -71,8 +71,8 @@ class Intrinsic:
     Args:
         cfg: the section ``policy``.
         obs_space, action_space: of one environment.
-        device, seed, ranks: of the policy.
-        generator: of the order of samples.
+        generator: of the order of samples, on the device of the policy.
+        seed, ranks: of the policy.
 
     Attributes:
         reward: the network that gives rewards.
@@ -86,25 +86,23 @@ class Intrinsic:
         cfg: Any,
         obs_space: gym.Space,
         action_space: gym.Space,
-        *,
-        device: torch.device,
+        generator: torch.Generator,
         seed: int,
         ranks: Ranks,
-        generator: torch.Generator,
     ) -> None:
         self.cfg, self.learn_cfg, self.gae_lambda = cfg.intrinsic, cfg.learn, cfg.collect.gae_lambda
-        self.device, self.ranks, self.generator = device, ranks, generator
+        self.device, self.ranks, self.generator = generator.device, ranks, generator
         options = {name: v for name, v in self.cfg.items() if name not in (*IntrinsicReward.config, "type")}
         factory = INTRINSIC_REGISTRY.get(self.cfg.type)
         with seeded_layers(seed, "policy", "intrinsic"):
             self.reward: IntrinsicReward = factory(obs_space, action_space, **options)
             self.critic = ValueNetwork(obs_space)
-        self.networks = nn.ModuleDict({"reward": self.reward, "critic": self.critic}).to(device).eval()
+        self.networks = nn.ModuleDict({"reward": self.reward, "critic": self.critic}).to(self.device).eval()
         for module in self.networks.modules():
             if isinstance(module, ImageEncoder):
                 module.scale = 1.0  # obs_norm has scaled the pixels
         self.scale = RewardScale(self.cfg.discount_factor, ranks=ranks)
-        self.obs_norm = ObservationNorm(obs_space, self.cfg.obs_clip, device, images=True, ranks=ranks)
+        self.obs_norm = ObservationNorm(obs_space, self.cfg.obs_clip, self.device, images=True, ranks=ranks)
         rate = self.cfg.learning_rate
         self.optimizer = Optimizer(self.networks, self.learn_cfg, learning_rate=rate, ranks=ranks)
 

@@ -77,16 +77,14 @@ class PPGPolicy(PPOPolicy):
                 f"policy.model: {type(self.model).__name__} has no auxiliary value head; PPG needs a "
                 "subclass of ding_lite.models.PhasicActorCritic, such as 'ppg'"
             )
-        replay, value_replay = self.make_replay(limits.policy), self.make_replay(limits.value)
+        is_one_buffer = self.cfg.on_policy or limits.policy == limits.value
         same_epochs = learn.actor_epoch_per_collect == learn.critic_epoch_per_collect
-        self.has_one_loop = replay.limits == value_replay.limits and bool(
-            same_epochs or learn.update_per_collect
-        )
+        self.has_one_loop = is_one_buffer and bool(same_epochs or learn.update_per_collect)
         self.order = self.own_generator("minibatch", device=self.device)
-        self.replay = self.keep("replay", replay)
+        self.replay = self.keep("replay", self.make_replay(limits.policy))
         self.optimizer = self.keep("optimizer", self.make_optimizer())
         if not self.has_one_loop:
-            self.value_replay = self.keep("value_replay", value_replay)
+            self.value_replay = self.keep("value_replay", self.make_replay(limits.value))
             self.value_optimizer = self.keep("value_optimizer", self.make_optimizer())
         self.say(f"gradients: {self.optimizer.gradients.of(self.objective)[0]}")
         if learn.aux_train_epoch:

@@ -6,8 +6,7 @@
     L_V  = 0.5 mean((V - R)^2)
     L    = L_pi + value_weight L_V
 
-With ``proximal="behaviour"``, r = pi / mu and w = 1: stale samples start outside the clip. The metric
-approx_kl, which target_kl and the adaptive learning rate read, is KL(pi_prox || pi) in any case.
+With ``proximal="behaviour"``, r = pi / mu and w = 1: stale samples start outside the clip.
 
 Rewards are stored raw. Values, advantages and targets are in units of the training reward, which is scaled
 and clipped as ``normalize`` says; the losses see values normalised by ``value_norm``.
@@ -18,7 +17,7 @@ Shapes: T steps, B environments, N samples of a minibatch.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -29,7 +28,6 @@ from ding_lite.config.registry import POLICY_REGISTRY
 from ding_lite.data.replay import Replay
 from ding_lite.data.rollout import Rollout, as_rollout, require_rollout, time_major_fields
 from ding_lite.data.samples import Batch, Pass, Samples
-from ding_lite.fast.acting import VALUE
 from ding_lite.fast.clipped import clipped_slopes
 from ding_lite.fast.gradients import Objective, checked
 from ding_lite.models.checks import check_value_heads
@@ -43,8 +41,6 @@ from ding_lite.rl.returns import explained_variance, gae, nstep_return
 from ding_lite.rl.scales import NoScale, RewardScale, ValueNorm
 from ding_lite.rl.schedules import ADAPTIVE, TrainingProgress, adapted_rate
 from ding_lite.trees import box_size, map_tree
-
-OUTPUTS = {"actor": "dist", "critic": "new_value", "auxiliary": "auxiliary"}  # of models, in a batch
 
 
 @POLICY_REGISTRY.register("ppo")
@@ -73,9 +69,10 @@ class PPOPolicy(Policy):
             self.value_norm = self.keep("value_norm", ValueNorm(learn.value_norm_decay, self.ranks))
         self.intrinsic: Any = NoIntrinsic()
         if cfg.intrinsic.type is not None:
-            own: dict[str, Any] = dict(device=self.device, seed=self.seed, ranks=self.ranks)
-            own["generator"] = self.own_generator("intrinsic", device=self.device)
-            self.intrinsic = self.keep("intrinsic", Intrinsic(cfg, self.obs_space, self.action_space, **own))
+            draws = self.own_generator("intrinsic", device=self.device)
+            found = Intrinsic(cfg, self.obs_space, self.action_space, draws, self.seed, self.ranks)
+            self.intrinsic = self.keep("intrinsic", found)
+            self.obs_norms.append(found.obs_norm)
             self.say(f"intrinsic reward: {cfg.intrinsic.type}, weight {cfg.intrinsic.weight:g}")
         self.set_coefficients()
 
@@ -87,10 +84,7 @@ class PPOPolicy(Policy):
 
     def make_replay(self, limits: Any) -> Replay:
         """Returns a queue of rollouts: on-policy for the fresh one, else within the limits of the config."""
-        if self.cfg.on_policy:
-            return Replay(device=self.device)
-        capacity, device = limits.replay_buffer_size, self.device
-        return Replay(capacity, limits.max_use, limits.max_staleness, device=device)
+        return Replay(device=self.device, **({} if self.cfg.on_policy else limits))
 
     def make_optimizer(self, size: int | None = None) -> Optimizer:
         """Returns an optimiser by the config; ``size``: samples of full minibatches."""
@@ -105,18 +99,12 @@ class PPOPolicy(Policy):
         )
 
     def use_reference(self, reference: Policy) -> None:
-        """Sets the frozen policy that the penalty ``learn.kl_beta`` refers to, as ``load_policy`` returns it.
-
-        Raises:
-            ConfigError: if its observations or actions are not those of this policy.
-        """
+        """Sets the frozen policy that ``learn.kl_beta`` refers to, as ``load_policy`` returns it."""
         learn = self.cfg.learn
         found = Reference(reference, learn.kl_beta, learn.kl_type)
         found.check_fits(self)
         self.reference = found if reference.recurrence is None else self.keep("reference", found)
-        self.say(
-            f"stays near {learn.pretrained_model_path}: {learn.kl_beta:g} times the KL ({learn.kl_type})"
-        )
+        self.say(f"stays near {learn.pretrained_model_path}: {learn.kl_beta:g} KL ({learn.kl_type})")
 
     # -- Credit
 
@@ -128,29 +116,20 @@ class PPOPolicy(Policy):
 
     def _get_train_sample(self, rollout: Rollout) -> Rollout:
         rollout = rollout.to(self.device)
-        value = rollout.pop(VALUE, None)  # computed while acting; the network has not changed since
-        is_used = value is not None and not self.overrides("credit", "rollout_values", "values")
-        credit = self.credit(rollout, value=value) if is_used else self.credit(rollout)
-        for name, field in credit.items():
+        for name, field in self.credit(rollout).items():
             setattr(rollout, name, field)
         return rollout
 
     @torch.no_grad()
-    def credit(
-        self, rollout: Rollout, weight: Tensor | None = None, value: Tensor | None = None
-    ) -> dict[str, Tensor]:
+    def credit(self, rollout: Rollout, weight: Tensor | None = None) -> dict[str, Tensor]:
         """Returns value, advantage and value_target (T, B) by the newest value network.
-
-        Rows that are not valid have no influence on valid rows.
 
         Args:
             rollout: of any age; of a recurrent policy with ``hidden`` and ``last_hidden``.
-            weight: (T, B), min(1, pi/mu) of each step, for V-trace on rollouts that are not fresh. Targets of
-                ``nstep_return`` do not use it.
-            value: (T, B), if the newest network has computed them already.
+            weight: (T, B), min(1, pi/mu) of each step, for V-trace; targets of ``nstep_return`` ignore it.
         """
         collect, valid, is_recurrent = self.cfg.collect, rollout.valid, self.recurrence is not None
-        value = self.rollout_values(rollout) if value is None else value
+        value = self.rollout_values(rollout)
         last_value = self.values(rollout.last_obs, rollout["last_hidden"] if is_recurrent else None)
         next_value = torch.cat([value[1:], last_value[None]])
         if "final" in rollout:  # of cut rows, that of their last observations
@@ -181,8 +160,7 @@ class PPOPolicy(Policy):
         """Improves the model by one rollout (T, B) with credit, and returns metrics."""
         require_rollout(rollout, "learn_mode.forward")
         rollout = rollout.to(self.device)
-        log = self.begin_learning(rollout)
-        log |= self.improve(rollout)
+        log = self.begin_learning(rollout) | self.improve(rollout)
         return log | self.end_learning(rollout)
 
     def begin_learning(self, rollout: Rollout) -> dict[str, float]:
@@ -227,13 +205,8 @@ class PPOPolicy(Policy):
         """Yields the passes of an iteration over the rollouts of ``replay``.
 
         Fresh rollouts are passed ``epochs`` times. Off-policy each pass draws every live sample, until as
-        many steps are taken as use each sample ``reuse`` times in full minibatches, or none is left. (The
-        minibatches of a recurrent policy are larger than batch_size if runs are longer.)
-
-        Args:
-            replay: with the rollout of this iteration.
-            epochs, reuse: see above.
-            moved: whether the value network has learned since the credit of the replay was computed.
+        many steps are taken as use each sample ``reuse`` times in full minibatches, or none is left.
+        ``moved``: whether the value network has learned since the credit of the replay was computed.
         """
         learn = self.cfg.learn
         if self.cfg.on_policy:
@@ -258,10 +231,7 @@ class PPOPolicy(Policy):
     def take_steps(
         self, passes: Iterable[Pass], optimizer: Optimizer, objective: Objective
     ) -> dict[str, Any]:
-        """Takes the gradient steps of passes, and returns mean metrics.
-
-        After target_kl no more steps are taken down the policy loss; those of the value go on.
-        """
+        """Takes the steps of passes; after target_kl only those down the value loss. Returns metrics."""
         learn, history, epochs = self.cfg.learn, [], 0
         needs_kl = learn.lr_schedule == ADAPTIVE or learn.target_kl is not None
         for each in passes:
@@ -348,11 +318,7 @@ class PPOPolicy(Policy):
     # -- Losses, which a custom policy overrides
 
     def policy_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Returns the clipped surrogate, less the entropy bonus.
-
-        Shapes:
-            every field of ``batch`` is (N, ...); ``batch.dist.log_prob`` gives (N,)
-        """
+        """Returns the clipped surrogate, less the entropy bonus; the fields of ``batch`` are (N, ...)."""
         log_prob = batch.dist.log_prob(batch.action)
         log_ratio = log_prob - batch.log_prob  # log r
         moved = log_ratio if batch.prox_log_prob is None else log_prob - batch.prox_log_prob
@@ -368,11 +334,7 @@ class PPOPolicy(Policy):
         }
 
     def value_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Returns the error of the value, before its weight, in normalised units under value_norm.
-
-        Shapes:
-            ``batch.new_value``, ``batch.value`` (old), ``batch.value_target``: (N,)
-        """
+        """Returns the error of the value, before its weight, in normalised units under value_norm."""
         kind = self.cfg.learn.value_loss
         error = losses.value_error(batch.new_value, batch.value_target, batch.value, self.value_clip, kind)
         loss = error.mean()
@@ -405,13 +367,6 @@ class PPOPolicy(Policy):
         slopes, name = clipped_slopes(self), "the value loss"
         return Objective(self.critic_loss, ("critic",), self.with_outputs, slopes, name)
 
-    def with_outputs(self, batch: Batch, outputs: Mapping[str, Any]) -> Batch:
-        """Returns a batch with fresh outputs of the model: dist, new_value, auxiliary."""
-        found = {OUTPUTS[name]: output for name, output in outputs.items()}
-        if "dist" in found:
-            found["dist"] = self.distribution(batch.obs, found["dist"])
-        return batch.plus(**found)
-
     # -- Schedules
 
     def set_coefficients(self) -> None:
@@ -441,16 +396,8 @@ class PPOPolicy(Policy):
 
     # -- State
 
-    def _obs_norms(self) -> list[Any]:
-        return [*super()._obs_norms(), getattr(self.intrinsic, "obs_norm", NoScale())]
-
     def forget_open_episodes(self) -> None:
-        self.reward_scale.running_return = None
-        if isinstance(self.reference, Reference):
-            self.reference.hidden = None
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        super().load_state_dict({"reference": {"hidden": None}, **state})  # a resumed run may get one
+        self.reward_scale.running_return = self.reference.hidden = None
 
 
 @POLICY_REGISTRY.register("ppo_offpolicy")

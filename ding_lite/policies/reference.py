@@ -25,6 +25,8 @@ from ding_lite.trees import Tree, example_observations, leading_size, map_tree
 class NoReference:
     """The absent reference, whose penalty is 0."""
 
+    hidden = None
+
     def add_logits(self, rollout: Rollout) -> None:
         pass
 

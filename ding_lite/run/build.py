@@ -64,6 +64,8 @@ def own_share(cfg: Any, ranks: Ranks, env_setting: EnvSetting | None = None) -> 
         section[name] = -(-number // ranks.size)
     steps = math.ceil(cfg.policy.collect.n_sample / num_envs)
     own.policy.collect.n_sample = steps * own.env.collector_env_num
+    if not num_played:
+        return own
     episodes = shares(cfg.env.n_evaluator_episode, num_played)[ranks.slice_of(num_played)]
     own.env.evaluator_env_num = max(1, len(episodes))  # a rank without one plays no episode
     own.env.n_evaluator_episode = int(episodes.sum())
@@ -90,9 +92,11 @@ def build_envs(
         EnvError: if the environments cannot be made.
     """
     env, seed = cfg.env, cfg.seed
-    made = []
+    made: list[VectorEnv] = []
     for number, side in enumerate(("collector", "evaluator")):
         num_envs = own.env[f"{side}_env_num"]
+        if not num_envs:  # such as for a simulator that exists once: nothing is evaluated
+            return made[0], made[0]
         if env_setting is None:
             first = ranks.slice_of(env[f"{side}_env_num"]).start
             envs = make_vector_env(env, num_envs, seed, evaluate=bool(number), index_offset=first)

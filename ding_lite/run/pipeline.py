@@ -251,8 +251,8 @@ class SerialPipeline:
         # The environments hold no reference to this object: a cycle would keep their workers until it is
         # collected as garbage.
         say = partial(_say, [*self.hooks.values(), *self._watchers])
-        self.collector.envs.say = say
         self.evaluator.envs.say = lambda line: say(f"in evaluation: {line}")
+        self.collector.envs.say = say
         if self.files is not None:  # the tracebacks of workers that were replaced go to the log alone
             self.collector.envs.explain = self.evaluator.envs.explain = self.files.log
         for line in (
@@ -354,7 +354,8 @@ class SerialPipeline:
         turn = Turn(int(rollout.valid.sum()), int(learned["updates"]), metrics, self.collector.episodes)
         progress.advance(self.ranks.from_all(turn))
         self._is_learning = False
-        if self.is_over() or progress.crossed(self.cfg.policy.eval.eval_freq):
+        is_due = self.is_over() or progress.crossed(self.cfg.policy.eval.eval_freq)
+        if is_due and self.evaluator.envs is not self.collector.envs:
             timer("eval")
             progress.evaluate(self.evaluator, self.cfg.env.stop_value)
             timer("other")

@@ -205,7 +205,7 @@ def evaluate_checkpoint(
     elif video is not None:
         envs = recording_env(env_cfg, video, episodes, seed)
     else:
-        envs = make_vector_env(env_cfg, min(env_cfg["evaluator_env_num"], episodes), seed, evaluate=True)
+        envs = make_vector_env(env_cfg, min(env_cfg["evaluator_env_num"] or 1, episodes), seed, evaluate=True)
     actions_seed = seed if stochastic else None
     evaluation = play(loaded.policy, envs, episodes, env_cfg["max_eval_steps"], "command", actions_seed)
     return loaded.file, evaluation

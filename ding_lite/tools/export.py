@@ -239,7 +239,7 @@ def record(env_cfg: Mapping[str, Any], policy: PPOPolicy, observations: int, see
     Shapes:
         observations (B, ...), whether an episode begins (B,), actions (B, ...)
     """
-    envs = make_vector_env(env_cfg, min(MAX_ENVS, env_cfg["evaluator_env_num"]), seed, evaluate=True)
+    envs = make_vector_env(env_cfg, min(MAX_ENVS, env_cfg["evaluator_env_num"] or 1), seed, evaluate=True)
     with contextlib.closing(envs):
         policy.reset()
         obs, first = envs.reset("export"), np.ones(envs.num_envs, bool)

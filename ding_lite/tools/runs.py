@@ -158,7 +158,7 @@ def read_run(folder: Path, wanted: Collection[str] = SCORE_COLUMNS) -> Run:
     result = read_result(folder)
     if is_locked(folder):
         return run._replace(status="running")
-    if "status" not in result or last_step(run) > result["env_step"]:  # else of a session before the last
+    if "status" not in result or last_step(run) > result.get("env_step", 0):  # of an earlier session
         return run._replace(status="killed")
     return run._replace(status=str(result["status"]), error=result.get("error"))
 

@@ -10,11 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from torch import nn
 
 from ding_lite import MODEL_REGISTRY, POLICY_REGISTRY, PPOPolicy
 from ding_lite.config.compile import (
-    as_config,
     compile_config,
     differences,
     find_config,
@@ -23,7 +21,6 @@ from ding_lite.config.compile import (
     python_source,
     read_config,
     save_config,
-    shipped_configs,
 )
 from ding_lite.config.schema import Key, leaves
 from ding_lite.config.values import encode
@@ -159,25 +156,15 @@ def test_all_faults_are_reported_at_once_with_their_whole_paths():
     ("config", "path", "said"),
     [
         (user(learn={"aux_freq": 3}), "policy.learn", "unknown key 'aux_freq'"),
-        (user(lern={}), "policy", "did you mean 'learn'?"),
-        (user(learn={"gamma": 0.9}), "policy.learn", "policy.collect.discount_factor"),
-        (user(n_steps=128), "policy", "policy.collect.n_sample"),
         (user(type="ppg", learn={"n_epochs": 3}), "policy.learn", "actor_epoch_per_collect"),
-        (user(learn={"lr_schedule": "Linear"}), "policy.learn.lr_schedule", "did you mean 'linear'?"),
-        (user(model={"activation": nn.ReLU}), "policy.model.activation", "did you mean 'relu'?"),
         (user(model={"encoder_hidden_size_list": 64}), "policy.model.encoder_hidden_size_list", "a list of"),
         (user(model={"encoder": {"type": "cnn"}}), "policy.model.encoder", "nature_cnn"),
-        (user(model={"encoder": {"type": "mlp", "width": 3}}), "policy.model.encoder", "unknown key 'width'"),
         (user(type="pppo"), "policy.type", "Did you mean 'ppo'?"),
-        (user(type="PPO"), "policy.type", "Did you mean 'ppo'?"),
         (user(type="builtins:dict", learn={"mine": 1}), "policy.type", "no subclass of Policy"),
         (user(intrinsic="rdn"), "policy.intrinsic.type", "Did you mean 'rnd'?"),
-        (user(intrinsic={"weight": 2.0}), "policy.intrinsic", "unknown key 'weight'"),
         ({}, "env.env_id", "missing"),
         ({"env": {"type": "nothing"}}, "env.type", "no environment named 'nothing'"),
-        ({"env": {"env_id": "CartPole-v1", "wrapers": []}}, "env", "did you mean 'wrappers'?"),
         (user(learn={"batch_size": 4096}), "policy.learn.batch_size", "2048"),
-        (user(collect={"n_sample": 10}, learn={"batch_size": 17}), "policy.learn.batch_size", "has 16"),
         (user(learn={"reuse": 2.0}), "policy.learn.reuse=2.0", "no effect with policy.on_policy"),
         (user(learn={"kl_beta": 0.1}), "policy.learn.kl_beta=0.1", "policy.learn.pretrained_model_path"),
         (user(type="ppg", learn={"value_norm": False}), "policy.learn.value_norm", "allow_raw_values"),
@@ -197,17 +184,6 @@ def test_keys_without_effect_are_noted_where_they_are_no_mistake():
         assert compile_config(user(type=kind)).notes == ()
 
 
-def test_default_of_a_class_is_not_checked_but_what_replaces_it_is():
-    kind = type("Mine", (PPOPolicy,), {"config": dict(learn=dict(mine=Key(3, int, high=5)))})
-    assert "policy.learn.mine" in faults_of(user(type=kind, learn={"mine": 6}))[1]
-
-
-@pytest.mark.parametrize("config", [None, [1, 2], 3])
-def test_what_is_no_config_is_refused(config):
-    with pytest.raises(ConfigError, match="expected a config as a dict"):
-        as_config(config)
-
-
 def test_value_that_cannot_be_saved_is_refused_with_its_key_and_what_to_give():
     with pytest.raises(
         ConfigError, match=r"^env\.kwargs\.board\[1\]: a object cannot be saved .* a text, a number"
@@ -223,23 +199,16 @@ def test_value_that_cannot_be_saved_is_refused_with_its_key_and_what_to_give():
     [
         ("a=3", 3),
         ("a=1e-3", 1e-3),
-        ("a=True", True),
         ("a=true", True),
         ("a=None", None),
-        ("a=null", None),
         ("a=text", "text"),
-        ("a=CartPole-v1", "CartPole-v1"),
         ("a='3'", "3"),
         ("a=[1, 2]", [1, 2]),
-        ("a=[csv,no:Such]", ["csv", "no:Such"]),
         ("a=[csv, 3, none]", ["csv", 3, None]),
         ("a={'b': [1]}", {"b": [1]}),
-        ("a=b=c", "b=c"),
         ("a=(1, 2)", (1, 2)),
         ("a=" + "[" * 1000, "[" * 1000),
-        ("a={b: 1}", "{b: 1}"),
         ("a=", None),
-        ("=3", None),
         ("CartPole-v1", None),
     ],
 )
@@ -411,10 +380,6 @@ def test_shipped_config_compiles_under_its_name(file):
     assert config.file == find_config(file.stem) == file
     assert config.values.exp_name == file.stem
     assert config.notes == ()
-
-
-def test_every_config_of_the_folder_is_shipped():
-    assert list(shipped_configs()) == [file.stem for file in CONFIGS]
 
 
 def test_source_of_a_config_file_is_read_as_it_is():

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ import torch
 
 from ding_lite.config.schema import (
     DROPPED,
-    SYNONYMS,
     Choice,
     Key,
     Name,
@@ -83,19 +81,14 @@ def test_defaults_are_copies_and_pass_their_own_schema():
         (64.0, int, 64),
         (1, float, 1.0),
         (2**53, float, 2.0**53),
-        (True, bool, True),
-        ("x", str, "x"),
-        (None, int | None, None),
         (3, int | Literal["auto"], 3),
         ("auto", int | Literal["auto"], "auto"),
         (True, Literal["minibatch"] | bool, True),
         ((1, 2.0), list[int], [1, 2]),
         ("csv", list, ["csv"]),
         ([1, "x"], list, [1, "x"]),
-        ({"x": 1}, dict, {"x": 1}),
         ("impala_cnn", Choice | None, {"type": "impala_cnn"}),
         (Base, Name, Base),
-        (float("inf"), Any, float("inf")),
     ],
 )
 def test_value_is_converted_where_nothing_is_lost(value, annotation, expected):
@@ -107,31 +100,19 @@ def test_value_is_converted_where_nothing_is_lost(value, annotation, expected):
     ("value", "annotation", "wanted"),
     [
         (64.5, int, "a whole number"),
-        (math.inf, int, "a whole number"),
         (True, int, "a whole number"),
         ("64", int, "a whole number"),
         (True, float, "a number"),
-        (2**53 + 1, float, "a number"),
-        (10**400, float, "a number"),
         (1, bool, "True or False"),
-        (1, Literal[True, "a"], "True or 'a'"),
         ("no", Literal["a", "b"] | None, "'a', 'b' or None"),
         ([1, "x"], list[int], "a whole number"),
         (3, list[int], "a list of whole numbers"),
-        ([], dict, "a dict"),
         (3, Name, "a text or a class"),
-        (None, str, "a text"),
     ],
 )
 def test_value_of_another_type_is_refused(value, annotation, wanted):
     with pytest.raises(TypeError, match=f"^expected {wanted}, got "):
         fitted(value, annotation)
-
-
-def test_long_value_is_shown_shortened():
-    with pytest.raises(TypeError) as caught:
-        fitted("x" * 1000, int)
-    assert len(str(caught.value)) < 120
 
 
 @pytest.mark.parametrize("number", [np.float32(0.5), np.array(0.5), torch.tensor(0.5)])
@@ -146,23 +127,17 @@ def test_scalars_of_numpy_and_torch_are_numbers(number):
         ({"seed": -1}, "seed", "at least 0"),
         ({"learn": {"rate": 0}}, "learn.rate", "above 0"),
         ({"learn": {"rate": math.nan}}, "learn.rate", "above 0"),
-        ({"learn": {"rate": math.inf}}, "learn.rate", "finite"),
         ({"learn": {"clip_ratio": math.nan}}, "learn.clip_ratio", "finite"),
         ({"collect": {"discount_factor": 1}}, "collect.discount_factor", "at least 0 and below 1"),
         ({"collect": {"n_sample": "64"}}, "collect.n_sample", "the string '64'"),
         ({"env": {"sizes": [4, 0]}}, "env.sizes", "got 0"),
         ({"kind": "liner"}, "kind", "did you mean 'linear'?"),
-        ({"kind": "Linear"}, "kind", "did you mean 'linear'?"),
         ({"learn": 3}, "learn", "batch_size, clip_ratio, rate"),
         # Unknown keys.
         ({"sede": 0}, "unknown key 'sede'", "did you mean 'seed'?"),
         ({"learn": {"clip_ration": 1}}, "learn", "did you mean 'clip_ratio'?"),
         ({"learn": {"gamma": 1}}, "learn", "'gamma' is collect.discount_factor here"),
-        ({"learn": {"gama": 1}}, "learn", "did you mean 'discount_factor'?"),
-        ({"rollout": 1}, "unknown key 'rollout'", "known here: collect, env, kind, learn, seed"),
-        ({"learn": {"n_sample": 1}}, "learn", "'n_sample' is collect.n_sample here"),
         ({"learn": {"disount_factor": 1}}, "learn", "did you mean 'collect.discount_factor'?"),
-        ({"env": {3: 1}}, "env", "unknown key '3'"),
     ],
 )
 def test_fault_has_its_path_and_what_is_right(user, path, said):
@@ -184,14 +159,6 @@ def test_all_faults_are_found_and_the_rest_is_converted():
     assert [fault.split(":")[0] for fault in faults] == ["kind", "learn", "collect.n_sample"]
     assert values == {"seed": 1, "learn": {"rate": 1.0}, "env": {"type": "mine:Env"}, "collect": {}}
     assert user == before
-
-
-def test_result_shares_nothing_with_the_input():
-    user = {"env": {"kwargs": {"deep": [1]}, "sizes": [1]}}
-    values, _ = check(user, SCHEMA)
-    values["env"]["kwargs"]["deep"].append(2)
-    values["env"]["sizes"].append(2)
-    assert user == {"env": {"kwargs": {"deep": [1]}, "sizes": [1]}}
 
 
 def test_faults_of_a_key_of_its_own_are_of_the_converted_value():
@@ -224,12 +191,3 @@ def test_keys_without_effect_are_named(values, faults, notes):
     found = without_effect(default_values(schema) | values, schema, "learn")
     assert tuple(map(len, found)) == (faults, notes)
     assert all(line.startswith("learn.") and "no effect with" in line for lines in found for line in lines)
-
-
-def test_words_of_other_libraries_are_25_and_none_points_at_another():
-    assert len(SYNONYMS) == 25
-    assert not SYNONYMS.keys() & SYNONYMS.values()
-
-
-def test_annotations_of_a_name_are_a_text_or_anything_that_can_be_called():
-    assert Name == str | Callable

@@ -25,7 +25,7 @@ from ding_lite.errors import CheckpointError, ConfigError, EnvError
 
 NAMES = """\
 action_bins action_rescale atari atari_preprocessing episodic_life fire_reset frame_stack ignore_done
-minigrid_flat minigrid_image previous_action previous_reward reward_clip time_limit""".split()  # noqa: SIM905
+minigrid_flat minigrid_image previous_step reward_clip time_limit""".split()  # noqa: SIM905
 
 
 class LivesEnv(gym.Env):
@@ -160,43 +160,24 @@ def test_time_limit_of_training_only_leaves_evaluation_whole_episodes(evaluate):
     assert [env.step(0)[3] for _ in range(2)] == [False, not evaluate]
 
 
-def test_previous_actions_are_those_of_this_episode_oldest_first():
-    env = made(dict(type="previous_action", count=2), "previous_reward", kind=LivesEnv)
-    assert env.reset(seed=0)[0]["previous_action"].tolist() == 6 * [0]
-    seen = [env.step(action)[0] for action in (2, 0, 1)]
-    assert all(obs in env.observation_space for obs in seen)
-    one_hot = {0: [1, 0, 0], 1: [0, 1, 0], 2: [0, 0, 1]}
-    expected = [[0, 0, 0, *one_hot[2]], [*one_hot[2], *one_hot[0]], [*one_hot[0], *one_hot[1]]]
-    assert [obs["previous_action"].tolist() for obs in seen] == expected, "an observation has its own array"
-    again = env.reset(seed=0)[0]
-    assert (again["previous_action"].any(), again["previous_reward"].tolist()) == (False, [0])
-
-
-def test_the_previous_reward_is_the_one_at_this_place_in_the_list():
-    env = made("previous_reward", "reward_clip", kind=LivesEnv)
-    env.reset(seed=0)
-    told, clipped = [], []
-    for _ in range(8):
-        obs, reward, terminated, truncated, _ = env.step(0)
-        told.append(float(obs["previous_reward"][0]))
-        clipped.append(reward)
-        if terminated or truncated:
-            env.reset(seed=1)
-    assert set(told) <= {-2.0, 0.0, 2.0}
-    assert [np.sign(reward) for reward in told] == clipped
-    assert any(told)
-
-
-def test_a_previous_action_of_a_box_and_of_a_tree_is_flattened():
-    class Tree(LengthEnv):
-        action_space = gym.spaces.Dict(
-            force=gym.spaces.Box(-1, 1, (2,), np.float32), move=gym.spaces.Discrete(2)
-        )
-
-    env = made("previous_action", kind=Tree)
-    env.reset(seed=0)
-    obs = env.step({"force": np.array([0.5, -0.5], np.float32), "move": 1})[0]
+def test_the_previous_action_and_reward_are_those_of_this_episode_at_this_place_in_the_list():
+    env = made("previous_step", "reward_clip", kind=LivesEnv)
+    begun = env.reset(seed=0)[0]
+    assert (begun["previous_action"].tolist(), begun["previous_reward"].tolist()) == ([0, 0, 0], [0])
+    for action in (2, 0, 1, 1, 2):
+        obs, reward, *_ = env.step(action)
+        assert obs in env.observation_space
+        assert obs["previous_action"].tolist() == [float(action == k) for k in range(3)]
+        assert np.sign(obs["previous_reward"][0]) == reward
+    assert not env.reset(seed=0)[0]["previous_action"].any()
+    tree = made("previous_step", kind=Tree)
+    tree.reset(seed=0)
+    obs = tree.step({"force": np.array([0.5, -0.5], np.float32), "move": 1})[0]
     assert obs["previous_action"].tolist() == [0.5, -0.5, 0, 1]
+
+
+class Tree(LengthEnv):
+    action_space = gym.spaces.Dict(force=gym.spaces.Box(-1, 1, (2,), np.float32), move=gym.spaces.Discrete(2))
 
 
 def test_action_rescale_stretches_minus_one_to_one_to_the_bounds():
@@ -382,7 +363,7 @@ STACKS = {
         "episodic_life",
         {"type": "time_limit", "max_episode_steps": 4},
         "frame_stack",
-        "previous_action",
+        "previous_step",
     ],
     "noops above lives": ["episodic_life", Noops],
 }

@@ -128,7 +128,7 @@ def test_random_steps_for_an_intrinsic_reward_leave_the_scale_that_weights_broug
         pass
     config = merged(config, {"seed": 5, "policy": {"intrinsic": {"type": "rnd"}}})
     with SerialPipeline(config, folder=tmp_path / "second", init_from=tmp_path / "first") as pipeline:
-        (stats,), (of_reward,) = (norm.stats.values() for norm in pipeline.policy._obs_norms())
+        (stats,), (of_reward,) = (norm.stats.values() for norm in pipeline.policy.obs_norms)
     assert stats.count == of_reward.count == 100
     assert not np.allclose(stats.mean, of_reward.mean), "of other steps"
 

@@ -8,8 +8,7 @@ import math
 import pytest
 import torch
 from anything import Anything
-from small_worlds import SeededBox, SeededEnv
-from worlds import digest, merged, small_config, trainee
+from worlds import digest, merged, trainee
 
 from ding_lite import ConfigError, NumericsError, PPGPolicy, SerialPipeline, check_policy
 from ding_lite.config.compile import compile_config
@@ -74,17 +73,6 @@ def test_each_part_is_trained_where_it_should_be(arch, critic):
     every = {name.split(".")[0] for name in policy.model.state_dict()}
     assert changed[1] == every
     assert ("critic_encoder" in every) == (arch == "dual")
-
-
-def test_the_schedule_is_over_every_learning_rate():
-    schedule = dict(learning_rate=1e-2, lr_schedule="linear", lr_final=0.2, schedule_env_step=256)
-    options = epochs_of(1, 2, aux_freq=1, aux_train_epoch=1, aux_learning_rate=4e-3)
-    policy, collector = trainee("ppg", **merged(options, dict(learn=schedule)))
-    for share in (1.0, 1 - 0.8 * 64 / 256, 1 - 0.8 * 128 / 256):
-        told = policy.learn_mode.forward(collector.collect())
-        assert told["policy_cur_lr"] == told["value_cur_lr"] == told["cur_lr"] == pytest.approx(1e-2 * share)
-        assert told["aux_cur_lr"] == policy.aux_optimizer.learning_rate == pytest.approx(4e-3 * share)
-        assert policy.value_optimizer.learning_rate == pytest.approx(1e-2 * share)
 
 
 # ------------------------------------------------------------------ the auxiliary phase
@@ -266,30 +254,3 @@ def test_a_head_that_only_a_custom_auxiliary_loss_reads_is_trained(critic):
     before = policy.model.sign_head.weight.detach().clone()
     assert policy.learn_mode.forward(collector.collect())["sign_loss"] > 0
     assert not torch.equal(policy.model.sign_head.weight, before)
-
-
-def test_a_field_that_an_auxiliary_loss_reads_and_does_not_name_is_explained():
-    class Unnamed(PPGPolicy):
-        def auxiliary_loss(self, batch):
-            return batch.reward.mean(), {}
-
-    policy, collector = trainee("ppg", cls=Unnamed, learn=dict(aux_freq=1))
-    with pytest.raises(AttributeError, match="a minibatch has no 'reward'; it has"):
-        policy.learn_mode.forward(collector.collect())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["ppg", "ppo_offpolicy"])
-def test_a_resumed_run_may_be_given_longer_rollouts(kind, tmp_path):
-    config = small_config(SeededBox if kind == "ppg" else SeededEnv, policy=dict(type=kind))
-    del config["policy"]["learn"]["epoch_per_collect"]
-    with SerialPipeline(config, folder=tmp_path / "run") as pipeline:
-        for progress in pipeline:
-            if progress.iteration == 2:
-                break
-    changes = {"policy.collect.n_sample": 400, "max_env_step": 20_000}
-    with SerialPipeline.resume(tmp_path / "run", changes=changes, trust=["small_worlds"]) as pipeline:
-        for progress in pipeline:  # through an auxiliary phase
-            if progress.iteration == 12:
-                break
-        assert pipeline.collector.n_sample == 400

@@ -232,6 +232,26 @@ def test_a_pipeline_that_never_trained_saves_nothing(make):
     assert result_of(pipeline)["status"] == "interrupted"
 
 
+class Once(LengthEnv):
+    """Exists once, as some simulators do."""
+
+    instances = 0
+
+    def __init__(self):
+        super().__init__(5)
+        Once.instances += 1
+        assert Once.instances == 1
+
+
+def test_without_environments_for_evaluation_nothing_is_evaluated(make):
+    env = dict(type=Once, collector_env_num=1, evaluator_env_num=0)
+    pipeline = make(small_config(env=env), max_env_step=64)
+    rows = list(pipeline)
+    assert rows
+    assert all(progress.evaluation is None for progress in rows)
+    assert [path.name for path in checkpoints_of(pipeline.folder)] == ["last.safetensors"]
+
+
 def test_a_request_to_stop_ends_the_run_after_the_iteration(make):
     pipeline = make()
     for progress in pipeline:

@@ -5,6 +5,7 @@ import math
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -72,6 +73,11 @@ class Size:
     width: int = 1
 
 
+class Pair(NamedTuple):
+    one: int
+    two: int
+
+
 class Table:
     """As a data frame, it has no truth value and no equality."""
 
@@ -90,6 +96,7 @@ class Table:
         (Mode, "the class Mode"),
         (print, "a builtin_function_or_method"),
         (Size(), "a Size"),
+        (Pair(1, 2), "a Pair"),
         (torch.ones(1), "a Tensor"),
         (Table(), "a Table"),
         (b"text", "a bytes"),
