@@ -195,10 +195,6 @@ def test_channels_are_at_the_smaller_end_unless_the_config_says(shape, channels,
         (lambda: NatureCNN(image_space(40, 60, 40)), r"\(40, 60, 40\).*policy\.model\.encoder\.channels"),
         (lambda: NatureCNN(image_space(3, 20, 24)), "NatureCNN.*20 x 24.*3 channels"),
         (lambda: Encoder(spaces.Text(5), None, None, "tanh"), "Text.*Box"),
-        (
-            lambda: Encoder(vector_space(4), {"type": "embedding"}, None, "tanh"),
-            r"^policy\.model\.encoder: .* is for .* a Box of shape",
-        ),
         (lambda: Encoder(NESTED, {"camrea": {"type": "impala_cnn"}}, None, "relu"), "camrea"),
     ],
 )
