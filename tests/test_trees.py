@@ -7,7 +7,6 @@ import torch
 
 from ding_lite.data.rollout import as_rollout
 from ding_lite.trees import (
-    columns_to_values,
     from_named_leaves,
     from_tree,
     is_image,
@@ -78,16 +77,6 @@ def test_observation_becomes_a_tree_without_float64():
 def test_map_space_gives_each_leaf_space_with_its_leaves():
     sizes = map_space(lambda leaf, x, y: (type(leaf).__name__, np.size(x) + np.size(y)), NESTED, VALUE, VALUE)
     assert sizes == {"camera": ("Box", 8), "joint": {"0": ("Box", 6), "1": ("Discrete", 2)}}
-
-
-def test_columns_become_values_of_the_space():
-    columns = {"camera": [1, 2], "joint": {"0": [3, 4], "1": [5, 6]}}
-    assert columns_to_values(columns, NESTED) == [
-        {"camera": 1, "joint": (3, 5)},
-        {"camera": 2, "joint": (4, 6)},
-    ]
-    with pytest.raises(ValueError, match="zip"):
-        columns_to_values({**columns, "camera": [1]}, NESTED)
 
 
 @pytest.mark.parametrize(

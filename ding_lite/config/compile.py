@@ -541,6 +541,7 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[tuple[
     Returns:
         a list of ``(path, value in one, value in other)``; the value of a missing key is None.
     """
-    left, right = dict(leaves(encode(one))), dict(leaves(encode(other)))
+    left, right = dict(leaves(plain(one))), dict(leaves(plain(other)))
     found = ((path, left.get(path), right.get(path)) for path in sorted({*left, *right}))
-    return [(path, old, new) for path, old, new in found if repr(old) != repr(new)]  # nan equals nan
+    # nan equals nan, and a set one with another order.
+    return [(path, old, new) for path, old, new in found if repr(encode(old)) != repr(encode(new))]

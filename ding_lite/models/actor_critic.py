@@ -141,7 +141,7 @@ class VAC(ActorCritic):
             None,
             Choice | None,
             faults=encoder_faults,
-            doc='{"type": name, ...}: of images, else of all leaves; {"leaf": {"type": ...}}: of a leaf',
+            doc='{"type": name, ...}, or one {"type": ...} for each leaf',
         ),
         encoder_hidden_size_list=Key(
             None, list[int] | None, low=1, doc="layers after the encoder; None: 64-64 for vectors"
@@ -160,13 +160,12 @@ class VAC(ActorCritic):
             "normal",
             Name,
             faults=box_distribution_faults,
-            doc='of Box actions: "normal" (clipped to the bounds), "tanh_normal" or "beta" (scaled to them), '
-            "or your own",
+            doc='"normal" (clipped), "tanh_normal", "beta" (scaled)',
         ),
         sigma_type=Key(
             "independent",
             Literal["independent", "conditioned", "fixed"],
-            doc="source of the std of Box actions: a free parameter, the features, or fixed_sigma_value",
+            doc="source of the std of Box actions",
         ),
         initial_sigma_value=Key(1.0, above=0, high=7, doc="independent std at the start, of the raw action"),
         fixed_sigma_value=Key(0.3, above=0, doc="fixed std, of the raw action"),

@@ -109,17 +109,11 @@ class IndexEncoder(nn.Module):
 
     config = dict(embedding_size=Key(32, low=1))
 
-    def __init__(self, space: gym.Space, embedding_size: int = 32) -> None:
+    def __init__(
+        self, space: gym.spaces.Discrete | gym.spaces.MultiDiscrete, embedding_size: int = 32
+    ) -> None:
         super().__init__()
-        if isinstance(space, gym.spaces.Discrete):
-            sizes = [int(space.n)]
-        elif isinstance(space, gym.spaces.MultiDiscrete):
-            sizes = space.nvec.flatten().tolist()
-        else:
-            raise ConfigError(
-                "policy.model.encoder: embedding is for Discrete and MultiDiscrete, and the observation is a "
-                f"{type(space).__name__} of shape {space.shape}"
-            )
+        sizes = [int(space.n)] if isinstance(space, gym.spaces.Discrete) else space.nvec.flatten().tolist()
         start = np.atleast_1d(space.start).flatten()
         # All indices share one table; the rows of each index begin where those of the previous one end.
         offset = np.concatenate([[0], np.cumsum(sizes)[:-1]]) - start
@@ -221,11 +215,6 @@ class Convolutions(ImageEncoder):
     ) -> None:
         super().__init__(space, channels)
         widths = [width for width, _, _ in self.table] if widths is None else widths
-        if len(widths) != len(self.table):
-            raise ConfigError(
-                f"policy.model.encoder.widths: {type(self).__name__} has {len(self.table)} convolutions, got "
-                f"{list(widths)}"
-            )
         layers: list[nn.Module] = []
         before = self.in_shape[0]
         for width, (_, kernel, stride) in zip(widths, self.table, strict=True):

@@ -176,7 +176,7 @@ class BoxHead(Head):
     would have no gradient outside of the range, so a log sigma outside of it could not return.
 
     Args:
-        space: of floats, with low < high in each dimension.
+        space: of floats.
         box_distribution: a registered name, "package.module:Name", or a class.
         sigma_type: of distributions with a sigma. "independent" is a free parameter; "conditioned" is a
             softplus of a raw output, 1 at output 0 and at least 1e-4; "fixed" is a constant.
@@ -226,10 +226,6 @@ class BoxHead(Head):
             raise ConfigError(
                 f"the action space {space} is a Box of integers, got dtype {space.dtype}, expected floats; "
                 "use Discrete or MultiDiscrete"
-            )
-        if np.any(space.low >= space.high):
-            raise ConfigError(
-                f"the action space {space} has a dimension with low >= high; expected low < high"
             )
         width = space.high.astype(np.float64) - space.low
         if self._distribution.needs_finite_bounds and not (width <= np.finfo(np.float32).max).all():

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from ding_lite.config.schema import DROPPED, Key, Name
 
-Schedule = Literal["constant", "linear", "cosine"]  # rl.schedules.SCHEDULES
+Schedule = Literal["constant", "linear", "cosine"]  # of rl.schedules.schedule
 OFF: dict[str, Any] = dict(needs="not on_policy", strict=True)
 REFERENCE: dict[str, Any] = dict(needs="learn.pretrained_model_path", strict=True)
 
@@ -49,24 +49,13 @@ PPO: dict[str, Any] = dict(
         update_per_collect=Key(None, int | None, low=1, **OFF, doc="optimiser steps; None: as reuse says"),
         reuse=Key(3.0, above=0, **OFF, doc="off-policy: mean number of uses of a transition"),
         proximal=Key(
-            "decoupled",
-            Literal["decoupled", "behaviour"],
-            **OFF,
-            doc="off-policy: clip around the policy of the iteration's start, or the one that collected",
+            "decoupled", Literal["decoupled", "behaviour"], **OFF, doc="r = pi / pi_prox, or pi / mu"
         ),
         weight_bound=Key(2.0, low=1, **OFF, doc="off-policy: upper bound of w"),
         adam_eps=Key(1e-5, above=0, doc="epsilon of Adam"),
-        grad_clip_type=Key(
-            "clip_norm",
-            Literal["clip_norm", "clip_value"] | None,
-            doc="gradients are scaled to a norm, or each is clipped; None: no bound",
-        ),
+        grad_clip_type=Key("clip_norm", Literal["clip_norm", "clip_value"] | None, doc="bound of gradients"),
         grad_clip_value=Key(0.5, above=0, needs="learn.grad_clip_type", doc="largest norm, or value"),
-        adv_norm=Key(
-            "minibatch",
-            Literal["minibatch", "batch"] | bool,
-            doc="normalise advantages: in each minibatch (True is the same), over the whole pass, or not",
-        ),
+        adv_norm=Key("minibatch", Literal["minibatch", "batch"] | bool, doc="normalise advantages over this"),
         value_norm=Key(False, doc="the value network predicts in units of the targets' std (PopArt)"),
         value_norm_decay=Key(0.95, low=0, high=1, needs="learn.value_norm", doc="weight of earlier targets"),
         value_weight=Key(0.5, low=0, doc="weight of the value loss 0.5 (V - R)^2"),
@@ -79,9 +68,7 @@ PPO: dict[str, Any] = dict(
         value_loss=Key("mse", Literal["mse", "smooth_l1"], doc="smooth_l1 is linear for errors above 1"),
         kl_beta=Key(0.0, low=0, **REFERENCE, doc="weight of KL(pi || pi_ref) to the frozen policy"),
         kl_type=Key(
-            "exact",
-            Literal["exact", "k1", "k2", "k3"],
-            doc='that KL: "exact", or an estimate by the actions taken (rl.losses.reference_kl)',
+            "exact", Literal["exact", "k1", "k2", "k3"], doc="exact, or estimated by the actions taken"
         ),
         pretrained_model_path=Key(
             None, str | None, needs="learn.kl_beta", strict=True, doc="run of that policy"
@@ -89,19 +76,12 @@ PPO: dict[str, Any] = dict(
         target_kl=Key(None, float | None, above=0, doc="no more steps of the policy past 1.5 times this KL"),
         compile=Key(False, doc="torch.compile for gradient steps on the CPU, in place of NumPy and autograd"),
         lr_schedule=Key(
-            "constant",
-            Schedule | Literal["adaptive"],
-            doc='how the learning rate changes over schedule_env_step; "adaptive": by the KL of each pass',
+            "constant", Schedule | Literal["adaptive"], doc='of learning_rate; "adaptive": by the KL'
         ),
         desired_kl=Key(
             0.01, above=0, needs="learn.lr_schedule=adaptive", doc='the KL that "adaptive" aims at'
         ),
-        lr_final=Key(
-            0.0,
-            low=0,
-            needs="learn.lr_schedule=linear or learn.lr_schedule=cosine",
-            doc="share of the learning rate at the end of its schedule",
-        ),
+        lr_final=Key(0.0, low=0, needs="not learn.lr_schedule=constant", doc="share of it at the end"),
         clip_schedule=Key("constant", Schedule, doc="how clip_ratio and value_clip change; to 0 at the end"),
         entropy_schedule=Key("constant", Schedule, doc="how entropy_weight changes; to 0 at the end"),
         schedule_env_step=Key(None, int | None, low=1, doc="length of the schedules; None: max_env_step"),

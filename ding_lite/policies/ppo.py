@@ -205,8 +205,8 @@ class PPOPolicy(Policy):
         """Yields the passes of an iteration over the rollouts of ``replay``.
 
         Fresh rollouts are passed ``epochs`` times. Off-policy each pass draws every live sample, until as
-        many steps are taken as use each sample ``reuse`` times in full minibatches, or none is left.
-        ``moved``: whether the value network has learned since the credit of the replay was computed.
+        many steps are taken as use each ``reuse`` times in full minibatches, or none is left. ``moved`` says
+        that the value network has learned since the credit of the replay was computed.
         """
         learn = self.cfg.learn
         if self.cfg.on_policy:
@@ -296,7 +296,6 @@ class PPOPolicy(Policy):
         if not isinstance(replay, Replay):
             replay, rollout = Replay(device=self.device), replay
             replay.push(rollout)
-            self.set_proximal(replay)
         parts = []
         for stored in replay.rollouts:
             fields = time_major_fields(stored.rollout) | stored.newer

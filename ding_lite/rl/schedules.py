@@ -9,7 +9,6 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-SCHEDULES = ("constant", "linear", "cosine")
 ADAPTIVE = "adaptive"  # of the learning rate only: adapted_rate changes it
 LOWEST, HIGHEST = 1e-5, 1e-2  # learning rates that adapted_rate gives
 

@@ -87,12 +87,8 @@ class GeneratorState:
         return {"state": self.generator.get_state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores a state. That of another kind of device becomes the seed of a new stream."""
-        if self.is_of_its_kind(state):
+        """Restores a state. That of another kind of device, of another size, is the seed of a new stream."""
+        if len(state["state"]) == len(self.generator.get_state()):
             self.generator.set_state(state["state"])
         else:
             self.generator.manual_seed(zlib.crc32(bytes(state["state"].tolist())))
-
-    def is_of_its_kind(self, state: Mapping[str, Any]) -> bool:
-        """Returns whether a state is that of a generator of this kind of device: their sizes differ."""
-        return len(state["state"]) == len(self.generator.get_state())

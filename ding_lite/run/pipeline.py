@@ -1,9 +1,10 @@
 """The training loop: collect, learn, and at intervals evaluate.
 
     envs -> Collector -> rollout -> policy.learn_mode
-                                    Evaluator           (beside the loop: never changes training)
+    evaluator_envs -> Evaluator -> policy.eval_mode    (beside the loop: never changes training)
 
-A loop over the pipeline trains, so that a script that embeds it owns the loop. Whatever only looks at the run
+A loop over the pipeline trains, so that a script that embeds it owns the loop. The loop over minibatches is
+the policy's, so that ``learn_mode.forward(rollout)`` works without a pipeline. Whatever only looks at the run
 is a hook (:mod:`ding_lite.run.hooks`): its folder, trackers, health and display.
 
 Under ``torchrun``, every rank runs this loop with its share of environments and samples. They take each

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
@@ -198,6 +199,7 @@ def model_of(module: ExportedPolicy, manifest: Mapping[str, Any]) -> bytes:
         signature = program.graph_signature
         for name in {*program.state_dict} - {*signature.parameters, *signature.buffers}:
             del program.state_dict[name]  # of the value network
+        logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it misses torchvision
         with warnings.catch_warnings():  # what torch says about itself
             warnings.simplefilter("ignore")
             converted: Any = torch.onnx.export(

@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-COLUMNS = 96
+COLUMNS = 80
 COMMAND = [sys.executable, "-m", "ding_lite"]
 
 

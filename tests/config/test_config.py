@@ -276,8 +276,10 @@ FULL = {
     "env": {
         "env_id": "CartPole-v1",
         "kwargs": {
-            "pose.arm": (1, [2]),
+            "pose.arm": (1, {2}),
+            "map": Path("m"),
             "limit": math.inf,
+            "array": np.ones((2, 1), "<f4"),
         },
     },
     "policy": {"type": OwnPolicy, "own": {"switch": True}, "model": {"encoder": "mlp"}},

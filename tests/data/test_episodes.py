@@ -88,13 +88,6 @@ def test_evaluation_never_starts_where_training_does():
     assert not np.isin(starts[0][:, 2], training[:, 2]).any()
 
 
-def test_policy_acts_on_every_observation_but_the_last():
-    seen = []
-    envs = vector_of(lambda i: CountingEnv(((3, "terminated"),)), 1, autoreset="same_step")
-    Evaluator(envs, listening(passive(), seen), 1, 100).evaluate(0)
-    assert [obs[0].tolist() for obs in seen] == [[0, 0], [0, 1], [0, 2]]
-
-
 @pytest.mark.parametrize("autoreset", AUTORESET)
 def test_mask_that_leaves_no_action_is_refused_where_one_is_needed(autoreset):
     """The last observation of an episode may have such a mask, because no action follows it."""

@@ -2,13 +2,12 @@
 
 import pytest
 import torch
-from worlds import digest, same_tree
+from worlds import digest
 
 from ding_lite.data.replay import Replay
 from ding_lite.data.rollout import as_rollout
 from ding_lite.data.samples import Runs, Samples, Store
 from ding_lite.run.checkpoint import load_checkpoint, save_checkpoint
-from ding_lite.trees import to_dict
 
 ROWS, COLUMNS = 3, 2
 
@@ -41,18 +40,6 @@ def found_live(replay):
 
 def use(replay, *places):
     replay.use(torch.tensor(places))
-
-
-def test_a_fresh_rollout_stays_for_one_iteration_by_default():
-    replay = Replay()
-    for tag in range(3):
-        replay.push(rollout(tag))
-        assert tags(replay) == [tag]
-        for _ in range(20):
-            use(replay, *range(6))
-        assert replay.has_live()
-        replay.end_iteration()
-        assert not replay.rollouts
 
 
 @pytest.mark.parametrize("max_use", [1, 2, 5])
@@ -104,20 +91,6 @@ def test_capacity_in_transitions_keeps_the_newest_whole_rollouts(capacity, kept)
         replay.push(rollout(tag))
         replay.end_iteration()
     assert tags(replay) == list(range(5 - kept, 5))
-
-
-def test_rollouts_of_several_lengths_are_kept_as_they_are():
-    replay = Replay(40, 9, 99)
-    sizes = ((3, 2), (9, 2), (4, 3), (1, 1))
-    for tag, (rows, columns) in enumerate(sizes):
-        replay.push(rollout(tag, columns, rows))
-        replay.end_iteration()
-    assert tags(replay) == [0, 1, 2, 3]
-    replay.push(rollout(4, 2, 2))  # now 6 + 18 + 12 + 1 + 4
-    assert tags(replay) == [1, 2, 3, 4]
-    for each, (rows, columns) in zip(replay.rollouts, (*sizes[1:], (2, 2)), strict=True):
-        tag = int(each.rollout.reward[0, 0]) // 100
-        assert same_tree(to_dict(each.rollout), to_dict(rollout(tag, columns, rows)))
 
 
 def test_metrics_are_those_counted_by_hand():
@@ -187,17 +160,6 @@ def test_a_store_holds_all_samples_in_their_order_and_type(planned):
     assert fields["value_target"].tolist() == [0, 1, 2, 3, 50, 51, 52, 100, 101, 102, 103, 104]
     assert fields["obs"]["image"].dtype == torch.uint8
     assert fields["obs"]["image"][:, 0].tolist() == fields["value_target"].tolist()
-
-
-def test_a_store_is_allocated_once_and_used_again():
-    store, addresses = Store(), set()
-    for _ in range(2):
-        for tag in range(3):
-            store.append(samples_of(tag, 4), 12)
-            addresses.add(store.samples().fields["value_target"].data_ptr())
-        store.clear()
-        assert (store.iterations, store.size) == (0, 0)
-    assert len(addresses) == 1
 
 
 def test_a_store_keeps_copies_and_runs_with_their_hidden_states():

@@ -53,16 +53,6 @@ def test_a_short_last_minibatch_stays_and_a_single_sample_joins_the_one_before(n
     assert sorted(sum(found, [])) == list(range(n))
 
 
-def test_two_passes_have_different_orders_and_one_seed_repeats_both():
-    def passes():
-        own = generator(3)
-        return [drawn_by(numbered(50), 16, generator=own) for _ in range(2)]
-
-    first, second = passes()
-    assert first != second
-    assert passes() == [first, second]
-
-
 def test_a_pass_that_is_cut_short_has_the_first_minibatches():
     assert drawn_by(numbered(50), 16, steps=2) == drawn_by(numbered(50), 16)[:2]
 

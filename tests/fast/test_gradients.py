@@ -14,7 +14,6 @@ from ding_lite.errors import NumericsError
 from ding_lite.fast import stacks
 from ding_lite.fast.gradients import ThroughStacks, by_autograd
 from ding_lite.models import VAC
-from ding_lite.policies.ppg import PPGPolicy
 
 TOLERANCE = 1e-5  # of the largest number of each gradient: sums are in another order
 
@@ -132,14 +131,6 @@ class WithPrediction(PPOPolicy):
         return loss + error, {**metrics, "prediction": error}
 
 
-class ByValue(PPGPolicy):
-    """An auxiliary loss without the terms of the policy."""
-
-    def auxiliary_loss(self, batch):
-        loss = (batch.auxiliary - batch.new_value).square().mean()
-        return loss, {"auxiliary_loss": loss}
-
-
 @pytest.mark.parametrize(
     ("cls", "model"),
     [
@@ -152,14 +143,6 @@ def test_a_loss_of_ones_own_runs_on_the_outputs_of_numpy(cls, model):
     assert compare(policy, batch_for(policy)) == []
     values = in_numpy(policy, policy.objective, batch_for(policy)).values
     assert all(value is not None and value.abs().max() > 1e-5 for value in values)
-
-
-def test_an_auxiliary_loss_of_ones_own_reaches_what_torch_says():
-    policy = policy_for(kind="ppg", cls=ByValue)
-    assert "loss" in compare(policy, batch_for(policy))
-    found = in_numpy(policy, policy.auxiliary_objective, batch_for(policy)).values
-    named = zip(policy.model.named_parameters(), found, strict=True)
-    assert {name.split(".")[0] for (name, _), value in named if value is None} == {"actor_head"}
 
 
 # ------------------------------------------------------------------ what is left to torch

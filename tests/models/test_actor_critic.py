@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ding_lite.models import PPG, VAC, ActorCritic
-from ding_lite.models.encoders import VectorEncoder, _Residual
+from ding_lite.models.encoders import _Residual
 from ding_lite.models.recurrent import Sequences
 from ding_lite.trees import example_observations, map_tree
 
@@ -183,17 +183,6 @@ def test_activation_is_tanh_for_vectors_and_relu_for_images_unless_named():
     assert kinds(model_for(VECTOR)) == {"Tanh"}
     assert kinds(model_for(IMAGE)) == {"ReLU"}
     assert kinds(model_for(IMAGE, activation="gelu")) == {"GELU"}
-
-
-def test_sizes_and_encoders_are_those_of_the_config():
-    model = model_for(encoder_hidden_size_list=[7, 5], actor_head_hidden_size_list=[3])
-    assert [m.out_features for m in model.actor_encoder.trunk if hasattr(m, "out_features")] == [7, 5]
-    assert model.actor_head.layers[-1].in_features == 3
-    assert model.critic_head[-1].in_features == 5
-    model = model_for(encoder={"type": "mlp", "hidden_size_list": [9]})
-    for encoder in (model.actor_encoder, model.critic_encoder):
-        assert isinstance(encoder.leaves[0], VectorEncoder)
-        assert encoder.leaves[0].out_features == 9
 
 
 # ------------------------------------------------------------------ subclasses that replace an output

@@ -121,11 +121,6 @@ class Scaled(VAC):
         return super().compute_actor(obs)
 
 
-class OwnStacks(Scaled):
-    def stacks(self):
-        return VAC.stacks(self)
-
-
 class Auxiliary(PPG):
     def compute_auxiliary(self, obs):
         return super().compute_auxiliary(obs)
@@ -146,7 +141,3 @@ class Auxiliary(PPG):
 )
 def test_what_numpy_does_not_run_has_no_stacks(model):
     assert model().stacks() is None
-
-
-def test_a_subclass_may_declare_its_stacks_itself():
-    assert OwnStacks(VECTOR, BOX).stacks().keys() == {"actor", "critic"}

@@ -161,15 +161,6 @@ def test_metrics_are_finite_and_those_of_di_engine_are_among_them(kind, critic):
 RAW = dict(value_norm=False)
 WANTED = {
     "no scale of values": (dict(learn=RAW), "value_norm: .*normalize.reward=True.*allow_raw_values=True"),
-    "epochs": (
-        dict(learn=dict(epoch_per_collect=3)),
-        "actor_epoch_per_collect or .*critic_epoch_per_collect",
-    ),
-    "N_pi": (dict(learn=dict(aux_freq=0)), "aux_freq"),
-    "one buffer": (
-        dict(other=dict(replay_buffer=dict(max_use=3))),
-        r"replay_buffer\.policy\.max_use",
-    ),
     "raw": (dict(learn=dict(RAW, allow_raw_values=True)), None),
     "reward": (dict(learn=RAW, normalize=dict(reward=True)), None),
     "no phase": (dict(learn=dict(RAW, aux_train_epoch=0)), None),
@@ -184,13 +175,6 @@ def test_what_cannot_work_is_refused_saying_why(policy, why):
         return
     with pytest.raises(ConfigError, match=why):
         compile_config(config)
-
-
-def test_a_model_without_an_auxiliary_head_is_refused_naming_what_it_lacks():
-    with pytest.raises(
-        ContractError, match="VAC has no auxiliary value head.*PhasicActorCritic, such as 'ppg'"
-    ):
-        trainee("ppg", model=dict(type="vac"))
 
 
 # ------------------------------------------------------------------ models and losses of one's own

@@ -79,6 +79,9 @@ def test_a_full_disk_ends_a_run_and_with_room_it_goes_on_to_the_same_end(small_d
     assert "cannot be written" in job.stderr
     saved = load_checkpoint(disk / "run" / LAST)[0]["progress"]
     assert saved["iteration"] >= 2
+    subprocess.run(["dd", "if=/dev/zero", f"of={disk}/more"], capture_output=True)  # the last byte
+    job = run("train", "--resume", "run", "-q", cwd=disk)
+    assert (job.returncode, "cannot be written to" in job.stderr) == (5, True)
     assert enlarge() == 0
     limit = str(saved["env_step"] + 600)
     job = run("train", "--resume", "run", "-q", "--max-env-step", limit, cwd=disk)

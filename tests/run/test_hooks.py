@@ -156,5 +156,5 @@ def test_environments_of_a_script_and_a_missing_package_are_refused(tmp_path, mo
     with pytest.raises(ConfigError, match="env_setting"):
         list(SerialPipeline(config, folder=tmp_path / "run", env_setting=setting))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"ding_lite\[video\]"):
+    with pytest.raises(ConfigError, match=r"ding_lite\[plot\]"):
         SerialPipeline(config, folder=tmp_path / "other")
