@@ -163,6 +163,8 @@ GROUPS = {
         "inverted_double_pendulum_final": Row(
             "inverted_double_pendulum_ppo", "", _tianshou(9231.3, "-v2"), mean=9300
         ),
+        # As many steps as the tutorial's short run.
+        "torchrl_tutorial_50k": Row("torchrl_tutorial_ppo", "max_env_step=50000", seeds=2),
         "reacher_ppo": Row("mujoco_ppo", "env.env_id=Reacher-v5", _tianshou(-4.1, "-v2"), mean=-4.1),
         "swimmer_ppo": Row("swimmer_ppo", "", _zoo(281.6, "1M", "-v3"), mean=280),
         "hopper_ppo": Row("mujoco_ppo", "", _tianshou(2609.3, "-v3"), mean=2600),

@@ -8,7 +8,7 @@ ding-lite train -c cartpole_ppo
 ding-lite train -c cartpole_pole_ppo --init-from runs/cartpole_ppo policy.learn.kl_beta=0.1 \\
     policy.learn.pretrained_model_path=runs/cartpole_ppo
 
-With kl_beta it forgets less of the long pole (docs/fine_tuning.md).
+With kl_beta it forgets less of the long pole (docs/algorithms.md, "Fine-tuning").
 """
 
 config = dict(

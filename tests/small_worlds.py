@@ -58,18 +58,6 @@ class SpoiledEnv(CountingEnv):
         return self._maybe(super().step(action))
 
 
-class AliasingEnv(CountingEnv):
-    """Returns the same array at every step, overwritten."""
-
-    def __init__(self, script=((3, "truncated"),)):
-        super().__init__(script)
-        self.shown = np.zeros(2, np.float32)
-
-    def obs(self):
-        self.shown[:] = self.episode, self.count
-        return self.shown
-
-
 class SeededEnv(gym.Env):
     """An episode is decided by its seed and its actions; it is terminated, truncated or both."""
 

@@ -10,7 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ding_lite.config.compile import compile_config, find_config, parse_overrides, read_config
+from ding_lite.config.compile import (
+    compile_config,
+    find_config,
+    parse_overrides,
+    read_config,
+    shipped_configs,
+)
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 sys.path.append(str(BENCHMARKS))
@@ -125,6 +131,13 @@ def test_cartpole_is_solved_from_the_command_line():
 def test_learning_row_has_a_shipped_config_and_known_keys(name):
     row = learning.EVERY_ROW[name]
     compile_config(read_config(find_config(row.config)), parse_overrides(row.keys.split()))
+
+
+def test_every_shipped_config_has_a_measured_row():
+    seeds_of, _ = learning.stored()
+    measured = {row.config for name, row in learning.EVERY_ROW.items() if name in seeds_of}
+    # Fine-tuning is in benchmarks/notes/learning.md.
+    assert measured | {"cartpole_pole_ppo"} == set(shipped_configs())
 
 
 @pytest.mark.slow

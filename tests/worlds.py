@@ -112,14 +112,6 @@ def _feed(hasher, value):
         hasher.update(f"{type(value).__name__} {value!r}".encode())
 
 
-class MatchUnsorted(MatchEnv):
-    """Has a Dict action space whose keys are not sorted."""
-
-    def __init__(self):
-        move, force = SPACES.Discrete(2), SPACES.Box(-1.0, 1.0, (1,), np.float32)
-        super().__init__(SPACES.Dict(move=move, force=force))
-
-
 class ShownTwice(gym.Env):
     """A MatchEnv whose observation is a Dict with unsorted keys and leaves of different sizes."""
 

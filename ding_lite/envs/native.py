@@ -132,7 +132,7 @@ class NativeVectorEnv(VectorEnv):
             self._last_info = info
             if self._has_obs_branches or getattr(obs, "dtype", None) == np.float64:
                 obs = self._to_tree(obs)
-            shapes = map_tree(np.shape, obs)
+            shapes = map_tree(np.shape, obs) if self._has_obs_branches else np.shape(obs)
             if shapes != self._shapes:
                 self._check(obs, reward=reward, terminated=terminated, truncated=truncated)
                 self._shapes = shapes
