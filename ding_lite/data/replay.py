@@ -1,6 +1,6 @@
 """The rollouts that an iteration learns from: the fresh one, and off-policy those of the last iterations.
 
-Fresh data are a replay of one rollout, so no branch asks where data come from. A rollout stays and leaves as
+Fresh data are a replay of one rollout. A rollout stays and leaves as
 a whole, so that the code that assigns credit to a fresh one does so to old ones too, by the newest network.
 
 Shapes: T steps, B environments.

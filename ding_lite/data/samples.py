@@ -53,14 +53,15 @@ class Runs(NamedTuple):
 class Batch:
     """The fields of a minibatch, as attributes. A loss changes nothing in it.
 
-    In the policy phase they are the fields of the rollout, such as obs (scaled), action, log_prob (of
-    pi_prox), reward, value, advantage and value_target; in the auxiliary phase obs, old_logit, value_target
-    and the ``auxiliary_fields``. With a recurrent network obs are ``Sequences``.
+    In the policy phase they are the fields of the rollout, such as obs (scaled), action, log_prob, reward,
+    value, advantage and value_target; in the auxiliary phase obs, old_logit, value_target and the
+    ``auxiliary_fields``. With a recurrent network obs are ``Sequences``.
 
     Attributes:
         dist, new_value, auxiliary: the model's fresh outputs, as far as the loss reads them.
+        log_prob: (N,), below the ratio: of pi_prox, or with proximal="behaviour" of mu.
         policy_weight: (N,), weights of stale samples in the policy loss; None is 1.
-        prox_log_prob: (N,), log-probs of pi_prox; None: ``log_prob`` has them.
+        prox_log_prob: (N,), of pi_prox, if ``log_prob`` is that of mu; else None.
 
     Shapes:
         every field: (N, ...)

@@ -241,7 +241,8 @@ class Gradients:
         if self.captured and not self.pool.failed:
             return "CUDA graph", self._captured(objective)
         if not self.captured and (stacks := self._stacks(objective)) is not None:
-            return "NumPy", ThroughStacks(*arguments, stacks)
+            how = "NumPy" if objective.slopes is not None else "NumPy, the loss by autograd"
+            return how, ThroughStacks(*arguments, stacks)
         return "autograd", partial(by_autograd, *arguments)
 
     def _stacks(self, objective: Objective) -> dict[str, NumpyStack] | None:

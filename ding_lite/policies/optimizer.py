@@ -85,7 +85,7 @@ class Optimizer:
         history: list[Metrics] = []
         bad: list[Number] = []
         (how, gradient_of), self._reached = self.gradients.of(objective), {}
-        if how != "NumPy" or objective.slopes is None:  # else torch computes nothing of the model
+        if how != "NumPy":  # else torch computes nothing of the model
             self.model.train()
         try:
             for batch in minibatches:

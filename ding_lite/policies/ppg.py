@@ -120,7 +120,7 @@ class PPGPolicy(PPOPolicy):
         self.begin_replay(rollout, self.replay, self.value_replay)
         epochs = self.passes(self.value_replay, critic, critic)
         value = self.take_steps(epochs, self.value_optimizer, self.critic_objective)
-        epochs = self.passes(self.replay, actor, actor, moved=True)
+        epochs = self.passes(self.replay, actor, actor, value_moved=True)
         policy = self.take_steps(epochs, self.optimizer, self.actor_objective)
         log = {**value, **policy, "updates": value["updates"] + policy["updates"]}
         log["value_grad_norm"] = value["grad_norm"]

@@ -201,31 +201,40 @@ class PPOPolicy(Policy):
             replay.push(rollout)
             self.set_proximal(replay)
 
-    def passes(self, replay: Replay, epochs: int, reuse: float, *, moved: bool = False) -> Iterator[Pass]:
+    @property
+    def renewed(self) -> tuple[str, ...]:
+        """The fields of credit that follow the newest value network, so that each pass has new ones."""
+        if self.cfg.recompute_adv:
+            return "value", "advantage", "value_target"
+        return ("value_target",) if self.cfg.nstep_return else ()
+
+    def passes(
+        self, replay: Replay, epochs: int, reuse: float, *, value_moved: bool = False
+    ) -> Iterator[Pass]:
         """Yields the passes of an iteration over the rollouts of ``replay``.
 
         Fresh rollouts are passed ``epochs`` times. Off-policy each pass draws every live sample, until as
-        many steps are taken as use each ``reuse`` times in full minibatches, or none is left. ``moved`` says
-        that the value network has learned since the credit of the replay was computed.
+        many steps are taken as use each ``reuse`` times in full minibatches, or none is left. ``value_moved``
+        says that the value network has learned since the credit of the replay was computed.
         """
         learn = self.cfg.learn
         if self.cfg.on_policy:
             for epoch in range(epochs):
-                if epoch or moved:
+                if self.renewed and (epoch or value_moved):
                     self.renew_credit(replay)
-                if not epoch or self.cfg.recompute_adv or self.cfg.nstep_return:
+                if self.renewed or not epoch:
                     samples = self.samples(replay)
                 yield self.minibatches(samples)
             return
         steps = learn.update_per_collect or math.ceil(reuse * self.cfg.collect.n_sample / learn.batch_size)
-        moved |= replay.has_stale
+        value_moved |= replay.has_stale
         while steps > 0 and not self.ranks.any(not replay.has_live()):
-            if moved:
+            if self.renewed and value_moved:
                 self.renew_credit(replay)
-            drawn, moved = self.minibatches(replay, steps), True
+            drawn = self.minibatches(replay, steps)
             replay.use(drawn.place)  # type: ignore[arg-type]
             yield drawn
-            steps -= drawn.number
+            steps, value_moved = steps - drawn.number, True
         replay.log["missing_updates"] = float(steps)
 
     def take_steps(
@@ -280,14 +289,13 @@ class PPOPolicy(Policy):
         replay.log = {} if self.cfg.on_policy else replay.metrics(self.clip_ratio)
 
     def renew_credit(self, replay: Replay) -> None:
-        """Computes what the newest value network changes: credit under recompute_adv, n-step targets."""
+        """Computes the fields ``renewed`` by the newest value network."""
         self.timer("advantages")
-        for stored in replay.rollouts if self.cfg.recompute_adv or self.cfg.nstep_return else ():
+        for stored in replay.rollouts:
             # V-trace with c-bar = rho-bar = 1 (arXiv:1802.01561).
             weight = stored.ratio.clamp(max=1.0) if replay.age(stored) else None
             credit = self.credit(stored.rollout, weight)
-            names = tuple(credit) if self.cfg.recompute_adv else ("value_target",)
-            stored.newer |= {name: credit[name] for name in names}
+            stored.newer |= {name: credit[name] for name in self.renewed}
         self.timer("updates")
 
     @torch.no_grad()
