@@ -61,7 +61,7 @@ def test_every_key_that_a_message_names_exists():
         for text in texts_of(file)
         for word in re.findall(r"(?<![\w.])(?:policy|env|logger|checkpoint)(?:\.[a-z_]\w*)+", text)
     }
-    assert len(named) > 150
+    assert len(named) > 100, "it finds them"
     assert sorted((word, file) for word, file in named if word not in known | NO_KEYS) == []
     assert {word for word, _ in named} >= NO_KEYS
 
