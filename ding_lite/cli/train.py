@@ -112,7 +112,9 @@ def run(
     except KeyboardInterrupt:
         if pipeline.stop_reason not in EXIT_CODES:
             raise
-    return EXIT_CODES.get(pipeline.stop_reason, 0) if pipeline.status == "interrupted" else 0
+    # A second Ctrl-C while the run was being saved has made it "failed".
+    has_stopped = pipeline.status in ("interrupted", "failed")
+    return EXIT_CODES.get(pipeline.stop_reason, 0) if has_stopped else 0
 
 
 def _after_restart(

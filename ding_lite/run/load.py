@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.config.registry import MODEL_REGISTRY, POLICY_REGISTRY, SCRIPT, import_module, script_name
-from ding_lite.config.values import decode, named_paths
+from ding_lite.config.values import decode, encode, named_paths
 from ding_lite.envs.space_json import space_from_json
 from ding_lite.errors import FOREIGN, CheckpointError, ConfigError, error_text
 from ding_lite.models.actor_critic import PhasicActorCritic
@@ -30,6 +30,7 @@ SCALES = {
     "reward_scale": "policy.normalize.reward",
     "value_norm": "policy.learn.value_norm",
 }
+MEANINGS = ("activation", "box_distribution", "bound_type")  # keys of policy.model: what weights compute
 HEAD = "auxiliary_head."  # begins the names of its parameters
 NESTED = ("model", "state_dict", "model_state_dict", "policy")  # keys under which other programs save weights
 
@@ -219,9 +220,9 @@ def warm_start(policy: Policy, path: str | Path) -> list[str]:
     """
     foreign = _foreign_weights(Path(path))
     if foreign is None:
-        file, state, _ = load_of_run(path, "best")
+        file, state, saved = load_of_run(path, "best")
     else:
-        file, state = Path(path), {"policy": {"model": foreign}}
+        file, state, saved = Path(path), {"policy": {"model": foreign}}, {}
     own, model = policy.state_dict(), policy.model
     messages = [f"begins from the weights of {file}"]
     try:
@@ -233,6 +234,16 @@ def warm_start(policy: Policy, path: str | Path) -> list[str]:
             theirs["model"] |= heads
             messages.append("the weights have no auxiliary head, which is PPG's own: it starts anew")
         refuse_misfit(file, model.state_dict(), theirs["model"])
+        is_described = saved and "model" not in saved.get("given", ())
+        trained_with = saved["config"]["policy"]["model"] if is_described else {}
+        mine = encode(policy.cfg.model, "policy.model")
+        for key in MEANINGS:
+            if trained_with.get(key) != mine.get(key) and key in trained_with:
+                raise CheckpointError(
+                    f"the weights in {file} were trained with policy.model.{key}={trained_with[key]!r}, and "
+                    f"compute something else with {mine.get(key)!r}: set it to the value that they were "
+                    "trained with"
+                )
         for name, key in SCALES.items():
             if theirs.get(name) is not None and name not in own:
                 raise CheckpointError(

@@ -158,6 +158,7 @@ def test_ppo_weights_begin_a_ppg_run_whose_auxiliary_head_is_new(trained, tmp_pa
     ("change", "fault"),
     [
         ({"model": {"encoder_hidden_size_list": [8]}}, r"this model has \(8, "),
+        ({"model": {"activation": "relu"}}, "policy.model.activation"),
         ({"normalize": {"obs": False}}, "policy.normalize.obs"),
         ({"learn": {"value_norm": False}}, "policy.learn.value_norm"),
     ],
