@@ -157,7 +157,7 @@ COMBINATIONS = covering(PARTS)
 IN_WORKERS = [{**combination, "manager": "two halves"} for combination in COMBINATIONS[:3]]
 
 
-@pytest.mark.parametrize("combination", slow_but(COMBINATIONS[::2], COMBINATIONS + IN_WORKERS), ids=name_of)
+@pytest.mark.parametrize("combination", slow_but(COMBINATIONS[::3], COMBINATIONS + IN_WORKERS), ids=name_of)
 def test_parts_combine_and_resume_bit_equal(combination, tmp_path):
     config = config_of(**combination)
     check(config, tmp_path)

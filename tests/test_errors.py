@@ -39,7 +39,3 @@ def test_error_of_a_helper_that_the_user_calls_is_the_users():
     assert is_of_user(error)
     assert re.search(r"\(at test_errors.py:\d+\)$", error_text(error))
     assert is_of_user(caught(map_tree, lambda leaf: Batch(obs=leaf).actions, {"a": 1}))
-
-
-def test_error_without_a_traceback_is_not_the_users():
-    assert not is_of_user(ValueError("boom"))

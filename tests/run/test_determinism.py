@@ -6,6 +6,7 @@ import random
 import numpy as np
 import pytest
 import torch
+from cases import slow_but
 from small_worlds import SeededBox, SeededEnv
 from worlds import digest, merged, small_config
 
@@ -37,7 +38,7 @@ def rows(folder):
         ]
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("world", slow_but(["native", "base"], WORLDS))
 def test_two_runs_with_one_seed_are_equal_to_the_last_bit(world, tmp_path):
     config = WORLDS[world]
     first, second = run(config, tmp_path / "a"), run(config, tmp_path / "b")
