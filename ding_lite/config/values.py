@@ -49,7 +49,8 @@ def encode(value: Any, path: str = "") -> Any:
         return items if kind is list else {KIND: kind.__name__, "value": items}
     if kind is type(Path()):
         return {KIND: "path", "value": str(value)}
-    if NUMBERS.fullmatch(getattr(getattr(value, "dtype", None), "str", "")):
+    dtype = getattr(value, "dtype", None)
+    if kind.__module__ == "numpy" and NUMBERS.fullmatch(getattr(dtype, "str", "")):
         array = {"value": value.ravel().tolist(), "dtype": value.dtype.str, "shape": list(value.shape)}
         return {KIND: "array", **array}
     if callable(value) and PLACES.fullmatch(path):
