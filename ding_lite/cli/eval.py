@@ -21,7 +21,7 @@ EPISODES, SHOWN = 16, 3  # episodes by default; with --video or --human, which t
 )
 @options.group(
     "Look at them, such as: --video videos",
-    options.option("--video DIR", "record the episodes as DIR/episode_*.mp4", options.PATH),
+    options.option("--video DIR", "record the episodes as DIR/eval-episode-*.mp4", options.PATH),
     options.option("--human", "play in a window; the environment needs the render mode human"),
 )
 @options.trust_option

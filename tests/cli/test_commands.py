@@ -37,7 +37,7 @@ def test_eval_records_videos(run, well, tmp_path, monkeypatch):
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     report = json.loads(well("eval", "run", "--video", "videos", "--json"))
     assert report["episodes"] == 3
-    assert len(list((tmp_path / "videos").glob("episode_*.mp4"))) == 3
+    assert len(list((tmp_path / "videos").glob("eval-episode-*.mp4"))) == 3
 
 
 def test_a_changed_environment_prints_beside_the_json(run, ding_lite, tmp_path):
