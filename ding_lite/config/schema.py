@@ -31,6 +31,7 @@ SYNONYMS = {
     "num_steps": "n_sample",
     "num_steps_per_env": "n_sample",
     "total_timesteps": "max_env_step",
+    "n_timesteps": "max_env_step",
     "lr": "learning_rate",
     "minibatch_size": "batch_size",
     "n_epochs": "epoch_per_collect",
@@ -51,6 +52,7 @@ SYNONYMS = {
     "net_arch": "encoder_hidden_size_list",
     "features_extractor_class": "model.encoder",
 }
+SCHEDULES = {"learning_rate": "lr_schedule", "clip_ratio": "clip_schedule"}  # of rl-zoo's values "lin_..."
 
 
 @dataclass(frozen=True)
@@ -331,7 +333,10 @@ def check(
             except TypeError as error:
                 text = value.__name__ if isinstance(value, type) else str(value)  # torch.nn.ReLU means "relu"
                 close = difflib.get_close_matches(text.lower(), _choices(rule.type), n=1)
-                faults.append(f"{where}: {error}{f'; did you mean {close[0]!r}?' if close else ''}")
+                meant = f"; did you mean {close[0]!r}?" if close else ""
+                if name in SCHEDULES and text.startswith("lin_"):
+                    meant = f"; rl-zoo's {text} is {name}={text[4:]} {SCHEDULES[name]}=linear here"
+                faults.append(f"{where}: {error}{meant}")
                 continue
             fault = _range_fault(values[name], rule)
             faults += (

@@ -20,7 +20,7 @@ from ding_lite.data.rollout import Rollout, as_field, bytes_of, to_device
 from ding_lite.models.recurrent import Sequences, chosen_hidden
 from ding_lite.ranks import ALONE, Ranks
 from ding_lite.rl.losses import normalize_advantage
-from ding_lite.trees import Tree, in_one_order, leading_size, map_tree
+from ding_lite.trees import Tree, in_one_order, is_branch, leading_size, map_tree
 
 SHUFFLED_BYTES = 2**22  # samples up to this size are copied in the order of their minibatches
 
@@ -199,15 +199,16 @@ class Samples:
 
     def _batches(self, groups: Sequence[Group], advantages: list[Tensor] | None) -> Iterator[Batch]:
         fields = {k: field for k, field in self.fields.items() if k != "advantage" or advantages is None}
-        cut: list[Any] = [None] * len(groups)
+        trees = [name for name, field in fields.items() if name != "obs" and is_branch(field)]
+        cut: Sequence[Any] = [None] * len(groups)
         if bytes_of(fields) <= SHUFFLED_BYTES:  # of few samples all are gathered at once, in far fewer calls
             order, sizes = torch.cat([group.rows for group in groups]), [len(group.rows) for group in groups]
-            parts = map_tree(lambda leaf: leaf.index_select(0, order).split_with_sizes(sizes), fields)
-            cut = [map_tree(lambda leaf, k=k: leaf[k], parts) for k in range(len(groups))]
+            cut = _cut(fields, order, sizes)
         for k, group in enumerate(groups):
-            some = cut[k] or map_tree(lambda leaf, g=group: leaf.index_select(0, g.rows), fields)
-            some = some if self.device is None else to_device(some, self.device)
-            batch = {name: field if name == "obs" else as_field(field) for name, field in some.items()}
+            batch = cut[k] or map_tree(lambda leaf, g=group: leaf.index_select(0, g.rows), fields)
+            batch = batch if self.device is None else to_device(batch, self.device)
+            for name in trees:
+                batch[name] = as_field(batch[name])
             if advantages is not None:
                 batch["advantage"] = advantages[k]
             batch["obs"] = self._inputs(batch["obs"], group, self.inputs)
@@ -381,6 +382,15 @@ def _runs_of(rollout: Rollout, chosen: Tensor, recurrence: Recurrence) -> tuple[
     stored = map_tree(lambda leaf, like: leaf.to(like), stored, initial)
     hidden = chosen_hidden(begins_episode[column_of, row_of], initial, stored)
     return (row * columns + column)[rows], Runs(count.cumsum(0) - count, count, hidden)
+
+
+def _cut(tree: Any, order: Tensor, sizes: list[int]) -> Sequence[Any]:
+    """Returns the rows of a tree in an order, cut into parts."""
+    if not is_branch(tree):
+        parts: Sequence[Any] = tree.index_select(0, order).split_with_sizes(sizes)
+        return parts
+    columns = [_cut(branch, order, sizes) for branch in tree.values()]
+    return [dict(zip(tree, parts, strict=True)) for parts in zip(*columns, strict=True)]
 
 
 def _minibatch_sizes(n: int, size: int, ranks: Ranks = ALONE) -> list[int]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -97,7 +98,7 @@ class NumpyLayers:
             into: an array for each of ``parameters``.
             to_input: whether to compute the gradient of the input.
         """
-        ones, left = np.ones(len(slope), np.float32), len(into)
+        ones, left = _ones(len(slope)), len(into)
         for k in reversed(range(len(self._steps))):
             step, output = self._steps[k], outputs[k + 1]
             if isinstance(step, tuple):
@@ -115,6 +116,11 @@ class NumpyLayers:
             else:
                 slope = slope * (output > 0)
         return slope if to_input else None
+
+
+@lru_cache
+def _ones(n: int) -> np.ndarray:
+    return np.ones(n, np.float32)
 
 
 class NumpyEncoder:

@@ -56,12 +56,14 @@ def test_a_setting_replaces_the_overrides_of_its_keys():
 
 @pytest.mark.slow
 def test_the_present_setting_is_measured_first_and_the_command_names_the_fastest(monkeypatch, capfd):
-    tried = [{"env.manager.type": "nonsense"}, {"env.manager.type": "auto"}, {"num_threads": 1}]
+    workers = {"env.manager.type": "subprocess", "env.manager.worker_num": 8}
+    tried = [{"env.manager.type": "nonsense"}, workers, {"num_threads": 1}]
     monkeypatch.setattr("ding_lite.tools.tune.settings", lambda _: tried)
-    words = ["--env", "CartPole-v1", "policy.collect.n_sample=256"]
-    assert main(["profile", "--tune", *words, "env.manager.type=subprocess", "--iterations", "2"]) == 0
+    waits = ["--env", "slow_worlds:SlowEnv", "policy.collect.n_sample=256", "env.kwargs.pause=0.005"]
+    assert main(["profile", "--tune", *waits, "env.manager.type=base", "--iterations", "2"]) == 0
     lines = capfd.readouterr().out.splitlines()
     assert lines[0].startswith("as it is: ")
     assert lines[1].startswith("env.manager.type=nonsense: ")
-    assert lines[3].startswith("env.manager.type=auto num_threads=1: ")  # on top of the fastest so far
-    assert "ding-lite train --env CartPole-v1 policy.collect.n_sample=256 env.manager.type=auto" in lines[-1]
+    fastest = "env.manager.type=subprocess env.manager.worker_num=8"  # eight wait at the same time
+    assert lines[3].startswith(f"{fastest} num_threads=1: ")  # on top of the fastest so far
+    assert f"ding-lite train {' '.join(waits)} {fastest}" in lines[-1]
