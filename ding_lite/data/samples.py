@@ -390,7 +390,7 @@ def _cut(tree: Any, order: Tensor, sizes: list[int]) -> Sequence[Any]:
         parts: Sequence[Any] = tree.index_select(0, order).split_with_sizes(sizes)
         return parts
     columns = [_cut(branch, order, sizes) for branch in tree.values()]
-    return [dict(zip(tree, parts, strict=True)) for parts in zip(*columns, strict=True)]
+    return [dict(zip(tree, [column[k] for column in columns], strict=True)) for k in range(len(sizes))]
 
 
 def _minibatch_sizes(n: int, size: int, ranks: Ranks = ALONE) -> list[int]:
