@@ -186,7 +186,7 @@ def _read_columns(path: Path, wanted: set[str]) -> dict[str, np.ndarray]:
     except OSError as error:
         raise ConfigError(f"cannot read the metrics of a run: {error}") from error
     reader = csv.reader(io.StringIO(text[: text.rfind("\n") + 1]))
-    header = next(reader, [])
+    header = next(reader, [] if text else [ENV_STEP])  # empty: the run has failed in its first iteration
     if ENV_STEP not in header:
         raise ConfigError(f"{path} has no column {ENV_STEP!r}")
     places = {name: place for place, name in enumerate(header) if name in wanted}

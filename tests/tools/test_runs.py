@@ -118,6 +118,7 @@ def test_every_kind_of_run_is_listed_with_its_status(tmp_path):
     write_run(tmp_path / "killed", status=None)
     result = {"status": "failed", "error": "EnvError: no", "env_step": 4000}
     (write_run(tmp_path / "failed") / "result.json").write_text(json.dumps(result))
+    (tmp_path / "failed" / "metrics.csv").write_text("")  # in its first iteration
     resumed = write_run(tmp_path / "resumed")  # and then killed: its result is that of the first session
     (resumed / "result.json").write_text(json.dumps({**result, "status": "finished", "env_step": 2000}))
     write_run(tmp_path / "no_evaluation", every=0)
