@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-import ding_lite
-
 
 def in_a_new_process(code: str) -> Any:
     """Runs ``code`` in a fresh interpreter and returns the JSON that it prints."""
@@ -49,7 +47,3 @@ exec("from ding_lite import *", names)
 print(json.dumps([before == process(), "SerialPipeline" in names]))
 """
     assert in_a_new_process(code) == [True, True]
-
-
-def test_the_name_that_di_engine_users_know_is_the_same_function():
-    assert ding_lite.serial_pipeline_onpolicy is ding_lite.serial_pipeline

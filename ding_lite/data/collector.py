@@ -319,7 +319,7 @@ class Collector:
             try:
                 self._start_from(self.envs.load_state_dict(state["envs"]))
             except ReplayError as error:
-                reason = f"WARNING: {error}"
+                reason = str(error)
             else:
                 if self.hidden is not None:
                     self.hidden.load_state_dict(state["hidden"])

@@ -542,7 +542,10 @@ class SerialPipeline:
         lost = next(filter(None, self.ranks.from_all(lost)), None)
         if lost and self.cfg.env.strict_resume and not has_new:
             raise CheckpointError(f"{lost}. env.strict_resume=False goes on with new episodes")
-        return [*lines, f"{lost}. The run goes on with new episodes: {NOT_BIT_EQUAL}"] if lost else lines
+        if lost:
+            mark = "" if has_new else "WARNING: "  # asked for, or not
+            lines.append(f"{mark}{lost}. The run goes on with new episodes: {NOT_BIT_EQUAL}")
+        return lines
 
 
 def _typed(module: str) -> str:

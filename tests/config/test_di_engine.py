@@ -612,12 +612,6 @@ def test_written_file_has_no_defaults_and_says_what_was_converted(tmp_path):
     assert "clip_ratio" not in text
 
 
-@pytest.mark.parametrize(("name", "expected"), [("mine.yaml", "ends in .py"), ("no/mine.py", "cannot be")])
-def test_file_that_cannot_be_written_is_reported(tmp_path, name, expected):
-    with pytest.raises(ConfigError, match=expected):
-        save_config(compiled(), tmp_path / name)
-
-
 # ------------------------------------------------------------------ processes
 
 

@@ -18,19 +18,21 @@ def test_phases_add_up_to_all_of_the_time():
     assert timer.take() == {"env": 2.0}
 
 
-@pytest.mark.parametrize("phase", ["env", "act"])
+@pytest.mark.parametrize("phase", ["env", "act", "advantages"])
 def test_time_of_collecting_is_that_of_its_phase(phase):
     policy, collector = trainee("ppo", n_sample=32)
 
     def slow(function):
-        seconds = 0.3 if phase == "advantages" else 0.01  # it is called once
+        seconds = 0.5 if phase == "advantages" else 0.01  # it is called once
         return lambda *arguments: (time.sleep(seconds), function(*arguments))[1]
 
     mode = collector.mode.for_rollout()
     if phase == "env":
         collector.envs.receive = slow(collector.envs.receive)
-    else:
+    elif phase == "act":
         mode = mode._replace(forward=slow(mode.forward))
+    else:
+        mode = mode._replace(get_train_sample=slow(mode.get_train_sample))
     collector.mode = mode._replace(specialize=lambda _: mode)
     collector.timer(PHASES[-1])
     collector.timer.take()

@@ -3,11 +3,9 @@
 import contextlib
 import copy
 import math
-import re
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -17,7 +15,6 @@ from small_worlds import CountingEnv, LengthEnv
 from worlds import copy_of, policy_for, random_actions, same_tree
 
 from ding_lite.config.compile import compile_config
-from ding_lite.config.registry import WRAPPER_REGISTRY
 from ding_lite.data.collector import Collector
 from ding_lite.envs.make import make_env, make_vector_env
 from ding_lite.envs.wrappers import ActionBins
@@ -111,16 +108,6 @@ def rollout(envs, steps, seed=0):
 
 
 # ------------------------------------------------------------------ names
-
-
-def test_these_are_the_names():
-    assert [name for name in WRAPPER_REGISTRY.names() if not name.startswith("test_")] == NAMES
-
-
-def test_page_about_wrappers_has_each_of_them():
-    text = (Path(__file__).parents[2] / "docs" / "environments.md").read_text()
-    section = text.split("\n## Wrappers\n")[1].split("\n## ")[0]
-    assert sorted(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == NAMES
 
 
 @pytest.mark.parametrize("wrong", ["TimeLimit", "timelimit", {"type": "time_limt"}], ids=str)
@@ -431,11 +418,6 @@ def test_a_game_that_ends_under_the_step_of_doing_nothing_is_followed_by_a_new_o
     assert (bool(last.terminated[0]), last.obs[0, 1]) == (True, 0)
     assert [(game.episode_return, game.length) for game in last.episodes] == [(4, 3)]
     assert envs.state_dict()["envs"] == [{"episode": 1, "actions": None}]
-
-
-def doubled(env):
-    """A wrapper that only this process knows."""
-    return gym.wrappers.TransformReward(env, lambda reward: 2 * reward)
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from reference.faults import FAULTS
 
 DAILY_FAULTS = ("no gamma in delta", "the value clip is no maximum")
 TRIED = 10  # cases that may show a fault
+TIES = 1  # number of cases that may differ because they are too near to a corner of a loss: see sweep.TIE
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -30,6 +31,7 @@ def test_the_library_agrees_with_the_reference(seed):
 def test_more_cases_agree_and_all_of_them_use_every_mechanism():
     found = [sweep.compare(sweep.random_case(seed)) for seed in range(60)]
     assert [(o.seed, o.difference) for o in found if o.disagrees] == []
+    assert [(o.seed, o.difference, o.tie) for o in found if o.tie is not None][TIES:] == []
     assert set(sweep.MECHANISMS) - set().union(*(outcome.seen for outcome in found)) == set()
 
 

@@ -62,7 +62,23 @@ def test_nstep_returns_by_hand():
 # ------------------------------------------------------------------ closed forms
 
 
-# ------------------------------------------------------------------ by definition
+def test_own_weight_reaches_the_target_and_the_next_weight_the_advantage():
+    zero, weight = column(0, 0), column(0.5, 0.25)
+    ends = flags(2), flags(2)
+    advantage, target = gae(column(1, 1), zero, zero, *ends, gamma=1.0, gae_lambda=1.0, weight=weight)
+    assert advantage.flatten().tolist() == [1.25, 1.0]
+    assert target.flatten().tolist() == [0.625, 0.25]
+
+
+def test_constant_reward_is_a_geometric_sum_and_its_own_value_leaves_no_advantage():
+    steps, gamma, lam = 30, 0.97, 0.9
+    zero, no = torch.zeros(steps, 1, dtype=torch.float64), flags(steps)
+    advantage, _ = gae(zero + 1, zero, zero, no, no, gamma=gamma, gae_lambda=lam)
+    left = torch.arange(steps, 0, -1, dtype=torch.float64).unsqueeze(-1)
+    assert torch.allclose(advantage, (1 - (gamma * lam) ** left) / (1 - gamma * lam), rtol=1e-13, atol=0)
+    value = zero + 1 / (1 - gamma)
+    advantage, _ = gae(zero + 1, value, value, no, no, gamma=gamma, gae_lambda=lam)
+    assert advantage.abs().max() < 1e-12
 
 
 def test_rows_of_torch_and_of_numpy_give_one_result(monkeypatch):

@@ -12,7 +12,7 @@ import pytest
 import ding_lite
 from ding_lite.config.compile import compile_config
 from ding_lite.config.schema import Key, leaves
-from ding_lite.tools.key_reference import keys_of, rules, sentences
+from ding_lite.tools.key_reference import keys_of, rules
 
 POLICIES = ("ppo", "ppo_offpolicy", "ppg", "ppg_offpolicy")
 LIBRARY = Path(ding_lite.__file__).parent
@@ -41,12 +41,6 @@ def test_keys_of_an_intrinsic_reward_are_listed_where_a_config_names_none(policy
     found = keys_of({"policy": {"type": policy}})
     assert found["policy.intrinsic.feature_size"].default == 128
     assert found["policy.intrinsic.type"].default is None
-
-
-def test_names_keep_their_spelling_at_the_start_of_a_sentence():
-    keys = keys_of({"policy": {"type": "ppo"}})
-    assert sentences(keys["policy.learn.value_loss"]).startswith("smooth_l1 is linear")
-    assert sentences(keys["policy.learn.batch_size"]) == "Samples in a minibatch."
 
 
 def test_every_key_that_a_message_names_exists():
