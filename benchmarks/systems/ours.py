@@ -15,6 +15,7 @@ from ding_lite import PPOPolicy, SerialPipeline
 from ding_lite.config.compile import compile_config, parse_overrides
 from ding_lite.errors import EnvError
 from ding_lite.rl.losses import approx_kl, weighted_mean
+from ding_lite.run.resources import keep_freed_memory
 from systems import HIDDEN, Done, Skipped, Work
 
 
@@ -90,7 +91,8 @@ def _pipeline(work: Work, steps: int) -> SerialPipeline:
     atexit.register(shutil.rmtree, parent, ignore_errors=True)
     compiled = compile_config(config, parse_overrides(work.keys.split()))
     try:
-        return SerialPipeline(compiled, folder=parent / "run", own_process=True)  # as on the command line
+        keep_freed_memory()  # as on the command line
+        return SerialPipeline(compiled, folder=parent / "run")
     except EnvError as error:
         raise Skipped(str(error)) from error
 
