@@ -207,14 +207,11 @@ class InProcessVectorEnv(VectorEnv):
 
         The recorder has checked what the environment itself returned; here are the results of its wrappers.
         """
-        game = self._recorders[i].game
-        game.actions.append(_copied(action))
+        self._recorders[i].game.actions.append(_copied(action))
         try:
             obs, reward, terminated, truncated, _ = self.envs[i].step(action)
             self._buffer.write(i, obs)
             number = as_float(reward)
-            if game.counts_outside:
-                game.episode_return += number
             if fault := bad_reward(number):
                 raise NotFiniteError(fault)
             self._check_row(i)

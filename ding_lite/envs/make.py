@@ -282,7 +282,7 @@ def _resolved(env_cfg: Mapping[str, Any]) -> dict[str, Any]:
         # A worker does not know an id that the user's code registered; it can make the env from the spec.
         plain["env_id"] = gym.registry.get(plain["env_id"], plain["env_id"])
     found = [find_wrapper(wrapper) for wrapper in plain["wrappers"]]
-    plain["wrappers"] = [{"type": factory, **arguments} for _, factory, arguments in found]
+    plain["wrappers"] = [{"type": factory, **arguments} for factory, arguments in found]
     return plain
 
 

@@ -121,10 +121,6 @@ class Processes:
         """Returns the number of workers where the config gives none."""
         return cores.default_workers(double_buffer)
 
-    def busy_cores(self, num_workers: int) -> int:
-        """Returns how many cores of this machine so many workers keep busy."""
-        return num_workers
-
     def start(self, grace: float) -> WorkerProcess:
         """Starts a worker without waiting for it; its environments have ``grace`` seconds to close."""
         return WorkerProcess(self._memory, grace)

@@ -6,7 +6,6 @@ A request is one call of an actor, for all of its environments together, because
 from __future__ import annotations
 
 import contextlib
-import math
 import mmap
 import os
 import signal
@@ -167,10 +166,6 @@ class RayActors:
     def default_workers(self, double_buffer: bool) -> int:
         free = int(self._ray.available_resources().get("CPU", 0))
         return max(1, free // int(os.environ.get("WORLD_SIZE", "1")))
-
-    def busy_cores(self, num_workers: int) -> int:
-        machines = sum(node["Alive"] and node["Resources"].get("CPU", 0) > 0 for node in self._ray.nodes())
-        return math.ceil(num_workers / max(1, machines))  # Ray spreads them over its machines
 
     def start(self, grace: float) -> RayWorker:
         paths = [path or os.getcwd() for path in sys.path if isinstance(path, str)]

@@ -149,7 +149,7 @@ class SubprocessVectorEnv(VectorEnv):
         self.backend = f"{num_envs} environments in {num_workers} {self._starter.unit[num_workers > 1]}"
         if double_buffer:
             self._groups = [_group(slice(first, None, 2), self._rows) for first in range(2)]
-            self.busy_cores = self._starter.busy_cores(num_workers)
+            self.busy_cores = num_workers if starter is None else 0  # actors may be on other machines
             self.backend += ", one half stepping while the other is acted on"
         self.groups = tuple(group.rows for group in self._groups)
         self._stream: tuple[str | int, ...] = ()
