@@ -166,10 +166,8 @@ def make_env(
             kwargs["env_id"] = env_cfg["env_id"]
         elif "BaseEnv" in [base.__name__ for base in getattr(factory, "__mro__", ())]:
             raise EnvError(
-                f"{factory.__name__} is a BaseEnv of DI-engine. Make it a gymnasium.Env, with reset(self, *, "
-                "seed=None, options=None) -> (obs, info), step(self, action) -> (obs, reward, terminated, "
-                "truncated, info), and the arguments of __init__ in env.kwargs; `ding-lite new env my_env` "
-                "writes one"
+                f"{factory.__name__} is a BaseEnv of DI-engine. Make it a gymnasium.Env, such as `ding-lite "
+                "new env my_env` writes one, with the arguments of __init__ in env.kwargs"
             )
         else:
             with contextlib.suppress(ValueError):  # a class in C may not say its parameters

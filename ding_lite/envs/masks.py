@@ -74,18 +74,6 @@ def as_mask(mask: Any, action_space: gym.Space) -> Tree:
     return np.asarray(mask, np.bool_)
 
 
-def with_mask_space(obs_space: gym.Space, action_space: gym.Space) -> gym.spaces.Dict:
-    """Returns the observation space with the space of the masks added.
-
-    Raises:
-        EnvContractError: if no leaf of the action space can be masked.
-    """
-    masks = mask_space(action_space)
-    if masks is None:
-        raise EnvContractError(f"env.action_mask: the actions {action_space} cannot be masked")
-    return gym.spaces.Dict({**branches_of(obs_space), MASK_KEY: masks})
-
-
 def branches_of(obs_space: gym.Space) -> Mapping[str, gym.Space]:
     """Returns the branches of a Dict, or the space as the branch "observation"."""
     return obs_space.spaces if isinstance(obs_space, gym.spaces.Dict) else {OBSERVATION: obs_space}
@@ -97,11 +85,18 @@ def with_branch(obs: Any, name: str, leaf: Any) -> dict[str, Any]:
 
 
 class MaskFromInfo(gym.Wrapper):
-    """Copies ``info["action_mask"]`` into the observation at every reset and step."""
+    """Copies ``info["action_mask"]`` into the observation at every reset and step.
+
+    Raises:
+        EnvContractError: if no leaf of the action space can be masked, or an info has no mask.
+    """
 
     def __init__(self, env: gym.Env) -> None:
         super().__init__(env)
-        self.observation_space = with_mask_space(env.observation_space, env.action_space)
+        masks = mask_space(env.action_space)
+        if masks is None:
+            raise EnvContractError(f"env.action_mask: the actions {env.action_space} cannot be masked")
+        self.observation_space = gym.spaces.Dict({**branches_of(env.observation_space), MASK_KEY: masks})
 
     def reset(self, **kwargs: Any) -> Any:
         obs, info = self.env.reset(**kwargs)

@@ -375,15 +375,11 @@ def labels(groups: Sequence[Sequence[Run]], *, by_task: bool = False) -> list[st
         varies = key in HEADLINE_KEYS and len({flat.get(key) for flat in settings}) > 1
         if classes([*keys, key]) > classes(keys) or varies and not (by_task and key == "env.env_id"):
             keys.append(key)
-    names = short_names(keys)
-    texts = []
-    for flat in settings:
-        values = {key: short_text(flat.get(key, NOT_SET)) for key in keys}
-        texts.append(
-            ", ".join(
-                value if key in HEADLINE_KEYS else f"{names[key]}={value}" for key, value in values.items()
-            )
-        )
+    prefixes = {key: "" if key in HEADLINE_KEYS else f"{name}=" for key, name in short_names(keys).items()}
+    texts = [
+        ", ".join(f"{prefix}{short_text(flat.get(key, NOT_SET))}" for key, prefix in prefixes.items())
+        for flat in settings
+    ]
     pairs = list(zip(tasks, texts, strict=True))
     places = [Path(launch_of(group[0])) if len(group) > 1 else group[0].folder for group in groups]
     top = os.path.commonpath([place.resolve().parent for place in places]) if places else ""

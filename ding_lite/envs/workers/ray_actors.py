@@ -176,10 +176,9 @@ class RayActors:
         )
         return RayWorker(self._ray, actor.remote(), self)
 
-    def share(self, spaces: tuple[gym.Space, gym.Space], num_envs: int, num_workers: int) -> SharedArrays:
-        size = SharedArrays(None, spaces, num_envs, num_workers).size
-        self.arrays = SharedArrays(mmap.mmap(-1, size), spaces, num_envs, num_workers)
-        self.arrays.action = None  # actions travel in the requests
+    def share(self, obs_space: gym.Space, num_envs: int, num_workers: int) -> SharedArrays:
+        size = SharedArrays(None, obs_space, num_envs, num_workers).size
+        self.arrays = SharedArrays(mmap.mmap(-1, size), obs_space, num_envs, num_workers)
         self.arrays.busy[:] = IDLE  # an actor cannot show what it is doing
         return self.arrays
 
