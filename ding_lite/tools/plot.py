@@ -160,8 +160,7 @@ def plot_runs(
     """
     chosen = panels_of(panels)
     left_out: list[str] = []
-    spreads = [panel.spread for panel in chosen]
-    runs = readable(folders, [panel.column for panel in chosen], left_out, spreads)
+    runs = readable(folders, [panel.column for panel in chosen], left_out)
     if not runs:
         raise ConfigError("\n  ".join(["there is no run to draw.", *left_out]))
     figure, notes = draw(seed_groups(runs), title=title, panels=panels)

@@ -158,21 +158,18 @@ def read_run(folder: Path, wanted: Collection[str] = SCORE_COLUMNS) -> Run:
     return run._replace(status=str(result["status"]), error=result.get("error"))
 
 
-def readable(
-    folders: Sequence[str | Path], columns: Sequence[str], left_out: list[str], spreads: Sequence[str] = ()
-) -> list[Run]:
+def readable(folders: Sequence[str | Path], columns: Sequence[str], left_out: list[str]) -> list[Run]:
     """Reads the runs that have numbers in one of the columns; a line of ``left_out`` names each other one.
 
     Args:
         folders: see :func:`runs_of`.
         columns: of metrics.csv.
         left_out: lines are added to it.
-        spreads: other columns to read.
     """
     runs = []
     for folder in runs_of(*folders):
         try:
-            run = read_run(folder, (*columns, *spreads))
+            run = read_run(folder, {*columns, *SCORE_COLUMNS})
         except ConfigError as error:
             left_out.append(f"Left out, since it cannot be read: {error}")
             continue
