@@ -108,9 +108,8 @@ def find_checkpoint(path: str | Path, name: str = "best") -> Path:
         if file.is_file():
             return file
     saved = ", ".join(file.stem for file in checkpoints_of(path))
-    if saved:
-        raise CheckpointError(f"{path} has no checkpoint {name!r}; it has {saved}")
-    raise CheckpointError(f"{path} has no checkpoint: name the folder of a run, or a checkpoint in it")
+    known = f"it has {saved}" if saved else "name the folder of a run, or a checkpoint in it"
+    raise CheckpointError(f"{path} has no checkpoint {name!r}; {known}")
 
 
 def load_of_run(path: str | Path, name: str = "best") -> tuple[Path, dict[str, Any], dict[str, Any]]:
@@ -143,11 +142,8 @@ def newest_checkpoint(run: Path) -> tuple[Path, dict[str, Any], dict[str, Any], 
             damaged.append(f"WARNING: skipped: {error}")
         else:
             return file, state, config, damaged
-    if damaged:
-        raise CheckpointError("\n  ".join([f"{run} has no undamaged checkpoint", *damaged]))
-    raise CheckpointError(
-        f"{run} has no checkpoint to continue from: it ended before its first save, or is no run"
-    )
+    reason = "it is no run, or ended before its first save" if not damaged else "\n  ".join(damaged)
+    raise CheckpointError(f"{run} has no undamaged checkpoint to continue from: {reason}")
 
 
 def checkpoints_of(run: Path) -> list[Path]:

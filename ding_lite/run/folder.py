@@ -44,7 +44,8 @@ def new_run_folder(wanted: Path, exact: bool) -> Iterator[Path]:
         exact: whether it must not exist; otherwise it may get a suffix ``_2``, ``_3``, ...
 
     Raises:
-        ConfigError: if the folder exists (``exact``), or cannot be created.
+        ConfigError: if the folder exists (``exact``).
+        OSError: if it cannot be created.
     """
     folder, number = wanted, 1
     while True:
@@ -59,8 +60,6 @@ def new_run_folder(wanted: Path, exact: bool) -> Iterator[Path]:
                 ) from error
             number += 1
             folder = wanted.with_name(f"{wanted.name}_{number}")
-        except OSError as error:
-            raise ConfigError(f"run folder {folder} cannot be created: {error}") from error
     try:
         yield folder
     except BaseException:
@@ -75,22 +74,19 @@ def locked(folder: Path) -> Iterator[None]:
     The lock is released when the process ends, whatever signal ends it.
 
     Raises:
-        ConfigError: if the folder is locked, or cannot be written to.
+        ConfigError: if the folder is locked.
+        OSError: if it cannot be written to.
     """
     lock = FileLock(folder.absolute() / LOCK)
     try:
-        lock.acquire(timeout=0.5, poll_interval=0.02)  # is_locked holds it for a moment
+        held = lock.acquire(timeout=0.5, poll_interval=0.02)  # is_locked holds it for a moment
     except Timeout as error:
         raise ConfigError(
             f"run folder {folder} is in use: two runs would mix their rows and checkpoints. Wait for the "
             "other process, or close() the other pipeline"
         ) from error
-    except OSError as error:
-        raise ConfigError(f"run folder {folder} cannot be written to: {error}") from error
-    try:
+    with held:
         yield
-    finally:
-        lock.release()
 
 
 def is_locked(folder: Path) -> bool:
@@ -186,7 +182,6 @@ class RunFolder(Hook):
                 leftover.unlink()
             self._log = open(place / "log.txt", "a")  # noqa: SIM115 - until the run ends
             self._files.callback(self._log.close)
-            self.log_file = self._log.fileno()
             self._metrics, self._episodes = CsvFile(place / "metrics.csv"), CsvFile(place / "episodes.csv")
             self._files.callback(self._metrics.close)
             self._files.callback(self._episodes.close)

@@ -42,11 +42,11 @@ from ding_lite.run.display import display_for, score_text
 from ding_lite.run.folder import RunFolder, locked, new_run_folder
 from ding_lite.run.health import HealthCheck
 from ding_lite.run.hooks import Hook, hooks_of
-from ding_lite.run.load import as_tensors, refuse_without, warm_start
-from ding_lite.run.progress import Progress, Turn
+from ding_lite.run.load import as_tensors, refuse_without, refusing, warm_start
+from ding_lite.run.progress import VALUES, Progress, Turn
 from ding_lite.run.resources import thread_count, tuned_process
 from ding_lite.run.resume import FREE, NOT_BIT_EQUAL, effect_of, folder_of, resume_point
-from ding_lite.run.signals import STDERR, StopSignals
+from ding_lite.run.signals import StopSignals
 from ding_lite.run.trackers import TrackedRun, Trackers
 from ding_lite.trees import box_size
 
@@ -115,9 +115,10 @@ class SerialPipeline:
         display: Hook | None = None,
         own_process: bool = False,
     ) -> None:
-        config = as_config(config).replaced(
-            max_train_iter=max_train_iter, max_env_step=max_env_step, seed=seed
-        )
+        config = as_config(config)
+        given = {"max_train_iter": max_train_iter, "max_env_step": max_env_step, "seed": seed}
+        if changes := {name: value for name, value in given.items() if value is not None}:
+            config = config.replaced(changes)
         config = dataclasses.replace(config, imports=(*config.imports, *trust))
         with ExitStack() as undo:
             own = self._build(undo, config, env_setting, model, own_process)
@@ -173,12 +174,8 @@ class SerialPipeline:
                     refuse_without(point.file, point.saved, name)
             own = self._build(undo, point.config, env_setting, model, own_process)
             self.folder = folder
-            try:
+            with refusing("the saved state does not fit"):
                 lines = [*point.lines, *self.load_state_dict(point.state, new_episodes=override)]
-            except CheckpointError:
-                raise
-            except Exception as error:  # a forged checkpoint can make any part fail in any way
-                raise CheckpointError(f"the saved state does not fit: {error_text(error)}") from error
             if "env.stop_value" in point.changed:
                 self.progress.solved = False
             if any(key.startswith("env.") and effect_of(key) != FREE for key in point.changed):
@@ -243,8 +240,7 @@ class SerialPipeline:
             saved = {**self.config.as_json(), "spaces": spaces, "given": self.given, "id": run_id}
             tracked = TrackedRun(self.folder.absolute(), saved["config"], resume_at, run_id)
             trackers = Trackers(cfg.logger.trackers, cfg.logger.freq, tracked)
-            numbers = box_size(policy.action_space)
-            health = HealthCheck(cfg.policy, cfg.max_env_step, numbers, cfg.env.stop_value)
+            health = HealthCheck(cfg, box_size(policy.action_space))
             self.files = undo.enter_context(RunFolder(self.folder, saved, cfg.checkpoint.keep, resume_at))
             self._watchers = [health, self.files, trackers, display or Hook()]
             keep_for_restart(str(self.folder.absolute()))
@@ -255,11 +251,8 @@ class SerialPipeline:
         self.collector.envs.say = say
         if self.files is not None:  # the tracebacks of workers that were replaced go to the log alone
             self.collector.envs.explain = self.evaluator.envs.explain = self.files.log
-        for line in (
-            f"run {self.folder}",
-            *lines,
-            *description(self.config, own, self.policy, self.collector),
-        ):
+        lines = [f"run {self.folder}", *lines, *description(self.config, own, self.policy, self.collector)]
+        for line in lines:
             self.say(line)
 
     @property
@@ -298,8 +291,7 @@ class SerialPipeline:
         return self._loop() if self.status == "running" else iter(())
 
     def _loop(self) -> Iterator[Progress]:
-        answers = [STDERR] if self.files is None else [STDERR, self.files.log_file]
-        signals = self._resources.enter_context(StopSignals(self.request_stop, answers))
+        signals = self._resources.enter_context(StopSignals(self.request_stop))
         try:
             self._call("before_run")
             while not (self.is_over() or self._is_asked_to_stop()):
@@ -449,12 +441,7 @@ class SerialPipeline:
         error = self.stop_reason if self.error is None else f"{type(self.error).__name__}: {self.error}"
         return {
             "status": self.status,
-            "solved": progress.solved,
-            "eval_value": progress.eval_value,
-            "eval_value_std": progress.eval_value_std,
-            "best_eval_value": progress.best_eval_value,
-            "env_step": progress.env_step,
-            "train_iter": progress.train_iter,
+            **{name: getattr(progress, name) for name in ("solved", *VALUES, "env_step", "train_iter")},
             "iterations": progress.iteration,
             "wall_time_s": wall_time,
             "env_steps_per_second": progress.env_step / wall_time if wall_time else None,
@@ -574,16 +561,9 @@ def serial_pipeline(
 
     The arguments are those of :class:`SerialPipeline`; ``seed=None`` keeps the config's seed.
     """
-    pipeline = SerialPipeline(
-        config,
-        seed=seed,
-        env_setting=env_setting,
-        model=model,
-        max_train_iter=max_train_iter,
-        max_env_step=max_env_step,
-        display=display_for(sys.stdout),
-        **options,
-    )
+    limits = {"max_train_iter": max_train_iter, "max_env_step": max_env_step}
+    given = {"seed": seed, "env_setting": env_setting, "model": model, **limits, **options}
+    pipeline = SerialPipeline(config, display=display_for(sys.stdout), **given)
     for _ in pipeline:
         pass
     return pipeline.policy
