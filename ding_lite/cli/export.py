@@ -16,8 +16,7 @@ from ding_lite.cli import options
     default="policy.onnx",
 )
 @options.trust_option
-@options.json_option
-def run(run: Path, output: Path, imports: tuple[str, ...], json: bool) -> None:
+def run(run: Path, output: Path, imports: tuple[str, ...]) -> None:
     """Writes a trained policy to an ONNX file.
 
     The file acts without ding_lite and torch, for example in onnxruntime. It takes observations as the
@@ -33,9 +32,6 @@ def run(run: Path, output: Path, imports: tuple[str, ...], json: bool) -> None:
 
     trust = options.import_modules(imports)
     manifest = export_policy(run, output, trust=trust)
-    if json:
-        options.print_json(manifest)
-        return
     of, parity = manifest["source"], manifest["parity"]
     print(f"{output} ({output.stat().st_size / 1000:,.0f} kB), described in {output}.json")
     print(

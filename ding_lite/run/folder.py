@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
+import itertools
 import json
 import math
 import os
@@ -47,8 +48,8 @@ def new_run_folder(wanted: Path, exact: bool) -> Iterator[Path]:
         ConfigError: if the folder exists (``exact``).
         OSError: if it cannot be created.
     """
-    folder, number = wanted, 1
-    while True:
+    folder = wanted
+    for number in itertools.count(2):
         try:
             folder.mkdir(parents=True)
             break
@@ -58,7 +59,6 @@ def new_run_folder(wanted: Path, exact: bool) -> Iterator[Path]:
                     f"run folder {folder} exists; choose another --exp-name, continue the run with --resume, "
                     "or remove the folder"
                 ) from error
-            number += 1
             folder = wanted.with_name(f"{wanted.name}_{number}")
     try:
         yield folder
@@ -153,7 +153,7 @@ class CsvFile:
 
 
 class RunFolder(Hook):
-    """Writes the files of one run: a context manager, which closes them.
+    """Writes the files of one run.
 
     Args:
         folder: of the run, locked by this process.
@@ -175,8 +175,8 @@ class RunFolder(Hook):
         self._row = 0  # iteration of the last row
         try:
             for name in ("ckpt", "tb", "log.txt", "metrics.csv", "episodes.csv"):
-                if (place / name).is_symlink():  # another user may have made the folder
-                    raise OSError(f"{name} is a link, which could lead to another file of yours")
+                if (place / name).is_symlink() or (place / name).is_fifo():
+                    raise OSError(f"{name} is a link or a pipe: another user may have made the folder")
             # Of a process that was killed.
             for leftover in (*place.glob(".*.tmp"), *place.glob("ckpt/.*.tmp")):
                 leftover.unlink()
@@ -196,13 +196,11 @@ class RunFolder(Hook):
             settings = {key: saved[key] for key in ("config", "source")}
             write_whole(place / "config.json", json.dumps(settings, indent=2) + "\n")
         except OSError as error:
-            self.__exit__()
+            self.close()
             raise CheckpointError(f"run folder {folder} cannot be written to: {error}") from error
 
-    def __enter__(self) -> RunFolder:
-        return self
-
-    def __exit__(self, *error: object) -> None:
+    def close(self) -> None:
+        """Closes the files, when the checkpoints are written."""
         with contextlib.suppress(OSError):  # a failed write was reported
             self._files.close()
 

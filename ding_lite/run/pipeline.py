@@ -201,7 +201,7 @@ class SerialPipeline:
         """Builds all parts of the run but its folder; returns this rank's share of the config."""
         given = {"env_setting": env_setting, "model": model}
         self.given = [name for name, value in given.items() if value is not None]
-        self.config = config
+        self.config, self.cfg = config, config.values
         self.ranks = ranks = undo.enter_context(joined())
         own = own_share(self.cfg, ranks, env_setting)
         envs, evaluator_envs = build_envs(self.cfg, own, env_setting, ranks, undo)
@@ -232,7 +232,7 @@ class SerialPipeline:
         lines: list[str],
     ) -> None:
         """Opens the run's folder and adds the library's hooks, on rank 0; takes over what ``undo`` closes."""
-        self.files: RunFolder | None = None
+        self.files: Any = None  # a RunFolder on rank 0
         self._watchers: list[Hook] = []
         if self.ranks.is_first:
             cfg, policy = self.cfg, self.policy
@@ -241,7 +241,8 @@ class SerialPipeline:
             tracked = TrackedRun(self.folder.absolute(), saved["config"], resume_at, run_id)
             trackers = Trackers(cfg.logger.trackers, cfg.logger.freq, tracked)
             health = HealthCheck(cfg, box_size(policy.action_space))
-            self.files = undo.enter_context(RunFolder(self.folder, saved, cfg.checkpoint.keep, resume_at))
+            self.files = RunFolder(self.folder, saved, cfg.checkpoint.keep, resume_at)
+            undo.callback(self.files.close)
             self._watchers = [health, self.files, trackers, display or Hook()]
             keep_for_restart(str(self.folder.absolute()))
         # The environments hold no reference to this object: a cycle would keep their workers until it is
@@ -254,10 +255,6 @@ class SerialPipeline:
         lines = [f"run {self.folder}", *lines, *description(self.config, own, self.policy, self.collector)]
         for line in lines:
             self.say(line)
-
-    @property
-    def cfg(self) -> Any:
-        return self.config.values
 
     def say(self, line: str) -> None:
         """Writes a line to log.txt, and shows it; on rank 0 only, since all ranks say the same."""
@@ -379,12 +376,7 @@ class SerialPipeline:
 
     def _save(self, names: Sequence[str], wait: bool = False) -> None:
         state = self.state_dict()  # of all ranks
-
-        def save() -> None:
-            assert self.files is not None
-            self.files.checkpoints.save(names, state, wait)
-
-        self.ranks.from_first(save)
+        self.ranks.from_first(lambda: self.files.checkpoints.save(names, state, wait))
         if "last" in names:
             self.progress.saved_at = self.progress.iteration
 
