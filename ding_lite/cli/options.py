@@ -182,13 +182,11 @@ class WholeNumber(click.IntRange):
 
 def seeds_of(text: str) -> tuple[int, ...]:
     """Returns the seeds in a text such as "0,1,2"."""
-    try:
+    with contextlib.suppress(ValueError):
         seeds = tuple(int(seed) for seed in text.split(",") if seed)
-    except ValueError as error:
-        raise click.BadParameter(f"{text!r} is not a seed, nor several such as 0,1,2") from error
-    if min(seeds, default=0) < 0 or len(set(seeds)) < len(seeds):
-        raise click.BadParameter(f"expected different seeds of at least 0, got {text}")
-    return seeds
+        if min(seeds, default=0) >= 0 and len(set(seeds)) == len(seeds):
+            return seeds
+    raise click.BadParameter(f"expected a seed, or different seeds of at least 0 such as 0,1,2; got {text}")
 
 
 def file_of(*suffixes: str) -> Callable[[str], Path]:

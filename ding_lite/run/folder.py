@@ -225,15 +225,10 @@ class RunFolder(Hook):
         """
         progress = pipeline.progress
         counters = {name: getattr(progress, name) for name in ("env_step", "train_iter", "iteration")}
-        episodes = [
-            {
-                "env_step": progress.env_step,
-                "return": episode.episode_return,
-                "length": episode.length,
-                **{key: x for key, x in episode.info.items() if key not in ("env_step", "return", "length")},
-            }
-            for episode in progress.episodes
-        ]
+        episodes = []
+        for episode in progress.episodes:
+            own = {"env_step": progress.env_step, "return": episode.episode_return, "length": episode.length}
+            episodes.append(own | episode.info | own)  # keys of info come last, and replace no other
         try:
             self._metrics.write([{**counters, **progress.metrics}])
             self._episodes.write(episodes)
