@@ -19,7 +19,7 @@ import numpy as np
 LEVEL = 0.95  # of all intervals
 RESAMPLES = 10_000
 MIN_RUNS = 3  # the bootstrap of fewer runs has too few different resamples for an interval
-AT_ONCE = 100  # resamples of which a statistic is computed at once, for the sake of memory
+AT_ONCE = 500  # resamples of which a statistic is computed at once, for the sake of memory
 
 Scores = Sequence[np.ndarray]
 Statistic = Callable[..., np.ndarray]  # from the scores of one or more groups
