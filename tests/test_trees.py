@@ -15,7 +15,6 @@ from ding_lite.trees import (
     map_tree,
     named_leaves,
     observation_to_tree,
-    same_layout,
     space_leaves,
     to_dict,
     to_tree,
@@ -77,22 +76,6 @@ def test_observation_becomes_a_tree_without_float64():
 def test_map_space_gives_each_leaf_space_with_its_leaves():
     sizes = map_space(lambda leaf, x, y: (type(leaf).__name__, np.size(x) + np.size(y)), NESTED, VALUE, VALUE)
     assert sizes == {"camera": ("Box", 8), "joint": {"0": ("Box", 6), "1": ("Discrete", 2)}}
-
-
-@pytest.mark.parametrize(
-    ("other", "same"),
-    [
-        ({"a": np.zeros(2), "b": {"c": np.ones(3)}}, True),
-        ({"b": {"c": np.ones(3)}, "a": np.ones(2)}, True),
-        ({"a": np.zeros(2)}, False),
-        ({"a": np.zeros(2), "b": {"c": np.ones(4)}}, False),
-        ({"a": np.zeros(2), "b": {"c": np.ones(3, np.float32)}}, False),
-        ({"a": np.zeros(2), "b": np.ones(3)}, False),
-    ],
-)
-def test_same_layout_compares_branches_shapes_and_dtypes(other, same):
-    tree = {"a": np.zeros(2), "b": {"c": np.ones(3)}}
-    assert same_layout(tree, other) == same_layout(other, tree) == same
 
 
 def test_branches_may_have_the_names_of_methods():

@@ -41,13 +41,12 @@ def import_file(path: str | Path) -> ModuleType:
     """
     file = Path(path).resolve()
     name, version = file.stem, (file, file.stat().st_mtime_ns)
-    loaded = sys.modules.get(name)
-    if loaded is not None and name not in _files:
-        if Path(getattr(loaded, "__file__", None) or "").resolve() == file:
+    if loaded := sys.modules.get(name):
+        is_this = Path(getattr(loaded, "__file__", None) or "").resolve() == file
+        if _files.get(name, version) == version and is_this:
             return loaded
-        raise ConfigError(f"{path}: a module named {name!r} is loaded already: rename the file")
-    if loaded is not None and _files[name] == version:
-        return loaded
+        if name not in _files:
+            raise ConfigError(f"{path}: a module named {name!r} is loaded already: rename the file")
     if str(file.parent) not in sys.path:
         sys.path.insert(0, str(file.parent))
     loader = _Loader(name, str(file))
@@ -217,10 +216,6 @@ class Registry:
         self._load_library()
         return sorted(self.entries)
 
-    def __contains__(self, name: str) -> bool:
-        self._load_library()
-        return name in self.entries
-
     def _load_library(self) -> None:
         """Imports the modules of the library that register entries."""
         for module in self._modules:
@@ -234,9 +229,7 @@ class Registry:
             for name in names.split("."):
                 target = getattr(target, name)
         except FOREIGN as error:  # its code may raise anything
-            advice = ". Is its folder on the Python path?" if isinstance(error, ModuleNotFoundError) else ""
-            message = f"{self.noun} {path!r} cannot be imported: {error_text(error)}{advice}"
-            raise RegistryError(message) from error
+            raise RegistryError(f"{self.noun} {path!r} cannot be imported: {error_text(error)}") from error
         return target
 
 
@@ -273,7 +266,7 @@ def env_section(name: str) -> dict[str, Any]:
 
     The id of gymnasium may have the form "module:Name-v0".
     """
-    is_type = name in ENV_REGISTRY or (":" in name and not re.search(r"-v\d+$", name))
+    is_type = name in ENV_REGISTRY.names() or (":" in name and not re.search(r"-v\d+$", name))
     return {"type": name} if is_type else {"env_id": name}
 
 

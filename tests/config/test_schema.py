@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 from typing import Literal
 
 import numpy as np
@@ -99,19 +100,19 @@ def test_value_is_converted_where_nothing_is_lost(value, annotation, expected):
 @pytest.mark.parametrize(
     ("value", "annotation", "wanted"),
     [
-        (64.5, int, "a whole number"),
-        (True, int, "a whole number"),
-        ("64", int, "a whole number"),
-        (True, float, "a number"),
-        (1, bool, "True or False"),
-        ("no", Literal["a", "b"] | None, "'a', 'b' or None"),
-        ([1, "x"], list[int], "a whole number"),
-        (3, list[int], "a list of whole numbers"),
-        (3, Name, "a text or a class"),
+        (64.5, int, "int"),
+        (True, int, "int"),
+        ("64", int, "int"),
+        (True, float, "float"),
+        (1, bool, "bool"),
+        ("no", Literal["a", "b"] | None, "Literal['a', 'b'] | None"),
+        ([1, "x"], list[int], "int"),
+        (3, list[int], "list[int]"),
+        (3, Name, "str | Callable"),
     ],
 )
 def test_value_of_another_type_is_refused(value, annotation, wanted):
-    with pytest.raises(TypeError, match=f"^expected {wanted}, got "):
+    with pytest.raises(TypeError, match=f"^expected {re.escape(wanted)}, got "):
         fitted(value, annotation)
 
 

@@ -55,27 +55,3 @@ def test_order_of_the_keys_comes_back_too():
 def test_space_that_cannot_be_saved_is_named():
     with pytest.raises(CheckpointError, match="Text"):
         space_to_json(SPACES.Dict(a=SPACES.Text(3)))
-
-
-def test_unknown_kind_is_refused():
-    with pytest.raises(CheckpointError, match="unknown kind 'Sphere'"):
-        space_from_json({"kind": "Sphere"})
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        {},
-        {"kind": "Discrete"},
-        {"kind": "Discrete", "n": -3, "start": 0},
-        {"kind": "Box", "low": 0, "high": 1, "shape": [2], "dtype": "no_such_type"},
-        {"kind": "Box", "low": [0, 1, 2], "high": 1, "shape": [2], "dtype": "float32"},
-        {"kind": "Box", "low": 3, "high": 1, "shape": [2], "dtype": "float32"},
-        {"kind": "Box", "low": 0, "high": 1, "shape": [2**60], "dtype": "float32"},
-        {"kind": "Tuple", "spaces": 3},
-    ],
-    ids=str,
-)
-def test_description_that_makes_no_space_is_a_checkpoint_error(data):
-    with pytest.raises(CheckpointError):
-        space_from_json(data)

@@ -199,7 +199,7 @@ def test_a_pickle_in_place_of_any_file_never_runs(words, tmp_path, monkeypatch, 
     assert not (tmp_path / "new").exists()
 
 
-def test_a_link_in_a_run_s_folder_is_not_written_through(original, tmp_path):
+def test_a_link_in_a_run_s_folder_is_not_written_through_and_a_pipe_is_not_waited_for(original, tmp_path):
     """Somebody else may have made the folder."""
     run = written(tmp_path / "run", *original)
     (tmp_path / "precious").write_text("mine\n")
@@ -207,3 +207,10 @@ def test_a_link_in_a_run_s_folder_is_not_written_through(original, tmp_path):
     with pytest.raises(CheckpointError, match="metrics.csv is a link"):
         SerialPipeline.resume(run)
     assert (tmp_path / "precious").read_text() == "mine\n"
+    (run / "metrics.csv").unlink()
+    os.mkfifo(run / "metrics.csv")
+    with pytest.raises(CheckpointError, match="metrics.csv is a link or a pipe"):
+        SerialPipeline.resume(run)
+    os.replace(run / "metrics.csv", run / "ckpt" / "last.safetensors")
+    with pytest.raises(CheckpointError, match="no undamaged checkpoint"):
+        SerialPipeline.resume(run)
