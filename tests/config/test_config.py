@@ -186,7 +186,7 @@ def test_keys_without_effect_are_noted_where_they_are_no_mistake():
 
 def test_value_that_cannot_be_saved_is_refused_with_its_key_and_what_to_give():
     with pytest.raises(
-        ConfigError, match=r"^env\.kwargs\.board\[1\]: a object cannot be saved .* give texts, numbers"
+        ConfigError, match=r"^env\.kwargs\.board\[1\]: a object cannot be saved .* a text, a number"
     ):
         compile_config({"env": {"env_id": "CartPole-v1", "kwargs": {"board": [1, object()]}}})
 
@@ -274,7 +274,12 @@ FULL = {
     "exp_name": "folder/mine",
     "env": {
         "env_id": "CartPole-v1",
-        "kwargs": {"pose.arm": (1, [2]), "limit": math.inf},
+        "kwargs": {
+            "pose.arm": (1, {2}),
+            "map": Path("m"),
+            "limit": math.inf,
+            "array": np.ones((2, 1), "<f4"),
+        },
     },
     "policy": {"type": OwnPolicy, "own": {"switch": True}, "model": {"encoder": "mlp"}},
     "hooks": [{"type": "early_stopping", "patience": 3}],

@@ -117,7 +117,7 @@ IN_RUN = {
     "gymnasium's own form": {"env": {"env_id": "evil_module:C-v0"}},
     "wrapper": {"env": {"wrappers": ["evil_module:C"]}},
     "hook": {"hooks": [{"type": "evil_module:C"}]},
-    "tuple": {"hooks": {"__tuple__": ["evil_module:C"]}},
+    "tuple": {"hooks": {"__kind__": "tuple", "value": ["evil_module:C"]}},
     "tracker": {"logger": {"trackers": ["evil_module:C"]}},
     "key": {"env": {"kwargs": {"evil_module:C": 1}}},
 }

@@ -15,6 +15,7 @@ from worlds import small_config
 
 from ding_lite import SerialPipeline
 from ding_lite.config.compile import compile_config, differences, load_config, save_config
+from ding_lite.config.values import decode
 from ding_lite.errors import ConfigError
 from ding_lite.tools.evaluate import evaluate_checkpoint
 
@@ -23,6 +24,11 @@ VALUES = [
     [{"size": (1,)}, [(), None, True]],
     {"pose.arm": {"sizes": ((1, 2), (3, 4))}},
     [float("nan"), -math.inf, "x"],
+    {1, 2, 3},
+    frozenset({("a", 1)}),
+    Path("maps") / "one",
+    np.array([[0.1, np.nan], [-np.inf, 1e-45]], np.float32),
+    np.zeros((0, 3), ">i2"),
 ]
 
 
@@ -100,9 +106,8 @@ class Table:
         (torch.ones(1), "a Tensor"),
         (Table(), "a Table"),
         (b"text", "a bytes"),
-        (np.ones(2), "a ndarray"),
-        ({1}, "a set"),
-        (Path("maps"), "a PosixPath"),
+        (np.array(["text"]), "a ndarray"),
+        (np.ma.masked_array([1], [True]), "a MaskedArray"),
     ],
 )
 @pytest.mark.parametrize("within", [False, True])
@@ -112,6 +117,24 @@ def test_value_that_cannot_be_saved_is_refused_when_the_run_is_built(value, what
     with pytest.raises(ConfigError) as caught:
         SerialPipeline(small_config(env=env), folder=tmp_path / "run")
     message = str(caught.value)
-    assert message.startswith(f"env.kwargs.value{place}: {what} cannot be saved with the run; give texts, ")
-    assert "convert them in the environment" in message
+    assert message.startswith(f"env.kwargs.value{place}: {what} cannot be saved with the run; give a text, ")
+    assert "convert it in the environment" in message
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"value": [1]},
+        {"__kind__": "object", "value": []},
+        {"__kind__": "tuple"},
+        {"__kind__": "set", "value": [[1]]},
+        {"__kind__": "path", "value": ["a"]},
+        {"__kind__": "array", "value": [1], "dtype": "O", "shape": [1]},
+        {"__kind__": "array", "value": [1], "dtype": "<f8", "shape": [10**6] * 3},
+    ],
+    ids=str,
+)
+def test_forged_value_is_refused(data):
+    with pytest.raises(ConfigError, match="not a saved value"):
+        decode({"env": {"kwargs": {"x": [{"__kind__": "list", **data}]}}})
