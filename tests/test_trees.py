@@ -1,14 +1,19 @@
 """Walks over trees of arrays, over spaces, and over values of spaces."""
 
+import operator
+
 import gymnasium as gym
 import numpy as np
 import pytest
-import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import arrays, dicts, same, spaces, trees, values_of
 
 from ding_lite.data.rollout import as_rollout
 from ding_lite.trees import (
     from_named_leaves,
     from_tree,
+    in_one_order,
     is_image,
     leading_size,
     map_space,
@@ -32,11 +37,6 @@ CAMERA, ANGLES = np.full((2, 2), 7, np.uint8), np.array([0.1, 0.2, 0.3])
 VALUE = {"camera": CAMERA, "joint": (ANGLES, 2)}
 
 
-def test_map_tree_keeps_the_structure_and_takes_several_trees():
-    left, right = {"a": 1, "b": {"c": 2}}, {"b": {"c": 20}, "a": 10}
-    assert map_tree(lambda x, y: x + y, left, right) == {"a": 11, "b": {"c": 22}}
-
-
 def test_leaves_come_in_the_order_of_the_keys():
     tree = {"b": 1, "a": {"y": 2, "x": 3}}
     assert tree_leaves(tree) == [1, 2, 3]
@@ -44,34 +44,45 @@ def test_leaves_come_in_the_order_of_the_keys():
     assert named_leaves(4) == [((), 4)]
 
 
-@pytest.mark.parametrize("tree", [4, {"b": 1, "a": {"y": 2, "x": {"deep": 3}}}])
-def test_tree_comes_back_from_its_named_leaves(tree):
-    assert from_named_leaves(dict(named_leaves(tree))) == tree
+@given(trees(st.integers()))
+def test_a_tree_comes_back_from_its_leaves_and_from_its_functions(tree):
+    assert same(from_named_leaves(dict(named_leaves(tree))), tree)
+    assert same(map_tree(operator.neg, map_tree(operator.neg, tree)), tree)
+    twice = map_tree(operator.add, tree, in_one_order(tree))
+    assert named_leaves(twice) == [(path, 2 * leaf) for path, leaf in named_leaves(tree)]
 
 
-def test_leaves_of_a_space_are_sorted_and_paths_lead_to_them():
+@given(dicts(trees(arrays().filter(lambda array: array.ndim)), min_size=1))
+def test_a_treetensor_is_walked_as_a_dict(tree):
+    """Its branches may have the names of its methods."""
+    rollout = as_rollout(tree)
+    assert same(to_dict(rollout), tree)
+    assert leading_size(rollout) == len(tree_leaves(tree)[0])
+    for path, leaf in named_leaves(rollout):
+        assert value_at(rollout, path) is leaf is value_at(tree, path)
+
+
+@given(spaces().flatmap(lambda space: st.tuples(st.just(space), values_of(space, 1))))
+def test_a_value_of_a_space_becomes_a_tree_and_comes_back(case):
+    space, (value,) = case
+    tree = to_tree(value, space)
+    assert same(from_tree(tree, space), value)
+    assert same(to_tree(tree, space), tree), "a tree is taken, too"
+    assert {path for path, _ in named_leaves(tree)} == {path for path, _ in space_leaves(space)}
+    for path, leaf in space_leaves(space):
+        assert np.shape(value_at(tree, path)) == leaf.shape
+        assert value_at(value, path) is value_at(tree, path)
+    for (_, stored), (_, leaf) in zip(
+        named_leaves(observation_to_tree(value, space)), named_leaves(tree), strict=True
+    ):
+        array = np.asarray(leaf)
+        assert same(stored, array.astype(np.float32) if array.dtype == np.float64 else array)
+
+
+def test_leaves_of_a_space_are_sorted():
     space = SPACES.Dict([("b", SPACES.Discrete(2)), ("a", NESTED)])
     paths = [path for path, _ in space_leaves(space)]
     assert paths == [("a", "camera"), ("a", "joint", "0"), ("a", "joint", "1"), ("b",)]
-
-
-def test_value_of_a_space_becomes_a_tree_and_comes_back():
-    tree = to_tree(VALUE, NESTED)
-    assert tree.keys() == {"camera", "joint"}
-    assert tree["camera"] is CAMERA
-    assert tree["joint"]["0"] is ANGLES
-    assert tree["joint"]["1"] == 2
-    again = from_tree(tree, NESTED)
-    assert again["camera"] is CAMERA
-    assert again["joint"][0] is ANGLES
-    assert type(again["joint"]) is tuple
-    assert to_tree(tree, NESTED).keys() == tree.keys(), "a tree is taken, too"
-
-
-def test_observation_becomes_a_tree_without_float64():
-    tree = observation_to_tree(VALUE, NESTED)
-    assert [leaf.dtype for leaf in tree_leaves(tree)] == [np.uint8, np.float32, np.int64]
-    assert tree["joint"]["0"] == pytest.approx(ANGLES)
 
 
 def test_map_space_gives_each_leaf_space_with_its_leaves():
@@ -79,31 +90,20 @@ def test_map_space_gives_each_leaf_space_with_its_leaves():
     assert sizes == {"camera": ("Box", 8), "joint": {"0": ("Box", 6), "1": ("Discrete", 2)}}
 
 
-@pytest.mark.parametrize(
-    ("other", "same"),
-    [
-        ({"a": np.zeros(2), "b": {"c": np.ones(3)}}, True),
-        ({"b": {"c": np.ones(3)}, "a": np.ones(2)}, True),
-        ({"a": np.zeros(2)}, False),
-        ({"a": np.zeros(2), "b": {"c": np.ones(4)}}, False),
-        ({"a": np.zeros(2), "b": {"c": np.ones(3, np.float32)}}, False),
-        ({"a": np.zeros(2), "b": np.ones(3)}, False),
-    ],
-)
-def test_same_layout_compares_branches_shapes_and_dtypes(other, same):
-    tree = {"a": np.zeros(2), "b": {"c": np.ones(3)}}
-    assert same_layout(tree, other) == same_layout(other, tree) == same
-
-
-def test_branches_may_have_the_names_of_methods():
-    fields = {name: torch.arange(3) for name in ("items", "keys", "values", "get")}
-    tree = as_rollout({"obs": fields})
-    assert map_tree(len, tree) == {"obs": dict.fromkeys(fields, 3)}
-    assert len(tree_leaves(tree)) == 4
-    assert leading_size(tree) == 3
-    assert to_dict(tree)["obs"].keys() == fields.keys()
-    assert value_at(tree, ("obs", "get")).tolist() == [0, 1, 2]
-    assert {path for path, _ in named_leaves(tree)} == {("obs", name) for name in fields}
+@given(trees(arrays()), st.data())
+def test_same_layout_compares_branches_shapes_and_dtypes(tree, data):
+    other = in_one_order(map_tree(np.zeros_like, tree))
+    assert same_layout(tree, other)
+    leaves = dict(named_leaves(other))
+    path = data.draw(st.sampled_from(list(leaves)))
+    for leaf in (leaves[path][None], leaves[path].astype("c8"), {"a": leaves[path]}):
+        changed = from_named_leaves({**leaves, path: leaf})
+        assert not same_layout(tree, changed)
+        assert not same_layout(changed, tree)
+    if len(leaves) > 1:
+        del leaves[path]
+        assert not same_layout(from_named_leaves(leaves), tree)
+        assert not same_layout(tree, from_named_leaves(leaves))
 
 
 @pytest.mark.parametrize(
