@@ -28,6 +28,14 @@ def trees(leaf):
     return st.recursive(leaf, lambda branch: dicts(branch, min_size=1), max_leaves=6)
 
 
+def places(node):
+    """Yields each place in JSON data: the dict or the list, and the key in it."""
+    for key in node if isinstance(node, dict) else range(len(node)):
+        yield node, key
+        if isinstance(node[key], (dict, list)):
+            yield from places(node[key])
+
+
 def arrays():
     """Arrays of any numbers, with nan and inf, in either order of their bytes; also empty ones."""
     dtypes = st.sampled_from(["<f2", "<f4", "<f8", ">f8", ">i2", "<i8", "|i1", "|u1", "<u8", "|b1"])

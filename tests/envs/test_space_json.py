@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import SCALARS, spaces
+from strategies import SCALARS, places, spaces
 
 from ding_lite.envs.space_json import space_from_json, space_to_json
 from ding_lite.errors import CheckpointError
@@ -47,14 +47,6 @@ def test_space_that_cannot_be_saved_is_named():
 def test_unknown_kind_is_refused():
     with pytest.raises(CheckpointError, match="unknown kind 'Sphere'"):
         space_from_json({"kind": "Sphere"})
-
-
-def places(node):
-    """Yields each place in JSON data: the dict or the list, and the key in it."""
-    for key in node if isinstance(node, dict) else range(len(node)):
-        yield node, key
-        if isinstance(node[key], (dict, list)):
-            yield from places(node[key])
 
 
 @given(spaces(), st.data())
