@@ -62,6 +62,7 @@ setup(
         "filelock>=3.12",
         "rich>=13",
         "click>=8.5",
+        "threadpoolctl>=3.5",
     ],
     extras_require=EXTRAS,
     entry_points={"console_scripts": ["ding-lite=ding_lite.cli:main"]},

@@ -51,6 +51,6 @@ if __name__ == "__main__":
             collect=dict(n_sample=1024),
         ),
     )
-    for progress in SerialPipeline(config, own_process=True):  # torch's threads, as on the command line
+    for progress in SerialPipeline(config):
         if progress.evaluation:
             print(f"{progress.env_step:>8} steps  return {progress.evaluation.mean:.1f}")

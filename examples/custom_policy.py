@@ -43,6 +43,5 @@ if __name__ == "__main__":
                 learn=dict(epoch_per_collect=4, batch_size=256, learning_rate=1e-3),
                 collect=dict(n_sample=1024),
             ),
-        ),
-        own_process=True,  # torch's threads, as on the command line
+        )
     )

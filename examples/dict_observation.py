@@ -53,7 +53,7 @@ if __name__ == "__main__":
             eval=dict(eval_freq=2_000),
         ),
     )
-    pipeline = SerialPipeline(config, own_process=True)
+    pipeline = SerialPipeline(config)
     for progress in pipeline:
         if progress.evaluation:
             print(f"{progress.env_step:>8} steps  return {progress.evaluation.mean:.1f}")

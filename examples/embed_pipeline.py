@@ -14,7 +14,7 @@ TIME_LIMIT_S = 60
 
 def main():
     config = load_config("cartpole_ppo", overrides=["seed=3", "policy.learn.epoch_per_collect=6"])
-    pipeline = SerialPipeline(config, own_process=True)  # torch's threads, until pipeline.close()
+    pipeline = SerialPipeline(config)
     started = time.monotonic()
     for progress in pipeline:  # one iteration: collect, learn, and evaluate when it is due
         if progress.evaluation:

@@ -13,6 +13,7 @@ import torch
 from ding_lite import PPOPolicy, SerialPipeline
 from ding_lite.errors import EnvError
 from ding_lite.rl.losses import approx_kl, weighted_mean
+from ding_lite.run.resources import keep_freed_memory
 from systems import Done, Skipped, Work
 
 
@@ -97,7 +98,8 @@ def _pipeline(config: dict[str, Any]) -> SerialPipeline:
     parent = Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, parent, ignore_errors=True)
     try:
-        return SerialPipeline(config, folder=parent / "run", own_process=True)  # as on the command line
+        keep_freed_memory()  # as on the command line
+        return SerialPipeline(config, folder=parent / "run")
     except EnvError as error:
         raise Skipped(str(error)) from error
 

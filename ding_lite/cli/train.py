@@ -79,6 +79,7 @@ def run(
     from ding_lite.config.compile import parse_overrides
     from ding_lite.run.display import display_for
     from ding_lite.run.pipeline import SerialPipeline
+    from ding_lite.run.resources import keep_freed_memory
     from ding_lite.run.signals import EXIT_CODES
 
     if override and resume is None:
@@ -94,10 +95,8 @@ def run(
     exp_name, resume, init_from = _after_restart(exp_name, resume, init_from)
     numbers: dict[str, Any] = {"max_env_step": max_env_step, "max_train_iter": max_train_iter}
     numbers["seed"] = seeds[0] if seeds else None
-    how: dict[str, Any] = {
-        "display": None if quiet else display_for(sys.stdout, verbose),
-        "own_process": True,
-    }
+    how: dict[str, Any] = {"display": None if quiet else display_for(sys.stdout, verbose)}
+    keep_freed_memory()
     if resume is None:
         pipeline = SerialPipeline(source.read(), folder=exp_name, init_from=init_from, **numbers, **how)
     else:

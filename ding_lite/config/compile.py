@@ -78,8 +78,7 @@ RUN_CONFIG: dict[str, Any] = dict(
         low=1,
         high=1024,
         doc='torch\'s CPU threads. "auto": 1 for vector observations, whose matrices are small; every core '
-        "for images. The command line applies it; a pipeline in a script only with SerialPipeline(..., "
-        "own_process=True)",
+        "for images. A script has its own number again when the pipeline closes",
     ),
     checkpoint=dict(
         freq=Key(50_000, low=0, doc="env steps between saves of ckpt/last; 0: save at the end only"),

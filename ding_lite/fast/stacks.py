@@ -9,13 +9,13 @@ Shapes: N samples, F features, K outputs of a stack.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
 import torch
+from threadpoolctl import ThreadpoolController
 from torch import Tensor, nn
 
 from ding_lite.data.rollout import view
@@ -28,9 +28,13 @@ MAX_INDICES = 8  # in an observation; above it torch looks them up as fast
 
 
 def has_one_thread() -> bool:
-    """Returns whether NumPy's products and torch have one thread each, as on the command line."""
-    of_numpy = os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS")
-    return of_numpy == "1" and torch.get_num_threads() == 1
+    """Returns whether NumPy's products and torch have one thread each, as in a pipeline."""
+    return torch.get_num_threads() == 1 and all(library.num_threads == 1 for library in _blas())
+
+
+@cache
+def _blas() -> Any:
+    return ThreadpoolController().select(user_api="blas").lib_controllers
 
 
 def numpy_stacks(model: Any, names: Sequence[str]) -> dict[str, NumpyStack] | None:

@@ -59,8 +59,13 @@ class Optimizer:
         self.learning_rate = learn.learning_rate if learning_rate is None else learning_rate
         self.eps = learn.adam_eps
         self.clip_type, self.clip_value = learn.grad_clip_type, learn.grad_clip_value
-        self.gradients = Gradients(model, self.parameters, size, compiled=compiled, captured=captured)
+        kind = self.parameters[0].device.type
+        ways = dict(compiled=compiled and kind == "cpu", captured=captured and kind == "cuda")
+        self.gradients = Gradients(model, self.parameters, size, **ways)
         self.ranges = parameter_ranges(model)
+        modules = list(model.modules())
+        has_own_train = any(type(module).train is not nn.Module.train for module in modules)
+        self._modules = None if has_own_train else modules  # whose mode a pass changes one by one
         # Not a torch.optim.Adam: creating one imports torch's compiler, which takes a second.
         self._means, self._squares = ([torch.zeros_like(p) for p in self.parameters] for _ in range(2))
         self._counts = torch.zeros(len(self.parameters), device=self.parameters[0].device)  # steps of each
@@ -86,7 +91,7 @@ class Optimizer:
         bad: list[Number] = []
         (how, gradient_of), self._reached = self.gradients.of(objective), {}
         if how != "NumPy":  # else torch computes nothing of the model
-            self.model.train()
+            self._set_training(True)
         try:
             for batch in minibatches:
                 gradient = gradient_of(batch)
@@ -99,11 +104,18 @@ class Optimizer:
                     raise _not_finite(objective, len(history), history[-1], batch)
         finally:
             if self.model.training:
-                self.model.eval()  # outside of gradient steps it is always in eval mode
+                self._set_training(False)  # outside of gradient steps it is always in eval mode
         if not self.on_host and bad and (flags := stacked(bad).tolist()).count(1.0):
             step = flags.index(1.0)
             raise _not_finite(objective, step + 1, history[step], None)
         return history
+
+    def _set_training(self, mode: bool) -> None:
+        if self._modules is None:
+            self.model.train(mode)
+            return
+        for module in self._modules:  # in a tenth of the time that train() takes
+            vars(module)["training"] = mode
 
     @torch.no_grad()
     def _take(self, gradient: Gradient) -> tuple[Number, Number]:

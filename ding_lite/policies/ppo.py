@@ -89,14 +89,8 @@ class PPOPolicy(Policy):
     def make_optimizer(self, size: int | None = None) -> Optimizer:
         """Returns an optimiser by the config; ``size``: samples of full minibatches."""
         learn, is_plain = self.cfg.learn, self.recurrence is None
-        return Optimizer(
-            self.model,
-            learn,
-            size=size or learn.batch_size,
-            compiled=learn.compile and is_plain and self.device.type == "cpu",
-            captured=self.cfg.cuda_graph and is_plain and self.device.type == "cuda",
-            ranks=self.ranks,
-        )
+        ways = dict(compiled=learn.compile and is_plain, captured=self.cfg.cuda_graph and is_plain)
+        return Optimizer(self.model, learn, size=size or learn.batch_size, ranks=self.ranks, **ways)
 
     def use_reference(self, reference: Policy) -> None:
         """Sets the frozen policy that ``learn.kl_beta`` refers to, as ``load_policy`` returns it."""

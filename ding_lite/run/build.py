@@ -24,7 +24,6 @@ from ding_lite.policies.ppo import PPOPolicy
 from ding_lite.ranks import Ranks
 from ding_lite.rl.schedules import ADAPTIVE
 from ding_lite.run.load import load_policy
-from ding_lite.run.resources import thread_count
 
 # Numbers of the config that the ranks share: equally, or rounded up.
 SHARED = ("env.collector_env_num", "policy.learn.batch_size", "policy.learn.aux_batch_size")
@@ -168,13 +167,6 @@ def description(config: Config, own: Any, policy: Policy, collector: Collector) 
             f"{own.policy.learn.batch_size} samples of a minibatch"
         )
     lines += policy.describe()
-    wanted = thread_count(cfg.num_threads, policy.obs_space)
-    if wanted != threads:
-        lines.append(
-            f"num_threads={cfg.num_threads} (torch threads: {wanted}) is not applied, since this process "
-            "belongs to a script; own_process=True applies it. Small networks train several times faster on "
-            "one thread"
-        )
     if wide := wide_actions(envs.action_space):
         lines.append(f"WARNING: {wide}")
     if not envs.restorable:

@@ -44,7 +44,7 @@ from ding_lite.run.health import HealthCheck
 from ding_lite.run.hooks import Hook, hooks_of
 from ding_lite.run.load import as_tensors, refuse_without, warm_start
 from ding_lite.run.progress import Progress, Turn
-from ding_lite.run.resources import thread_count, tuned_process
+from ding_lite.run.resources import thread_count, threads
 from ding_lite.run.resume import FREE, NOT_BIT_EQUAL, effect_of, folder_of, resume_point
 from ding_lite.run.signals import STDERR, StopSignals
 from ding_lite.run.trackers import TrackedRun, Trackers
@@ -58,10 +58,7 @@ class SerialPipeline:
 
     A ``with`` block closes the pipeline at its end, whatever ends it; :meth:`close` does so, too.
 
-    A pipeline leaves the process of the script that embeds it as it is: torch's thread count, the memory
-    allocator and the environment variables. With ``own_process=True`` it applies the config's
-    ``num_threads`` and makes glibc keep freed memory, as the command line does. Small networks train several
-    times faster on one thread than on torch's default number of threads.
+    Until :meth:`close` torch has the CPU threads that the key ``num_threads`` asks for, and NumPy one.
 
     Args:
         config: a dict, a file, the name of a shipped config, a compiled config, or DI-engine's
@@ -77,9 +74,6 @@ class SerialPipeline:
         trust: your own modules, beside those that the config names, that the checkpoint at
             ``policy.learn.pretrained_model_path`` may import.
         display: a hook that shows the progress. If None, nothing is shown.
-        own_process: sets torch's threads to ``num_threads`` and keeps freed memory. :meth:`close` restores
-            the thread count. The command line moreover sets variables that are read when NumPy and torch are
-            loaded (OPENBLAS_NUM_THREADS, GOMP_SPINCOUNT); a script sets them itself before it imports torch.
 
     Attributes:
         config: the compiled config, with the source of each value; ``cfg`` has its values.
@@ -113,14 +107,13 @@ class SerialPipeline:
         init_from: str | Path | None = None,
         trust: Sequence[str] = (),
         display: Hook | None = None,
-        own_process: bool = False,
     ) -> None:
         config = as_config(config).replaced(
             max_train_iter=max_train_iter, max_env_step=max_env_step, seed=seed
         )
         config = dataclasses.replace(config, imports=(*config.imports, *trust))
         with ExitStack() as undo:
-            own = self._build(undo, config, env_setting, model, own_process)
+            own = self._build(undo, config, env_setting, model)
             lines = list(config.notes)
             if init_from is not None:
                 lines += warm_start(self.policy, init_from)
@@ -146,7 +139,6 @@ class SerialPipeline:
         model: torch.nn.Module | None = None,
         display: Hook | None = None,
         trust: Sequence[str] = (),
-        own_process: bool = False,
     ) -> SerialPipeline:
         """Returns the pipeline of a saved run, ready to continue from its checkpoint.
 
@@ -155,7 +147,7 @@ class SerialPipeline:
             changes: of the saved config, such as ``{"max_env_step": 500_000}``; :mod:`ding_lite.run.resume`
                 says which are possible.
             override: begin new episodes, and apply also the changes that do not fit the saved state.
-            env_setting, model, display, own_process: as for a new pipeline.
+            env_setting, model, display: as for a new pipeline.
             trust: modules of the user, which are imported before the saved config is read.
 
         Raises:
@@ -171,7 +163,7 @@ class SerialPipeline:
             for name, value in (("env_setting", env_setting), ("model", model)):
                 if value is None:
                     refuse_without(point.file, point.saved, name)
-            own = self._build(undo, point.config, env_setting, model, own_process)
+            own = self._build(undo, point.config, env_setting, model)
             self.folder = folder
             try:
                 lines = [*point.lines, *self.load_state_dict(point.state, new_episodes=override)]
@@ -199,7 +191,6 @@ class SerialPipeline:
         config: Config,
         env_setting: EnvSetting | None,
         model: torch.nn.Module | None,
-        own_process: bool,
     ) -> Any:
         """Builds all parts of the run but its folder; returns this rank's share of the config."""
         given = {"env_setting": env_setting, "model": model}
@@ -208,8 +199,7 @@ class SerialPipeline:
         self.ranks = ranks = undo.enter_context(joined())
         own = own_share(self.cfg, ranks, env_setting)
         envs, evaluator_envs = build_envs(self.cfg, own, env_setting, ranks, undo)
-        if own_process:
-            undo.enter_context(tuned_process(thread_count(self.cfg.num_threads, envs.obs_space)))
+        undo.enter_context(threads(thread_count(self.cfg.num_threads, envs.obs_space)))
         self.policy = build_policy(own, envs, model, config.trusted)
         n_sample = own.policy.collect.n_sample
         self.collector = Collector(envs, self.policy.collect_mode, n_sample, self.policy.timer)

@@ -18,6 +18,7 @@ from ding_lite.config.registry import as_choice, name_of
 from ding_lite.data.timer import PHASES
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.run.pipeline import SerialPipeline
+from ding_lite.run.resources import keep_freed_memory
 from ding_lite.tools.env_check import WAITS, waiting
 
 WARM_UP = 2  # iterations before the measured ones: memory is allocated, steps are compiled
@@ -61,6 +62,7 @@ def profile(config: Config, iterations: int | None = None, seed: int | None = No
         "max_train_iter": None,
     }
     seconds: Counter[str] = Counter()
+    keep_freed_memory()  # as training on the command line
     with (
         tempfile.TemporaryDirectory(prefix="ding_lite_profile_") as folder,
         SerialPipeline(
@@ -68,7 +70,6 @@ def profile(config: Config, iterations: int | None = None, seed: int | None = No
             seed=seed,
             max_env_step=NO_LIMIT,
             folder=Path(folder) / "run",
-            own_process=True,
         ) as pipeline,
     ):
         device, envs, timer = pipeline.policy.device, pipeline.collector.envs, pipeline.policy.timer

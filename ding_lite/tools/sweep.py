@@ -36,6 +36,7 @@ from ding_lite.run.checkpoint import checkpoints_of, write_whole
 from ding_lite.run.display import score_text
 from ding_lite.run.folder import ENDED, is_locked, read_result
 from ding_lite.run.pipeline import SerialPipeline
+from ding_lite.run.resources import keep_freed_memory
 from ding_lite.tools.runs import SCORE, SWEEP_FILE, short_names, short_text
 
 try:
@@ -258,12 +259,13 @@ class Worker:
             earlier: the scores of the trial's seeds before this one.
         """
         folder = run_folder(self.folder, trial.number, seed)
+        keep_freed_memory()
         if read_result(folder).get("status") not in ENDED:
             if checkpoints_of(folder):
-                pipeline = SerialPipeline.resume(folder, trust=config.trusted, own_process=True)
+                pipeline = SerialPipeline.resume(folder, trust=config.trusted)
             else:  # new, or killed before its first checkpoint
                 shutil.rmtree(folder, ignore_errors=True)
-                pipeline = SerialPipeline(config, seed=seed, folder=folder, own_process=True)
+                pipeline = SerialPipeline(config, seed=seed, folder=folder)
             freq = config.values.policy.eval.eval_freq or config.values.max_env_step
             offset = len(earlier) * (config.values.max_env_step // freq + 1)
             with pipeline:

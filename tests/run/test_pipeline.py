@@ -8,11 +8,13 @@ import weakref
 import pytest
 import torch
 from small_worlds import LengthEnv, RaisingEnv, SeededEnv
+from threadpoolctl import threadpool_limits
 from worlds import digest, merged, small_config
 
 from ding_lite import Hook, SerialPipeline, serial_pipeline, serial_pipeline_onpolicy
 from ding_lite.data.episodes import Evaluation, Evaluator
 from ding_lite.errors import CheckpointError, ConfigError, ContractError, EnvError
+from ding_lite.fast.stacks import has_one_thread
 from ding_lite.models import VAC
 from ding_lite.policies import PPOPolicy
 from ding_lite.run.checkpoint import checkpoints_of, load_checkpoint
@@ -388,16 +390,18 @@ def test_statistics_of_observations_come_from_random_steps_before_training(make)
     assert (int(stats.count), pipeline.progress.env_step) == (100, 0)
 
 
-def test_a_pipeline_that_owns_the_process_sets_the_threads_and_restores_them(make):
+def test_a_pipeline_sets_the_threads_and_restores_them(make):
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        pipeline = make(counted(num_threads=1), own_process=True)
-        assert torch.get_num_threads() == 1
-        pipeline.close()
-        assert torch.get_num_threads() == 2
-        make(counted(num_threads=1)).close()
-        assert torch.get_num_threads() == 2
+        with threadpool_limits(2, user_api="blas"):
+            assert not has_one_thread()
+            pipeline = make(counted(num_threads=1))
+            assert has_one_thread()
+            pipeline.close()
+            assert torch.get_num_threads() == 2
+            torch.set_num_threads(1)
+            assert not has_one_thread()
     finally:
         torch.set_num_threads(before)
 
