@@ -5,7 +5,6 @@ import enum
 import json
 import math
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -88,17 +87,8 @@ def test_environments_have_the_same_arguments_wherever_they_are_made(tmp_path):
         shutil.rmtree(tmp_path / file.stem)
 
 
-class Mode(enum.Enum):
-    HARD = 2
-
-
 class Level(enum.IntEnum):
     HIGH = 1
-
-
-@dataclass
-class Size:
-    width: int = 1
 
 
 class Pair(NamedTuple):
@@ -119,11 +109,9 @@ class Table:
 @pytest.mark.parametrize(
     ("value", "what"),
     [
-        (Mode.HARD, "a Mode"),
         (Level.HIGH, "a Level"),
-        (Mode, "the class Mode"),
+        (Level, "the class Level"),
         (print, "a builtin_function_or_method"),
-        (Size(), "a Size"),
         (Pair(1, 2), "a Pair"),
         (torch.ones(1), "a Tensor"),
         (Table(), "a Table"),
