@@ -15,6 +15,7 @@ What the pair says is kept, in the units of ding_lite; what it leaves out has di
 from __future__ import annotations
 
 import contextlib
+import difflib
 import importlib.metadata
 import math
 import sys
@@ -24,12 +25,13 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from ding_lite.config.registry import ENV_REGISTRY
-from ding_lite.config.schema import leaves
-from ding_lite.errors import ConfigError
+from ding_lite.config.registry import ENV_REGISTRY, POLICY_REGISTRY, import_module
+from ding_lite.config.schema import leaves, merged_config
+from ding_lite.errors import ConfigError, RegistryError
 
 MAIN, CREATE = "main_config", "create_config"
 PAIR = f"({MAIN}, {CREATE})"
+THEIRS = ("ding", "dizoo", "ditk")  # packages
 NEVER = 1e10  # the stop_value of DI-engine's configs that have none
 
 
@@ -132,6 +134,20 @@ def from_di_engine(
     return c.config, c.notes, c.faults
 
 
+def _extended(kind: str) -> tuple[str, list[str]]:
+    """Returns which of the four policies a policy is or extends, and the paths of keys that it adds."""
+    with contextlib.suppress(RegistryError):  # that there is none is said later
+        cls = POLICY_REGISTRY.get_class(kind)
+        names = {POLICY_REGISTRY.get(name): name for name in SAME_BY_POLICY}
+        base = next((base for base in cls.__mro__ if base in names), None)
+        if base is not None:
+            known = dict(leaves(merged_config(base)))
+            return names[base], [
+                f"policy.{path}" for path, _ in leaves(merged_config(cls)) if path not in known
+            ]
+    return "ppo", []
+
+
 class _Conversion:
     """One conversion: the keys that are left to convert, and what they have become so far."""
 
@@ -141,8 +157,13 @@ class _Conversion:
         self.config: dict[str, Any] = {}
         self.notes: list[str] = []
         self.faults: list[str] = []
+        for section in ("env", "policy"):  # the modules that register them
+            for module in self.take(f"{CREATE}.{section}.import_names", []):
+                if module.partition(".")[0] not in THEIRS:
+                    import_module(module)
         kind = self.take(f"{CREATE}.policy.type", "ppo")
-        self.policy = str(self.left.get("policy.type", kind)).removesuffix("_command")
+        self.type = str(self.left.get("policy.type", kind)).removesuffix("_command")
+        self.policy, self.declared = _extended(self.type)
         self.env_type = self.take(f"{CREATE}.env.type")
         self.rows: int | None = None  # env steps of a rollout, if they are known
         self.per_collect: int | None = None  # DI-engine's train iterations after a collect
@@ -192,14 +213,14 @@ class _Conversion:
 
     def convert(self) -> None:
         """Fills ``config``, ``notes`` and ``faults``."""
-        self.set("policy.type", self.policy)
+        self.set("policy.type", self.type)
         for path, reason in NOT_BUILT.items():
             if any((self.section(path) | self.section(f"{CREATE}.{path}")).values()):
                 self.refuse(path, reason)
         for path, (accepted, reason) in FIXED.items():
             if (value := self.take(path, accepted)) != accepted:
                 self.refuse(path, f"only {accepted!r} is accepted, got {value!r}: {reason}")
-        for path in (*SAME, *SAME_BY_POLICY.get(self.policy, SAME_BY_POLICY["ppo"])):
+        for path in (*SAME, *SAME_BY_POLICY[self.policy], *self.declared):
             if path in self.left:
                 self.set(path, self.take(path))
         for path, policies in ON.items():
@@ -213,6 +234,11 @@ class _Conversion:
         self.model()
         self.learning()
         self.buffers()
+        for path in self.left:
+            section, _, name = path.rpartition(".")
+            names = [other.removeprefix(f"{section}.") for other in SAME if other.startswith(f"{section}.")]
+            if close := difflib.get_close_matches(name, names, 1, 0.8):
+                self.refuse(path, f"there is no such key; did you mean {close[0]!r}?")
         if left := [path for path in self.left if not path.startswith(IN_EVERY_FILE)]:
             self.notes.append(f"without effect on training, and left out: {', '.join(left)}")
 
@@ -303,12 +329,12 @@ class _Conversion:
         if not isinstance(count, (int, float)):
             return
         if not self.per_collect or not self.rows:
-            self.note(path, f"{count} train iterations are an unknown number of env steps: the default stays")
+            self.note(path, f"{count} gradient steps are an unknown number of env steps: the default stays")
             return
         iterations = max(1, math.ceil(count / self.per_collect))
         steps = iterations * self.rows
         self.set(here, steps)
-        self.note(path, f"{count} train iterations are {iterations} here, {steps:,} env steps ({here})")
+        self.note(path, f"{count} gradient steps are {iterations} iterations, {steps:,} env steps ({here})")
 
     def buffers(self) -> None:
         """Converts ages of transitions; a buffer holds a rollout, and gives as many uses as are asked for."""
@@ -481,7 +507,7 @@ def stand_ins() -> Iterator[None]:
 
 class _StandIns(MetaPathFinder, Loader):
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        is_theirs = fullname.partition(".")[0] in ("ding", "dizoo", "ditk")
+        is_theirs = fullname.partition(".")[0] in THEIRS
         return ModuleSpec(fullname, self, is_package=True) if is_theirs else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:

@@ -148,7 +148,7 @@ class Registry:
         raise RegistryError(
             f"there is no {self.noun} named {name!r}.{hint} Registered: {', '.join(self.names())}. "
             'For a class of your own, write "package.module:Name", or import the module that registers it '
-            "(--import MODULE)."
+            "(--import MODULE; load_policy(..., trust=['MODULE']))."
         )
 
     def get_class(self, name: Any) -> Any:

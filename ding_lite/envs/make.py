@@ -104,7 +104,7 @@ CONFIG: dict[str, Any] = dict(
         restart_share=Key(
             0.01,
             low=0,
-            doc="workers that may die, hang or raise, and are replaced, as a share of the finished episodes, "
+            doc="workers that may die, hang or raise, and are replaced, as a share of the episodes so far, "
             "and at least 3; 0: none. Collector and evaluator count separately",
         ),
     ),
@@ -178,8 +178,12 @@ def make_env(
                 kwargs = {name: value for name, value in own.items() if name in names} | kwargs
         env = factory(**kwargs)
         if not isinstance(env, gym.Env):
-            kind = type(env)
-            raise EnvError(f"expected a gymnasium.Env, got a {kind.__module__}.{kind.__qualname__}")
+            kind, advice = type(env), ""
+            if isinstance(env, gym.vector.VectorEnv):
+                advice = (
+                    ": env.manager.type='vector' trains it; for videos give a single one, by env.type=..."
+                )
+            raise EnvError(f"expected a gymnasium.Env, got a {kind.__module__}.{kind.__qualname__}{advice}")
         env = EpisodeRecorder(env, tuple(env_cfg["info_keys"]))
         for wrapper in env_cfg["wrappers"]:
             env = wrap(env, wrapper, evaluate=evaluate, index=index)

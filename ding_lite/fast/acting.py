@@ -9,7 +9,7 @@ Shapes: B environments, A actions or action size.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -125,9 +125,11 @@ class NumpyActing(Acting):
         self.stack = stack
         out: Any = getattr(policy.model.actor_head, "out", None)
         kind, self._out = type(out), out
-        is_normal = kind is BoxHead and out.kind == "normal" and out.sigma_type != "conditioned"
-        is_known = kind in (DiscreteHead, MultiDiscreteHead) or is_normal
+        is_known = kind in (DiscreteHead, MultiDiscreteHead) or (kind is BoxHead and out.is_plain_normal)
         self._is_known = is_known and not policy.overrides("distribution")
+        if self._is_known and kind is BoxHead:
+            with torch.no_grad():
+                self._sigma = out.logit(torch.zeros(1, out.size))["sigma"].numpy()
         self._noise = torch.empty(0)
         self._noise_array = self._noise.numpy()
 
@@ -171,11 +173,7 @@ class NumpyActing(Acting):
     def _actions(self, raw: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
         """Draws actions as ``rl.distributions`` does, from the same random numbers."""
         if isinstance(self._out, BoxHead):
-            with torch.inference_mode():
-                logit = self._out.logit(torch.from_numpy(raw))
-                noise = torch.empty(raw.shape).normal_(generator=self.policy.generator)
-            action: np.ndarray = (logit["mu"] + logit["sigma"] * noise).numpy()
-            return action
+            return raw + self._sigma * self._noise_of(raw.shape, torch.Tensor.normal_)
         if isinstance(self._out, DiscreteHead):
             return self._index(raw, mask)
         ends = np.cumsum(self._out.sizes)[:-1]
@@ -186,13 +184,19 @@ class NumpyActing(Acting):
     def _index(self, logit: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
         """Returns indices (B,): the argmax of p / E, with Exponential noise E, has the probabilities p."""
         logit = _legal(logit, mask)
-        if self._noise_array.shape != logit.shape:
-            with torch.inference_mode(False):  # else it could be filled in that mode alone
-                self._noise = torch.empty(logit.shape)
-            self._noise_array = self._noise.numpy()
-        self._noise.exponential_(generator=self.policy.generator)
-        action: np.ndarray = (logit - np.log(self._noise_array)).argmax(1)
+        action: np.ndarray = (logit - np.log(self._noise_of(logit.shape, torch.Tensor.exponential_))).argmax(
+            1
+        )
         return action
+
+    def _noise_of(self, shape: tuple[int, ...], fill: Callable[..., Tensor]) -> np.ndarray:
+        """Returns random numbers, in memory that the next call writes over."""
+        if self._noise_array.shape != shape:
+            with torch.inference_mode(False):  # else it could be filled in that mode alone
+                self._noise = torch.empty(shape)
+            self._noise_array = self._noise.numpy()
+        fill(self._noise, generator=self.policy.generator)
+        return self._noise_array
 
 
 def acting_of(policy: Any) -> Acting:

@@ -234,6 +234,11 @@ class BoxHead(Head):
                 f"{space}; use 'normal', whose actions are only clipped to the bounds"
             )
 
+    @property
+    def is_plain_normal(self) -> bool:
+        """Whether raw outputs are the means of Normals whose sigma is the same for all observations."""
+        return self.kind == "normal" and self.sigma_type != "conditioned" and self.bound_type is None
+
     def logit(self, raw: Tensor) -> dict[str, Tensor]:
         if not self._distribution.has_sigma:
             return self._distribution.parameters(raw)

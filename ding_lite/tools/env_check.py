@@ -344,9 +344,9 @@ def _ends(played: list[Row], limit: int | None, max_eval_steps: int) -> Iterator
         ended += zip(lengths[over].tolist(), row["terminated"][over].tolist(), strict=True)
         lengths[over] = 0
     every = [length for length, _ in ended]
-    has_limit = f"the time limit is {limit} steps" if limit else "there is no time limit"
+    has_limit = f"; the time limit is {limit} steps" if limit else ""
     if ended:
-        text = f"{len(ended)} episodes of {min(every)} to {max(every)} steps; {has_limit}"
+        text = f"{len(ended)} episodes of {min(every)} to {max(every)} steps{has_limit}"
         yield Finding("episodes end", OK, text)
     else:
         advice = (

@@ -215,7 +215,32 @@ def test_values_are_normalised_as_in_di_engine_where_the_pair_does_not_say(kind,
     assert (off.learn.value_norm, off.recompute_adv) == (False, False)
 
 
+def test_a_policy_that_extends_ppo_has_its_defaults_and_keys_of_its_own(tmp_path, monkeypatch):
+    (tmp_path / "own_soft.py").write_text(
+        "from ding_lite import POLICY_REGISTRY, PPOPolicy\n"
+        "@POLICY_REGISTRY.register('own_soft')\n"
+        "class OwnSoft(PPOPolicy):\n"
+        "    config = dict(learn=dict(own_weight=0.1))\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    create = dict(policy=dict(type="own_soft", import_names=["ding.policy.ppo", "own_soft"]))
+    config = compiled(create=create, learn=dict(own_weight=0.5))
+    assert at(config, "policy.type") == "own_soft"
+    assert at(config, "policy.learn.own_weight") == 0.5
+    assert at(config, "policy.learn.value_norm") is True
+
+
 # ------------------------------------------------------------------ keys that are left out or refused
+
+
+@pytest.mark.parametrize(
+    ("section", "misspelt"), [("learn", "clip_ration"), ("collect", "n_samples"), ("learn", "batchsize")]
+)
+def test_a_misspelt_key_is_refused(section, misspelt):
+    with pytest.raises(
+        ConfigError, match=rf"policy.{section}.{misspelt}: there is no such key; did you mean"
+    ):
+        compiled(**{section: {misspelt: 1}})
 
 
 PPO_LEARN = dict(
@@ -485,9 +510,9 @@ def test_pair_is_accepted_wherever_a_config_is(as_list, tmp_path):
 def test_entries_of_di_engine_take_the_pair_and_tell_what_was_converted(entry, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     entry(pair(eval=dict(evaluator=dict(eval_freq=40))), seed=1, max_env_step=256)
-    assert "policy.eval.evaluator.eval_freq: 40 train iterations are 1 here" in capsys.readouterr().out
+    assert "policy.eval.evaluator.eval_freq: 40 gradient steps are 1 iterations" in capsys.readouterr().out
     log = (tmp_path / "runs" / "theirs" / "log.txt").read_text()
-    assert "policy.eval.evaluator.eval_freq: 40 train iterations" in log
+    assert "policy.eval.evaluator.eval_freq: 40 gradient steps" in log
 
 
 # ------------------------------------------------------------------ files
@@ -606,7 +631,7 @@ def test_overrides_name_keys_of_ding_lite(tmp_path):
 def test_written_file_has_no_defaults_and_says_what_was_converted(tmp_path):
     save_config(load_config(theirs(tmp_path)), tmp_path / "mine.py")
     text = (tmp_path / "mine.py").read_text()
-    assert text.startswith("# policy.eval.evaluator.eval_freq: 100 train iterations are 13 here")
+    assert text.startswith("# policy.eval.evaluator.eval_freq: 100 gradient steps are 13 iterations")
     assert "# without effect on training, and left out: policy.learn.update_per_collect\n" in text
     assert "'batch_size': 64" in text
     assert "clip_ratio" not in text

@@ -500,15 +500,16 @@ class SubprocessVectorEnv(VectorEnv):
 
     def _lose(self, number: int, failure: EnvWorkerError) -> None:
         """Marks a worker as failed; raises its failure if no restart is left."""
-        allowed = max(LEAST_RESTARTS, self.restart_share * self._episodes) if self.restart_share else 0
+        episodes = self._episodes + self.num_envs  # with the open ones
+        allowed = max(LEAST_RESTARTS, self.restart_share * episodes) if self.restart_share else 0
         if self._shared is None or not allowed:
             raise failure
         self._in_a_row[number] += 1
         restarts = self.restarts + len(self._failed)
         if restarts >= allowed or self._in_a_row[number] > LEAST_RESTARTS:
             failure.args = (
-                f"{failure}. It is not replaced: {restarts} have been in {self._episodes:,} episodes, and "
-                f"this worker {self._in_a_row[number] - 1} times in a row; env.manager.restart_share="
+                f"{failure}. It is not replaced: {restarts} have been in {episodes:,} episodes, this one "
+                f"{self._in_a_row[number] - 1} times before an episode ended; env.manager.restart_share="
                 f"{self.restart_share:g} allows that share, and at least {LEAST_RESTARTS}",
             )
             raise failure
