@@ -13,7 +13,6 @@ Speed is stored in throughput.csv after each measurement. Learning on a GPU: lea
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 import time
@@ -22,10 +21,9 @@ from pathlib import Path
 import harness
 import throughput
 import torch
-from speed_rows import SPEED_ROWS
 
 TESTS = Path("runs") / "gpu" / "tests.txt"
-STEPS = ["tests", *(name for name, row in SPEED_ROWS.items() if row.needs_gpu)]
+STEPS = ["tests", *(name for name, row in throughput.ROWS.items() if row.needs_gpu)]
 
 
 def tests() -> bool:
@@ -44,21 +42,16 @@ def tests() -> bool:
 
 def main() -> int:
     """Runs the steps; returns 1 if a step is not done yet."""
-    formatter = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
-    parser.add_argument("steps", nargs="*", metavar="STEP", help=f"of {', '.join(STEPS)}")
+    parser = harness.parser(__doc__, STEPS)
     parser.add_argument("--minutes", type=float, default=float("inf"), help="stop after so many minutes")
     args = parser.parse_args()
-    if unknown := [name for name in args.steps if name not in STEPS]:
-        parser.error(f"unknown step {unknown[0]!r}; there are {', '.join(STEPS)}")
     if not torch.cuda.is_available():
         parser.error("there is no GPU that torch can use")
     deadline, left = time.monotonic() + 60 * args.minutes, []
-    for name in args.steps or STEPS:
-        row = SPEED_ROWS.get(name)
-        if not (tests() if row is None else throughput.measure(row, row.rounds, deadline)):
+    for name in args.rows or STEPS:
+        if not (tests() if name == "tests" else throughput.measure(name, deadline=deadline)):
             left.append(name)
-    throughput.write()
+    harness.put(throughput.sections())
     print(f"not done yet: {', '.join(left)}" if left else "all of it is done")
     return 1 if left else 0
 

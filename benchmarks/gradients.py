@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from statistics import median, quantiles
-from time import perf_counter
+from timeit import repeat
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import torch
+from harness import table
 
 from ding_lite import PPOPolicy
 from ding_lite.config.compile import compile_config
@@ -35,22 +36,18 @@ def ways_of(size: int, space: gym.Space, samples: int) -> dict[str, Callable[[],
     options = {"learn": {"batch_size": samples}, "collect": {"n_sample": samples}}
     cfg = compile_config({"env": {"env_id": "CartPole-v1"}, "policy": options}).values.policy
     policy = PPOPolicy(cfg, gym.spaces.Box(-1, 1, (size,), np.float32), space)
-    action = torch.stack([torch.as_tensor(space.sample()) for _ in range(samples)])[:, None]
     flags = torch.zeros(samples, 1, dtype=torch.bool)
-    rollout = policy.collect_mode.get_train_sample(
-        as_rollout(
-            {
-                "obs": torch.randn(samples, 1, size),
-                "action": action,
-                "log_prob": torch.full((samples, 1), -1.0),
-                "reward": torch.randn(samples, 1),
-                "terminated": flags,
-                "truncated": flags,
-                "valid": ~flags,
-                "last_obs": torch.randn(1, size),
-            }
-        )
-    )
+    fields = {
+        "obs": torch.randn(samples, 1, size),
+        "action": torch.stack([torch.as_tensor(space.sample()) for _ in range(samples)])[:, None],
+        "log_prob": torch.full((samples, 1), -1.0),
+        "reward": torch.randn(samples, 1),
+        "terminated": flags,
+        "truncated": flags,
+        "valid": ~flags,
+        "last_obs": torch.randn(1, size),
+    }
+    rollout = policy.collect_mode.get_train_sample(as_rollout(fields))
     batch = next(policy.minibatches(rollout).batches)
     own, any_loss = policy.objective, policy.objective._replace(slopes=None)
     optimizer = policy.optimizer
@@ -65,22 +62,15 @@ def ways_of(size: int, space: gym.Space, samples: int) -> dict[str, Callable[[],
 def main() -> None:
     """Prints the table."""
     torch.set_num_threads(1)
-    print("| step | " + " | ".join(TASKS) + " |\n|---|" + "---|" * len(TASKS))
-    table: dict[str, list[str]] = {}
+    rows: dict[str, list[str]] = {"step": list(TASKS)}
     for task in TASKS.values():
         ways, found = ways_of(*task), {}
         for _ in range(ROUNDS):
             for name, step in ways.items():
-                times = []
-                for _ in range(STEPS):
-                    began = perf_counter()
-                    step()
-                    times.append(perf_counter() - began)
-                found.setdefault(name, []).append(quantiles(times, n=4)[0])
+                found.setdefault(name, []).append(quantiles(repeat(step, number=1, repeat=STEPS), n=4)[0])
         for name, quartiles in found.items():
-            table.setdefault(name, []).append(f"{1e6 * median(quartiles):.0f}")
-    for name, numbers in table.items():
-        print(f"| {name} | " + " | ".join(numbers) + " |")
+            rows.setdefault(name, []).append(f"{1e6 * median(quartiles):.0f}")
+    print("\n".join(table(*([name, *numbers] for name, numbers in rows.items()))))
 
 
 if __name__ == "__main__":

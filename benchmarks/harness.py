@@ -1,7 +1,8 @@
-"""Runs a process timed from outside, keeps results in CSV files, and writes tables into Markdown."""
+"""What all measurements share: a process timed from outside, results in CSV files, tables in Markdown."""
 
 from __future__ import annotations
 
+import argparse
 import csv
 import os
 import platform
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,8 +26,8 @@ class Process(NamedTuple):
     output: str
 
 
-def run(command: Sequence[str], threads: int = 1) -> Process:
-    """Runs a command and waits for its end.
+def python(words: Sequence[str], threads: int = 1) -> Process:
+    """Runs Python with arguments, and waits for its end.
 
     Raises:
         RuntimeError: if it fails, with the end of its standard error.
@@ -35,40 +36,34 @@ def run(command: Sequence[str], threads: int = 1) -> Process:
     env = {**os.environ, "OMP_NUM_THREADS": str(threads), "PYTHONWARNINGS": "ignore", "PYTHONPATH": path}
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
         began = time.perf_counter()
-        process = subprocess.Popen(command, stdout=output, stderr=errors, env=env)
+        process = subprocess.Popen([sys.executable, *words], stdout=output, stderr=errors, env=env)
         _, status, usage = os.wait4(process.pid, 0)
         seconds = time.perf_counter() - began
         process.returncode = os.waitstatus_to_exitcode(status)
         output_text, error_text = (file.read() for file in (output, errors) if not file.seek(0))
     if process.returncode:
-        raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}:\n{error_text[-4000:]}")
+        raise RuntimeError(f"{' '.join(words)} ended with {process.returncode}:\n{error_text[-4000:]}")
     unit = 2**20 if sys.platform == "darwin" else 2**10
     return Process(seconds, usage.ru_maxrss / unit, output_text)
 
 
 def read(file: Path) -> list[dict[str, Any]]:
     """Returns the lines of a results file; fields that are numbers are floats, empty fields are left out."""
-    if not file.exists():
-        return []
     with file.open(newline="") as stream:
         return [
-            {
-                name: _number(text) if name not in ("row", "commit") else text
-                for name, text in line.items()
-                if text
-            }
+            {name: _value(name, text) for name, text in line.items() if text}
             for line in csv.DictReader(stream)
         ]
 
 
-def _number(text: str) -> float | str:
+def _value(name: str, text: str) -> float | str:
     try:
-        return float(text)
+        return text if name in ("row", "commit") else float(text)
     except ValueError:
         return text
 
 
-def append(file: Path, lines: Sequence[dict[str, Any]]) -> None:
+def append(file: Path, lines: Iterable[dict[str, Any]]) -> None:
     """Adds lines to a results file, whose first line names the columns."""
     with file.open(newline="") as stream:
         columns = next(csv.reader(stream))
@@ -78,36 +73,47 @@ def append(file: Path, lines: Sequence[dict[str, Any]]) -> None:
 
 def measured_here() -> dict[str, str]:
     """Returns commit, machine and date, which every result has."""
-    command = ["git", "rev-parse", "--short", "HEAD"]
-    commit = subprocess.run(command, capture_output=True, text=True, cwd=HERE).stdout.strip()
-    return {"commit": commit, "machine": machine(), "date": time.strftime("%Y-%m-%d")}
-
-
-def machine() -> str:
-    """Returns a description of the machine."""
     import torch
 
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(command, capture_output=True, text=True, cwd=HERE).stdout.strip()
     gpu = [torch.cuda.get_device_name()] if torch.cuda.is_available() else []
-    cores = f"{os.cpu_count()} cores"
-    return ", ".join([*gpu, cores, platform.machine(), f"Python {platform.python_version()}"])
+    parts = [*gpu, f"{os.cpu_count()} cores", platform.machine(), f"Python {platform.python_version()}"]
+    return {"commit": commit, "machine": ", ".join(parts), "date": time.strftime("%Y-%m-%d")}
 
 
-def put(section: str, lines: Sequence[str], documents: Sequence[Path] = DOCUMENTS) -> None:
-    """Replaces the lines between the markers of a section, in the document that has them.
+def parser(
+    description: str | None, names: Collection[str], others: Collection[str] = ()
+) -> argparse.ArgumentParser:
+    """Returns a parser of --write and of what to measure: names, or others that the help does not list."""
 
-    Raises:
-        ValueError: if not exactly one document has them.
-    """
-    begin, end = marks(section)
-    found = [file for file in documents if begin in file.read_text()]
-    if len(found) != 1:
-        names = ", ".join(file.name for file in documents)
-        raise ValueError(f"one of {names} must have the lines {begin} and {end}; {len(found)} have them")
-    document = found[0]
-    before, rest = document.read_text().split(begin)
-    document.write_text(f"{before}{begin}\n" + "\n".join(lines) + f"\n{end}{rest.split(end)[1]}")
+    def known(name: str) -> str:
+        if name not in (*names, *others):
+            raise argparse.ArgumentTypeError(f"unknown row {name!r}; there are {', '.join(names)}")
+        return name
+
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=description, formatter_class=formatter)
+    parser.add_argument("rows", nargs="*", metavar="ROW", type=known, help=f"of {', '.join(names)}")
+    parser.add_argument("--write", action="store_true", help="measure nothing: only write what is stored")
+    return parser
+
+
+def table(*rows: Sequence[str]) -> list[str]:
+    """Returns the lines of a table, whose first row has the names of the columns."""
+    first, *others = (f"| {' | '.join(row)} |" for row in rows)
+    return [first, "|" + "---|" * len(rows[0]), *others]
 
 
 def marks(section: str) -> tuple[str, str]:
     """Returns the lines before and after what is generated."""
     return f"<!-- {section}: begin -->", f"<!-- {section}: end -->"
+
+
+def put(sections: dict[str, list[str]]) -> None:
+    """Replaces the lines between the marks of each section, in the document that has them."""
+    for section, lines in sections.items():
+        begin, end = marks(section)
+        (document,) = (file for file in DOCUMENTS if begin in file.read_text())
+        before, rest = document.read_text().split(begin)
+        document.write_text(f"{before}{begin}\n" + "\n".join(lines) + f"\n{end}{rest.split(end)[1]}")

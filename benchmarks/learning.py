@@ -9,26 +9,25 @@
 Each seed is a process of its own; two run at a time, of one row or of several. The final checkpoint plays 100
 greedy episodes from start states that training never used. A stopped measurement continues: finished seeds
 are in learning.csv (delete their lines, and those in curves.csv, to measure them again), and an unfinished
-seed is resumed. rows.py has the rows and the comparisons.
+seed is resumed. learning.toml has the rows and the comparisons.
 """
 
 from __future__ import annotations
 
-import argparse
 import csv
 import json
-import os
-import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from statistics import fmean
+from threading import Lock
 from typing import Any
 
 import harness
 import numpy as np
-from rows import COMPARISONS, GROUPS, ROWS, Row
+from rows import COMPARISONS, EVERY_ROW, GROUPS, ROWS, Row
 from tables import Points, Seeds, comparison_table, draw, rows_table
 
 from ding_lite.config.compile import load_config
@@ -38,30 +37,44 @@ POINTS = harness.HERE / "curves.csv"  # a line for each evaluation of the rows t
 PICTURES = harness.HERE / "curves"
 RUNS = Path("runs") / "learning"
 MOST_POINTS = 50  # of the returns in training
-EVERY_ROW = ROWS | {name: row for each in COMPARISONS.values() for name, row in each.arms.items()}
 DRAWN = {*ROWS, *(name for each in COMPARISONS.values() if each.games for name in each.arms)}
+LOCKS: dict[Path, Lock] = defaultdict(Lock)  # several arms may train on from one run
 
 
-def run_seed(name: str, row: Row, seed: int, device: str) -> tuple[dict[str, Any], list[list[float]]]:
-    """Trains and evaluates one seed on a device; returns its line of learning.csv, and its curve."""
-    folder, here = RUNS / f"{name}_{seed}", harness.measured_here()
-    cli = [sys.executable, "-m", "ding_lite"]
-    one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
-    # A checkpoint imports only what the command names.
-    trusted = [word for module in load_config(row.config).trusted for word in ("--import", module)]
-    if not _is_complete(folder):
-        how = ["-c", row.config, "-s", str(seed), "--exp-name", str(folder), *row.keys.split()]
+def train(name: str, seed: int, device: str) -> Path:
+    """Trains one seed of a row, or continues its training; returns the folder of its run."""
+    row, folder = EVERY_ROW[name], RUNS / f"{name}_{seed}"
+    with LOCKS[folder]:
+        if _is_complete(folder):
+            return folder
         if (folder / "ckpt").is_dir():
-            how = ["--resume", str(folder), *trusted]
-        subprocess.run([*cli, "train", "-q", *how, f"policy.device={device}"], check=True, env=one_thread)
+            how = ["--resume", str(folder), *_imports(row)]
+        else:
+            start = str(train(row.init, seed, device)) if row.init else ""
+            how = ["-c", row.config, "-s", str(seed), "--exp-name", str(folder)]
+            how += [*(["--init-from", start] if start else []), *row.keys.replace("{init}", start).split()]
+        harness.python(["-m", "ding_lite", "train", "-q", *how, f"policy.device={device}"])
+    return folder
+
+
+def _is_complete(folder: Path) -> bool:
+    file = folder / "result.json"
+    return file.exists() and json.loads(file.read_text())["status"] in ("finished", "solved")
+
+
+def _imports(row: Row) -> list[str]:
+    """Returns the modules of a config as options: a checkpoint imports only what the command names."""
+    return [word for module in load_config(row.config).trusted for word in ("--import", module)]
+
+
+def run_seed(name: str, seed: int, device: str) -> tuple[dict[str, Any], list[list[float]]]:
+    """Trains and evaluates one seed; returns its line of learning.csv, and its curve."""
+    here, row, folder = harness.measured_here(), EVERY_ROW[name], train(name, seed, device)
 
     def play(keys: str = "") -> float:
-        checkpoint = str(folder / "ckpt" / row.checkpoint)
-        how = ["-n", "100", "-s", str(1000 + seed), "--json", *keys.split()]
-        how += ["--stochastic"] if row.sampled else []
-        command = [*cli, "eval", *trusted, checkpoint, *how]
-        process = subprocess.run(command, check=True, capture_output=True, text=True, env=one_thread)
-        return float(json.loads(process.stdout)["mean"])
+        how = ["-n", "100", "-s", str(1000 + seed), "--json", *(["--stochastic"] if row.sampled else [])]
+        words = [*_imports(row), str(folder / "ckpt" / row.checkpoint), *how, *keys.split()]
+        return float(json.loads(harness.python(["-m", "ding_lite", "eval", *words]).output)["mean"])
 
     result = json.loads((folder / "result.json").read_text())
     trained = curve_of(folder, "collect/episode_return")
@@ -80,11 +93,6 @@ def run_seed(name: str, row: Row, seed: int, device: str) -> tuple[dict[str, Any
     return line, curve_of(folder, "eval/episode_return_mean")
 
 
-def _is_complete(folder: Path) -> bool:
-    file = folder / "result.json"
-    return file.exists() and json.loads(file.read_text())["status"] in ("finished", "solved")
-
-
 def curve_of(folder: Path, column: str) -> list[list[float]]:
     """Returns ``[env_step, value]`` of each row of metrics.csv that has a value in a column."""
     with (folder / "metrics.csv").open() as file:
@@ -97,7 +105,7 @@ def run_rows(names: Iterable[str], device: str, jobs: int) -> None:
     done = {(line["row"], line["seed"]) for line in harness.read(STORE)}
     with ThreadPoolExecutor(jobs) as pool:
         tasks = [
-            pool.submit(run_seed, name, EVERY_ROW[name], seed, device)
+            pool.submit(run_seed, name, seed, device)
             for name in names
             for seed in range(EVERY_ROW[name].seeds)
             if (name, seed) not in done
@@ -109,25 +117,27 @@ def run_rows(names: Iterable[str], device: str, jobs: int) -> None:
             harness.append(STORE, [line])
             if line["row"] in DRAWN:
                 place = {"row": line["row"], "seed": line["seed"]}
-                harness.append(POINTS, [{**place, "env_step": x, "return": y} for x, y in curve])
+                harness.append(POINTS, ({**place, "env_step": x, "return": y} for x, y in curve))
             print(f"{line['row']} seed {line['seed']}: {line['return']:.1f}", flush=True)
-            write(pictures=False)
+            harness.put(sections())
     write()
 
 
-def stored() -> tuple[Seeds, dict[str, list[Points]]]:
-    """Returns the results and the curves of each row's seeds, in their order."""
+def stored() -> Seeds:
+    """Returns the results of each row's seeds, in their order."""
     seeds_of: Seeds = {}
     for line in sorted(harness.read(STORE), key=lambda line: line["seed"]):
         seeds_of.setdefault(line["row"], []).append(line)
-    curves: dict[tuple[str, float], list[tuple[float, float]]] = {}
-    for line in harness.read(POINTS):
-        curves.setdefault((line["row"], line["seed"]), []).append((line["env_step"], line["return"]))
-    points_of: dict[str, list[Points]] = {}
-    for (name, _), curve in sorted(curves.items()):
-        x, y = np.array(curve).T
-        points_of.setdefault(name, []).append((x, y))
-    return seeds_of, points_of
+    return seeds_of
+
+
+def stored_curves() -> dict[str, list[Points]]:
+    """Returns the curves of each row's seeds, in their order."""
+    curves: dict[str, dict[float, list[tuple[float, float]]]] = {}
+    for line in sorted(harness.read(POINTS), key=lambda line: line["seed"]):
+        seeds = curves.setdefault(line["row"], {})
+        seeds.setdefault(line["seed"], []).append((line["env_step"], line["return"]))
+    return {name: [tuple(np.array(curve).T) for curve in seeds.values()] for name, seeds in curves.items()}
 
 
 def misses(name: str, seeds_of: Seeds) -> str:
@@ -142,8 +152,8 @@ def misses(name: str, seeds_of: Seeds) -> str:
 
 
 def sections() -> dict[str, list[str]]:
-    """Returns the generated lines of RESULTS.md."""
-    seeds_of, _ = stored()
+    """Returns the generated lines of the documents."""
+    seeds_of = stored()
     found = {"learning": rows_table(ROWS, seeds_of)}
     for name, comparison in COMPARISONS.items():
         if not seeds_of.keys().isdisjoint(comparison.arms):
@@ -151,39 +161,29 @@ def sections() -> dict[str, list[str]]:
     return found
 
 
-def write(pictures: bool = True) -> None:
-    """Writes the tables of RESULTS.md, and draws the curves."""
-    for name, lines in sections().items():
-        harness.put(name, lines)
-    if not pictures:
-        return
-    _, points_of = stored()
+def write() -> None:
+    """Writes the tables, and draws the curves."""
+    harness.put(sections())
+    points_of = stored_curves()
     for group, rows in GROUPS.items():
         panels = {name: {"": points_of[name]} for name in rows if name in points_of}
         draw(panels, PICTURES / f"{group}.png", {name: row.published for name, row in rows.items()})
     for section, comparison in COMPARISONS.items():
-        if comparison.games:
-            arms: dict[str, dict[str, list[Points]]] = {}
-            for name in comparison.arms:
-                if name in points_of:
-                    group, arm = name.split(".")
-                    arms.setdefault(group, {})[arm] = points_of[name]
-            draw(arms, PICTURES / f"{section}.png")
+        arms: dict[str, dict[str, list[Points]]] = {}
+        for name in comparison.arms:
+            if name in points_of:
+                group, _, arm = name.partition(".")
+                arms.setdefault(group, {})[arm] = points_of[name]
+        draw(arms, PICTURES / f"{section}.png")
 
 
 def main() -> int:
     """Measures rows; with --check compares them with their bars."""
-    formatter = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
-    parser.add_argument("rows", nargs="*", metavar="ROW", help=f"of {', '.join([*ROWS, *COMPARISONS])}")
+    parser = harness.parser(__doc__, [*ROWS, *COMPARISONS], EVERY_ROW)
     parser.add_argument("--check", action="store_true", help="compare with the bars at the end")
     parser.add_argument("--device", default="cpu", help="policy.device of the trainings (default cpu)")
     parser.add_argument("--jobs", type=int, default=2, help="seeds that run at a time (default 2)")
-    parser.add_argument("--write", action="store_true", help="only write and draw what is stored")
     args = parser.parse_args()
-    unknown = [name for name in args.rows if name not in EVERY_ROW and name not in COMPARISONS]
-    if unknown:
-        parser.error(f"unknown row {unknown[0]!r}; there are {', '.join([*ROWS, *COMPARISONS])}")
     if args.write:
         write()
         return 0
@@ -193,12 +193,10 @@ def main() -> int:
         for name in (COMPARISONS[given].arms if given in COMPARISONS else [given])
     ]
     run_rows(names, args.device, args.jobs)
-    if not args.check:
-        return 0
-    seeds_of, _ = stored()
-    missed = [text for name in names if name in ROWS and (text := misses(name, seeds_of))]
-    print("\n".join(missed) or "every row reaches its bar")
-    return 1 if missed else 0
+    missed = [text for name in names if name in ROWS and (text := misses(name, stored()))]
+    if args.check:
+        print("\n".join(missed) or "every row reaches its bar")
+    return 1 if args.check and missed else 0
 
 
 if __name__ == "__main__":

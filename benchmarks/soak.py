@@ -9,6 +9,7 @@ evaluations. Workers are also killed and stopped from outside. Exit code 1 if a 
 
 from __future__ import annotations
 
+import argparse
 import csv
 import os
 import random
@@ -20,13 +21,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ding_lite import SerialPipeline
+import gymnasium as gym
 
 CONFIG: dict[str, Any] = dict(
     max_env_step=10**9,
     env=dict(
         env_id="CartPole-v1",
-        wrappers=[dict(type="faulty:FaultyEnv", crash=1e-4, kill=1e-4, hang=1e-5)],
+        wrappers=[dict(type="soak:FaultyEnv", crash=1e-4, kill=1e-4, hang=1e-5)],
         collector_env_num=8,
         evaluator_env_num=4,
         n_evaluator_episode=8,
@@ -46,22 +47,40 @@ MARGIN = 16.0  # MB
 LEARNED = 100.0  # return to reach; a random policy has 22
 
 
-def stat_of(pid: int) -> list[str]:
-    """Returns the fields of /proc/PID/stat from the state on; ["X", "0"] if the process has ended."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    except OSError:
-        return ["X", "0"]
+class FaultyEnv(gym.Wrapper):
+    """Fails in a step with a probability: by an exception, by never returning, or by killing its process."""
+
+    def __init__(self, env: gym.Env, crash: float, hang: float, kill: float) -> None:
+        super().__init__(env)
+        self.crash, self.hang, self.kill = crash, hang, kill
+
+    def step(self, action: Any) -> Any:
+        draw = random.random()
+        if draw < self.crash:
+            raise RuntimeError("a crash on purpose")
+        if draw < self.crash + self.hang:
+            time.sleep(1e9)
+        if draw < self.crash + self.hang + self.kill:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self.env.step(action)
 
 
 def children() -> list[int]:
     """Returns the ids of this process's children."""
     pids = (int(name) for name in os.listdir("/proc") if name.isdigit())
-    return [pid for pid in pids if stat_of(pid)[1] == str(os.getpid())]
+    return [pid for pid in pids if parent_of(pid) == os.getpid()]
+
+
+def parent_of(pid: int) -> int:
+    """Returns the id of a process's parent; 0 if it has ended."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    except OSError:
+        return 0
 
 
 def megabytes_of(pid: int) -> float:
-    """Returns the resident memory of a process."""
+    """Returns the resident memory of a process; 0 if it has ended."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
     except OSError:
@@ -77,23 +96,25 @@ def left_behind() -> dict[str, Any]:
     }
 
 
-def soak(minutes: float, folder: Path) -> list[tuple[bool, str]]:
-    """Trains, kills workers from outside, and returns the checks, each with its words."""
+def soak(minutes: float, folder: Path) -> dict[str, bool]:
+    """Trains, kills workers from outside, and returns which checks hold, by their words."""
+    from ding_lite import SerialPipeline  # here, since workers import this module, and need no torch
+
     pipeline = SerialPipeline(CONFIG, folder=folder)
     looks: list[dict[str, float]] = []
-    episodes = steps = counted = 0
+    episodes = steps = counted = env_step = 0
     began = looked = time.monotonic()
     for progress in pipeline:
         episodes += len(pipeline.collector.episodes)
         steps += sum(episode.length for episode in pipeline.collector.episodes)
-        envs = pipeline.collector.envs
+        envs, env_step = pipeline.collector.envs, progress.env_step
         # At the end of an iteration every worker is idle, and all steps are accounted for.
         counted = steps + int(envs.episode_lengths.sum()) + envs.cut_steps
         if time.monotonic() - looked >= EVERY:
             looked, pids = time.monotonic(), children()
             look = {
                 "minutes": (looked - began) / 60,
-                "env_step": progress.env_step,
+                "env_step": env_step,
                 "restarts": envs.restarts + pipeline.evaluator.envs.restarts,
                 "MB": sum(map(megabytes_of, [os.getpid(), *pids])),
                 "descriptors": len(os.listdir("/proc/self/fd")),
@@ -106,46 +127,38 @@ def soak(minutes: float, folder: Path) -> list[tuple[bool, str]]:
         if time.monotonic() - began >= 60 * minutes:
             pipeline.request_stop("the soak is over")
 
-    quarter = len(looks) // 4
-    early, late = (
-        median(look["MB"] for look in part) for part in (looks[quarter : 2 * quarter], looks[-quarter:])
-    )
+    quarter, last = len(looks) // 4, looks[-1]
+    early = median(look["MB"] for look in looks[quarter : 2 * quarter])
+    late = median(look["MB"] for look in looks[-quarter:])
     restarts = [look["restarts"] for look in looks]
+    died = all(a < b for a, b in zip(restarts[::3], restarts[3::3], strict=False))
     with (folder / "episodes.csv").open() as file:
         lengths = [int(row["length"]) for row in csv.DictReader(file)]
-    return [
-        (looks[-1]["return"] >= LEARNED, f"it learned: return {looks[-1]['return']:.0f}"),
-        (
-            all(a < b for a, b in zip(restarts[::3], restarts[3::3], strict=False)),
-            f"workers died throughout: {restarts[-1]:,.0f} restarts",
-        ),
-        (late <= GROWTH * early + MARGIN, f"memory is flat: {early:.0f} MB, then {late:.0f} MB"),
-        (len({look["descriptors"] for look in looks}) == 1, "so are the open descriptors"),
-        (
-            progress.env_step == counted,
-            f"env_step {progress.env_step:,} = finished + open + cut steps {counted:,}",
-        ),
-        (
-            (len(lengths), sum(lengths)) == (episodes, steps),
-            f"episodes.csv has all {episodes:,} episodes, {steps:,} steps",
-        ),
-    ]
+    all_stored = (len(lengths), sum(lengths)) == (episodes, steps)
+    return {
+        f"it learned: return {last['return']:.0f}": last["return"] >= LEARNED,
+        f"workers died throughout: {last['restarts']:,.0f} restarts": died,
+        f"memory is flat: {early:.0f} MB, then {late:.0f} MB": late <= GROWTH * early + MARGIN,
+        "so are the open descriptors": len({look["descriptors"] for look in looks}) == 1,
+        f"env_step {env_step:,} = finished + open + cut steps {counted:,}": env_step == counted,
+        f"episodes.csv has all {episodes:,} episodes, {steps:,} steps": all_stored,
+    }
 
 
 def main() -> int:
     """Runs the soak and prints the checks."""
-    minutes = float(sys.argv[1]) if len(sys.argv) > 1 else 30.0
-    before = left_behind()
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
+    parser.add_argument("minutes", nargs="?", type=float, default=30.0)
+    minutes, before = parser.parse_args().minutes, left_behind()
     with tempfile.TemporaryDirectory() as folder:
         checks = soak(minutes, Path(folder) / "run")
         after = left_behind()
-    checks += [
-        (before[name] == after[name], f"{name}: {after[name]} after, {before[name]} before")
-        for name in before
-    ]
-    for holds, words in checks:
+    for name in before:
+        checks[f"{name}: {after[name]} after, {before[name]} before"] = before[name] == after[name]
+    for words, holds in checks.items():
         print(f"{'ok     ' if holds else 'FAILED '} {words}")
-    return 0 if all(holds for holds, _ in checks) else 1
+    return 0 if all(checks.values()) else 1
 
 
 if __name__ == "__main__":

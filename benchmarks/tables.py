@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rows import FAST, Comparison, Row
+from harness import table
+from rows import Comparison, Row
 
 from ding_lite.tools.statistics import (
     Scores,
@@ -22,6 +23,7 @@ from ding_lite.tools.statistics import (
 Seeds = dict[str, list[dict[str, Any]]]  # the results of each row, by its name
 Points = tuple[np.ndarray, np.ndarray]  # env steps and returns of one seed during training
 
+COMPILED = "policy.learn.compile=True"  # changes nothing but the speed
 COLUMNS = 3  # of panels in a picture
 RESAMPLES = 2_000  # of a curve
 
@@ -29,35 +31,27 @@ RESAMPLES = 2_000  # of a curve
 def rows_table(rows: dict[str, Row], seeds_of: Seeds) -> list[str]:
     """Returns the table of all measured rows."""
     names = ["row", "published", "interquartile mean (interval)", "mean", "return of each seed"]
-    lines = _header([*names, "env steps", "s a run", "commit"])
-    for name, row in rows.items():
-        seeds = seeds_of.get(name)
-        if not seeds:
-            continue
-        values = _column(seeds, "return")
-        digits = 1 if abs(values).max() > 1 else 3
-        known = "" if row.published is None else f"{row.published.value:,g} ({row.published.source})"
-        steps = _column(seeds, "env_step")
-        cells = [title(name, row), known, _cell([values], digits)]
-        cells += [f"{values.mean():,.{digits}f}", ", ".join(f"{value:,.{digits}f}" for value in values)]
-        cells += [f"{min(steps):,.0f} to {max(steps):,.0f}", _seconds(seeds), _commits(seeds)]
-        lines.append(_cells(cells))
-    return [*lines, "", f"{measured_at([seed for name in rows for seed in seeds_of.get(name, [])])}."]
+    lines = [[*names, "env steps", "s a run", "commit"]]
+    measured = {name: seeds_of[name] for name in rows if name in seeds_of}
+    for name, seeds in measured.items():
+        values, steps = _column(seeds, "return"), _column(seeds, "env_step")
+        digits, known = 1 if abs(values).max() > 1 else 3, rows[name].published
+        cells = [title(name, rows[name]), f"{known[0]:,g} ({known[1]})" if known else ""]
+        cells += [_cell([values], digits), f"{values.mean():,.{digits}f}"]
+        cells += [", ".join(f"{value:,.{digits}f}" for value in values)]
+        cells += [f"{min(steps):,.0f} to {max(steps):,.0f}"]
+        lines.append([*cells, f"{_column(seeds, 'wall_time_s').mean():.0f}", _commits(seeds)])
+    return [*table(*lines), "", f"{_measured_at(measured)}."]
 
 
 def title(name: str, row: Row) -> str:
     """Returns the name of a row, with its config, the environment, and how many other keys it changes."""
-    changes = [change.split("=") for change in row.keys.split() if change != FAST]
+    changes = [change.split("=") for change in row.keys.split() if change != COMPILED]
     env = [value for key, value in changes if key == "env.env_id"]
     others = len(changes) - len(env)
-    return ", ".join(
-        [
-            name if name == row.config else f"{name}: {row.config}",
-            *env,
-            *([f"{others} other key{'s' * (others > 1)}"] if others else []),
-            *(["best checkpoint"] if row.checkpoint == "best" else []),
-        ]
-    )
+    parts = [name if name == row.config else f"{name}: {row.config}", *env]
+    parts += [f"{others} other key{'s' * (others > 1)}"] if others else []
+    return ", ".join(parts + ["best checkpoint"] * (row.checkpoint == "best"))
 
 
 def comparison_table(comparison: Comparison, seeds_of: Seeds) -> list[str]:
@@ -66,36 +60,38 @@ def comparison_table(comparison: Comparison, seeds_of: Seeds) -> list[str]:
     A cell has the interquartile mean, its interval, and the probability that a seed of the arm is better than
     one of the baseline.
     """
-    measured = {name: seeds_of[name] for name in comparison.arms if seeds_of.get(name)}
-    groups = list(dict.fromkeys(name.split(".")[0] for name in measured))
-    arms = list(dict.fromkeys(name.split(".")[1] for name in measured))
+    measured = {name: seeds_of[name] for name in comparison.arms if name in seeds_of}
+    groups = list(dict.fromkeys(name.partition(".")[0] for name in measured))
     base = comparison.baseline
-    over_all = [f"all, over the mean of {base}"] if comparison.games else []
-    lines = _header([f"{comparison.unit}; the baseline is {base}", *groups, *over_all])
-    for arm in arms:
+    lines = [[f"{comparison.unit}; the baseline is {base}", *groups]]
+    lines[0] += [f"all, over the mean of {base}"] if comparison.games else []
+    for arm in dict.fromkeys(name.partition(".")[2] for name in measured):
         cells, ratios = [arm], []
         for group in groups:
             seeds = measured.get(f"{group}.{arm}", [])
+            if not seeds:
+                cells.append("")
+                continue
             values = _column(seeds, comparison.measure)
             baseline = _column(measured.get(f"{group}.{base}", []), comparison.measure)
-            cells.append(_cell([values], 1) if seeds else "")
-            if seeds and baseline.size and arm != base:
-                better, other = (values, baseline) if comparison.more_is_better else (baseline, values)
-                cells[-1] += f", beats {probability_of_improvement([better], [other]):.2f}"
+            cells.append(_cell([values], 1))
+            if baseline.size and arm != base:
+                better = probability_of_improvement([values], [baseline])
+                cells[-1] += f", beats {1 - better if comparison.less_is_better else better:.2f}"
             if (elsewhere := _column(seeds, "elsewhere")).size:
-                cells[-1] += f"; on unseen levels {aggregate_iqm([elsewhere]):,.1f}"
-            if seeds and comparison.games:
+                cells[-1] += f"; {comparison.where} {aggregate_iqm([elsewhere]):,.1f}"
+            if comparison.games:
                 ratios.append(values / baseline.mean())
-        lines.append(_cells([*cells, *([_cell(ratios, 2)] if comparison.games else [])]))
+        lines.append([*cells, *([_cell(ratios, 2)] if comparison.games else [])])
     every = [seed for seeds in measured.values() for seed in seeds]
-    return [*lines, "", f"{measured_at(every)}; commits {_commits(every)}."]
+    return [*table(*lines), "", f"{_measured_at(measured)}; commits {_commits(every)}."]
 
 
-def measured_at(seeds: list[dict[str, Any]]) -> str:
+def _measured_at(measured: Seeds) -> str:
     """Returns how many seeds a table has for each row, and where and when they were measured."""
-    counts = Counter(seed["row"] for seed in seeds).values()
-    dates = [seed["date"] for seed in seeds]
-    machines = dict.fromkeys(seed["machine"] for seed in seeds)
+    every = [seed for seeds in measured.values() for seed in seeds]
+    counts, dates = Counter(seed["row"] for seed in every).values(), [seed["date"] for seed in every]
+    machines = dict.fromkeys(seed["machine"] for seed in every)
     return f"{_span(counts)} seeds, {_span(dates)}, {' and '.join(machines)}"
 
 
@@ -109,20 +105,8 @@ def _cell(scores: Scores, digits: int) -> str:
     return f"**{aggregate_iqm(scores):,.{digits}f}**{span}"
 
 
-def _header(columns: Sequence[str]) -> list[str]:
-    return [_cells(columns), "|" + "---|" * len(columns)]
-
-
-def _cells(texts: Sequence[str]) -> str:
-    return f"| {' | '.join(texts)} |"
-
-
 def _column(seeds: list[dict[str, Any]], name: str) -> np.ndarray:
     return np.array([seed[name] for seed in seeds if name in seed])
-
-
-def _seconds(seeds: list[dict[str, Any]]) -> str:
-    return f"{_column(seeds, 'wall_time_s').mean():.0f}"
 
 
 def _commits(seeds: list[dict[str, Any]]) -> str:
@@ -162,7 +146,7 @@ def draw(panels: dict[str, dict[str, list[Points]]], file: Path, marks: dict[str
                 band = curve_interval(values, interquartile_mean, RESAMPLES)
                 axes.fill_between(x, *band, alpha=0.2, color=colors[arm], linewidth=0)
         if mark := (marks or {}).get(group):
-            axes.axhline(mark.value, color="0.35", linestyle=":", linewidth=1.2)
+            axes.axhline(mark[0], color="0.35", linestyle=":", linewidth=1.2)
         axes.set_title(group, fontsize=9)
         axes.set_xlabel("env steps", fontsize=8)
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
@@ -171,7 +155,6 @@ def draw(panels: dict[str, dict[str, list[Points]]], file: Path, marks: dict[str
         if len(names) > 1:
             axes.legend(fontsize=7)
     figure.tight_layout()
-    file.parent.mkdir(exist_ok=True)
     figure.savefig(file, dpi=100, metadata={"Software": None})
     plt.close(figure)
 

@@ -5,69 +5,169 @@
     python benchmarks/throughput.py --rounds 1      number of rounds (by default 2 to 9, depending on the row)
     python benchmarks/throughput.py --write         measure nothing: the tables of what is stored
 
-    cartpole, cartpole_lstm, halfcheetah, breakout, procgen_ppg    env steps per second of training
-    collect                                         collecting alone
-    everything_cartpole, _halfcheetah, _breakout    training with evaluations and checkpoints
+    cartpole, cartpole_lstm, halfcheetah, breakout  env steps per second of training
+    collect, sleeping                               collecting alone; from environments that sleep
     humanoid_64, humanoid_512, slow_humanoid_512    training on one and on two ranks
     solve                                           from the command line until CartPole-v1 is solved
     start                                           importing, and the command line's first answer
+    atari, procgen                                  training on a GPU: gpu.py
 
-A stopped benchmark continues: each measurement is a line of throughput.csv (delete the lines of a row to
-measure it again). A system whose library is not installed is named and left out. systems/ has the systems,
-speed_rows.py the rows.
+The speed of a system is (N2 - N1) / (t2 - t1) of two whole processes timed from outside, so that starting,
+importing and compiling cancel; N are valid transitions. Each process says how many it made, with how many
+optimiser steps and parameters; other work than asked for is an error. A stopped benchmark continues: each
+measurement is a line of throughput.csv (delete those of a row to measure it again). A system whose library
+is not installed is named and left out. throughput.toml has the rows, systems/ the systems.
 """
 
 from __future__ import annotations
 
-import argparse
+import json
 import sys
+import tempfile
 import time
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import harness
-from speed_rows import SPEED_ROWS, SpeedRow, TimeRow
-from systems import Skipped
+from systems import Done, Skipped, Work, faults
+from zoo import solve
 
 STORE = harness.HERE / "throughput.csv"
 SPARE = 120.0  # seconds that a measurement may take
 
 
-def measure(
-    row: SpeedRow | TimeRow, rounds: int, deadline: float = float("inf"), store: Path = STORE
-) -> bool:
+@dataclass(frozen=True)
+class Training:
+    """A system on its work, in a process of its own, or in one for each of its ranks.
+
+    Args:
+        work: that it does.
+        function: ``module:function`` in systems/.
+        steps: of the shorter and of the longer run.
+        ranks: how many processes share the work.
+    """
+
+    work: Work
+    function: str
+    steps: tuple[int, int]
+    ranks: int = 1
+
+    def measure(self, number: int) -> dict[str, float]:
+        """Returns speed and memory of the round ``number``.
+
+        Raises:
+            RuntimeError: if it fails, or does other work than asked for.
+            Skipped: if its library is not installed.
+        """
+        # This run is not counted: after it both lengths find their files in memory, and compiled code in
+        # torch's cache on disk.
+        self.run(self.steps[0])
+        runs = []
+        for steps in self.steps:
+            process, done = self.run(steps)
+            if wrong := faults(self.work, steps, done):
+                raise RuntimeError("; ".join(wrong))
+            runs.append((process.seconds, done.env_steps))
+        (short, first), (long, second) = runs
+        if long <= short:
+            raise RuntimeError("the longer run took no longer; is the machine busy?")
+        return {"steps_per_second": (second - first) / (long - short), "peak_mib": process.peak_mib}
+
+    def run(self, steps: int) -> tuple[harness.Process, Done]:
+        """Runs it once."""
+        words = ["-m", "systems", self.function, json.dumps(asdict(self.work)), str(steps)]
+        if self.ranks > 1:
+            words = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={self.ranks}", *words]
+        process = harness.python(words, self.work.threads)
+        answer = json.loads(process.output.splitlines()[-1])
+        if "skipped" in answer:
+            raise Skipped(answer["skipped"])
+        return process, Done(**answer)
+
+
+class Command(NamedTuple):
+    """A process that is measured as a whole: arguments of Python, {seed} the round, {folder} a new folder."""
+
+    words: list[str]
+
+    def measure(self, number: int) -> dict[str, float]:
+        """Returns seconds and memory, and env steps if the result.json of the process says that it solved."""
+        for _ in range(2 if number == 0 else 1):  # the first process reads files from disk
+            with tempfile.TemporaryDirectory() as parent:
+                folder = Path(parent) / "run"
+                process = harness.python([word.format(seed=number, folder=folder) for word in self.words])
+                measured = {"seconds": process.seconds, "peak_mib": process.peak_mib}
+                if (folder / "result.json").exists():
+                    result = json.loads((folder / "result.json").read_text())
+                    measured |= {"env_steps": result["env_step"]} if result["solved"] else {}
+        return measured
+
+
+class Row(NamedTuple):
+    """Systems on one task, by their names in the table; ``base`` divides the others."""
+
+    systems: Mapping[str, Training | Command]
+    base: str
+    rounds: int = 3
+    needs_gpu: bool = False
+
+
+def _system(name: str, work: dict[str, Any], how: Any) -> Training | Command:
+    """Returns a system of throughput.toml."""
+    if isinstance(how, list):
+        return Command(how)
+    keys = f"{work.get('keys', '')} {how.pop('keys', '')}"
+    return Training(Work(name, **work | {"keys": keys}), **how)
+
+
+def _row(name: str, systems: dict[str, Any], work: dict[str, Any] | None = None, **fields: Any) -> Row:
+    return Row({system: _system(name, work or {}, how) for system, how in systems.items()}, **fields)
+
+
+TABLE = tomllib.loads((harness.HERE / "throughput.toml").read_text())
+SOLVE = {
+    "ding_lite": Command(solve("{seed}", "{folder}")),
+    "Stable-Baselines3": Command(["-c", "from systems.sb3 import solve; solve({seed}, '{folder}')"]),
+}
+ROWS = {"solve": Row(SOLVE, base="Stable-Baselines3", rounds=7)}
+ROWS |= {name: _row(name, **fields) for name, fields in TABLE.items()}
+
+
+def measure(name: str, rounds: int | None = None, deadline: float = float("inf")) -> bool:
     """Runs the missing rounds of a row on this machine, and stores each.
 
     Returns:
         Whether all of it is measured; a system that fails is named, and the others continue.
     """
-    here, left_out, complete = harness.measured_here(), set(), True
-    for number in range(rounds):
-        for arm in row.systems:
-            place = {"row": row.name, "system": arm, "machine": here["machine"]}
-            done = sum(place.items() <= line.items() for line in harness.read(store))
-            if done > number or arm in left_out:
+    here, row, left_out, complete = harness.measured_here(), ROWS[name], set(), True
+    for number in range(rounds or row.rounds):
+        for system in row.systems:
+            place = {"row": name, "system": system, "machine": here["machine"]}
+            done = sum(place.items() <= line.items() for line in harness.read(STORE))
+            if done > number or system in left_out:
                 continue
             if time.monotonic() > deadline - SPARE:
                 return False
             try:
-                measured = row.measure(arm, number)
+                measured = row.systems[system].measure(number)
             except (RuntimeError, Skipped) as error:
-                left_out.add(arm)
+                left_out.add(system)
                 complete &= isinstance(error, Skipped)
-                print(f"{row.name}: {arm}: {error}", file=sys.stderr, flush=True)
+                print(f"{name}: {system}: {error}", file=sys.stderr, flush=True)
                 continue
-            rounded = {name: round(value, 4) for name, value in measured.items()}
-            harness.append(store, [{**place, "round": number, **rounded, **here}])
-            print(f"{row.name}  round {number + 1}  {arm}: {rounded}", flush=True)
+            rounded = {column: round(value, 4) for column, value in measured.items()}
+            harness.append(STORE, [{**place, "round": number, **rounded, **here}])
+            print(f"{name}  round {number + 1}  {system}: {rounded}", flush=True)
     return complete
 
 
-def sections(store: Path = STORE) -> dict[str, list[str]]:
+def sections() -> dict[str, list[str]]:
     """Returns the generated lines of RESULTS.md: speed and seconds, a table for each machine."""
-    stored = harness.read(store)
+    stored = harness.read(STORE)
     return {
         "speed": _tables(stored, "steps_per_second", "steps/s", 0),
         "seconds": _tables(stored, "seconds", "s", 2),
@@ -79,18 +179,17 @@ def _tables(stored: list[dict[str, Any]], column: str, unit: str, digits: int) -
     for machine in dict.fromkeys(line["machine"] for line in stored if column in line):
         names = [f"row, on {machine}", "system", f"{unit}, median", "range", "times (range)"]
         names += ["env steps, median"] if column == "seconds" else []
-        names += ["peak memory, MiB", "rounds", "commit"]
-        lines += [*([""] if lines else []), f"| {' | '.join(names)} |", "|" + "---|" * len(names)]
-        here = [line for line in stored if line["machine"] == machine and column in line]
-        for name, row in SPEED_ROWS.items():
-            arms = {
-                arm: [line for line in here if (line["row"], line["system"]) == (name, arm)]
-                for arm in row.systems
-            }
-            for arm, results in arms.items():
-                if results:
-                    cells = _cells(results, arms[row.base], column, digits)
-                    lines.append(f"| {' | '.join([name, arm, *cells])} |")
+        rows = [[*names, "peak memory, MiB", "rounds", "commit"]]
+        found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        for line in stored:
+            if line["machine"] == machine and column in line:
+                found.setdefault((line["row"], line["system"]), []).append(line)
+        for name, row in ROWS.items():
+            base = found.get((name, row.base), [])
+            for system in row.systems:
+                if results := found.get((name, system)):
+                    rows.append([name, system, *_cells(results, base, column, digits)])
+        lines += [*([""] if lines else []), *harness.table(*rows)]
     return lines
 
 
@@ -113,28 +212,15 @@ def _cells(
     yield ", ".join(dict.fromkeys(line["commit"] for line in results))
 
 
-def write() -> None:
-    """Writes the tables of RESULTS.md."""
-    for name, lines in sections().items():
-        harness.put(name, lines)
-
-
 def main() -> int:
     """Measures rows; returns 1 if a system failed."""
-    formatter = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
-    parser.add_argument("rows", nargs="*", metavar="ROW", help=f"of {', '.join(SPEED_ROWS)}")
+    parser = harness.parser(__doc__, ROWS)
     parser.add_argument("--rounds", type=int, help="of each system")
-    parser.add_argument("--write", action="store_true", help="only write what is stored")
     args = parser.parse_args()
-    if unknown := [name for name in args.rows if name not in SPEED_ROWS]:
-        parser.error(f"unknown row {unknown[0]!r}; there are {', '.join(SPEED_ROWS)}")
-    names = args.rows or [name for name, row in SPEED_ROWS.items() if not row.needs_gpu]
-    complete = True
-    for name in [] if args.write else names:
-        complete &= measure(SPEED_ROWS[name], args.rounds or SPEED_ROWS[name].rounds)
-    write()
-    return 0 if complete else 1
+    names = args.rows or [name for name, row in ROWS.items() if not row.needs_gpu]
+    complete = [measure(name, args.rounds) for name in ([] if args.write else names)]
+    harness.put(sections())
+    return 0 if all(complete) else 1
 
 
 if __name__ == "__main__":

@@ -10,11 +10,9 @@ Results are lines of learning.csv.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import shutil
-import sys
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +26,7 @@ LIBRARIES = ("ding_lite", "stable_baselines3")
 STORE = harness.HERE / "learning.csv"
 
 
-class Row(NamedTuple):
+class Task(NamedTuple):
     """rl-zoo's settings of a task, in the names of Stable-Baselines3.
 
     Attributes:
@@ -59,12 +57,12 @@ CARTPOLE = _settings(32, 0.98, 0.8, 20, batch_size=256, learning_rate=1e-3)
 HOPPER = dict(
     batch_size=32, learning_rate=9.80828e-5, ent_coef=0.00229519, vf_coef=0.835671, max_grad_norm=0.7
 )
-ROWS = {
-    "CartPole-v1": Row(50_000, 8, CARTPOLE, linear=True, seeds=tuple(range(300, 310))),
-    "Acrobot-v1": Row(100_000, 16, _settings(256, 0.99, 0.94, 4), normalize=True),
-    "Pendulum-v1": Row(100_000, 4, _settings(1024, 0.9, 0.95, 10, learning_rate=1e-3)),
-    "LunarLander-v3": Row(300_000, 16, _settings(1024, 0.999, 0.98, 4, ent_coef=0.01)),
-    "Hopper-v5": Row(
+TASKS = {
+    "CartPole-v1": Task(50_000, 8, CARTPOLE, linear=True, seeds=tuple(range(300, 310))),
+    "Acrobot-v1": Task(100_000, 16, _settings(256, 0.99, 0.94, 4), normalize=True),
+    "Pendulum-v1": Task(100_000, 4, _settings(1024, 0.9, 0.95, 10, learning_rate=1e-3)),
+    "LunarLander-v3": Task(300_000, 16, _settings(1024, 0.999, 0.98, 4, ent_coef=0.01)),
+    "Hopper-v5": Task(
         100_000,
         1,
         _settings(512, 0.999, 0.99, 5, **HOPPER),
@@ -79,16 +77,16 @@ ROWS = {
 # The row "solve" of throughput.py: so many greedy episodes every so many env steps. Solved is a mean of the
 # value that as many more episodes confirm.
 SOLVED = dict(every=5_120, episodes=16, value=475)
-TO_SOLVE = ROWS["CartPole-v1"]._replace(steps=100_000)
+TO_SOLVE = TASKS["CartPole-v1"]._replace(steps=100_000)
 
 
-def keys_of(row: Row) -> list[str]:
+def keys_of(task: Task) -> list[str]:
     """Returns the keys that have the meaning of the settings of Stable-Baselines3."""
-    sb3 = row.sb3
+    sb3 = task.sb3
     keys = {
-        "max_env_step": row.steps,
-        "env.collector_env_num": row.envs,
-        "policy.collect.n_sample": row.envs * sb3["n_steps"],
+        "max_env_step": task.steps,
+        "env.collector_env_num": task.envs,
+        "policy.collect.n_sample": task.envs * sb3["n_steps"],
         "policy.collect.discount_factor": sb3["gamma"],
         "policy.collect.gae_lambda": sb3["gae_lambda"],
         "policy.learn.epoch_per_collect": sb3["n_epochs"],
@@ -100,70 +98,67 @@ def keys_of(row: Row) -> list[str]:
         "policy.learn.grad_clip_value": sb3["max_grad_norm"],
         "policy.eval.eval_freq": 0,
     }
-    if row.linear:
+    if task.linear:
         keys |= {"policy.learn.lr_schedule": "linear", "policy.learn.clip_schedule": "linear"}
-    if row.normalize:
+    if task.normalize:
         keys |= {"policy.normalize.obs": True, "policy.normalize.reward": True}
         keys |= {"policy.normalize.reward_clip": 10.0}
-    return [*(f"{key}={value}" for key, value in keys.items()), *row.keys]
+    return [*(f"{key}={value}" for key, value in keys.items()), *task.keys]
 
 
-def keys_to_solve(seed: str, folder: str) -> list[str]:
-    """Returns the arguments of the command line that solve CartPole-v1."""
+def train(env_id: str, task: Task, seed: str, folder: str, *keys: str) -> list[str]:
+    """Returns the arguments of Python that train by the command line."""
+    how = ["--env", env_id, "--policy", "ppo", "-s", seed, "--exp-name", folder]
+    return ["-m", "ding_lite", "train", "-q", *how, *keys_of(task), *keys]
+
+
+def solve(seed: str, folder: str) -> list[str]:
+    """Returns the arguments of Python that solve CartPole-v1."""
     env = [f"env.n_evaluator_episode={SOLVED['episodes']}", f"env.stop_value={SOLVED['value']}"]
-    keys = [*keys_of(TO_SOLVE), *env, f"policy.eval.eval_freq={SOLVED['every']}", "env.evaluator_env_num=8"]
-    return _train("CartPole-v1", seed, folder, keys)
+    keys = [*env, f"policy.eval.eval_freq={SOLVED['every']}", "env.evaluator_env_num=8"]
+    return train("CartPole-v1", TO_SOLVE, seed, folder, *keys)
 
 
-def _train(env_id: str, seed: str, folder: str, keys: list[str]) -> list[str]:
-    return ["train", "-q", "--env", env_id, "--policy", "ppo", "-s", seed, "--exp-name", folder, *keys]
-
-
-def mean_return(library: str, env_id: str, row: Row, seed: int) -> float:
+def mean_return(library: str, env_id: str, seed: int) -> float:
     """Returns the mean return of the final policy of one seed."""
+    task = TASKS[env_id]
     if library == "stable_baselines3":
         from systems.sb3 import zoo_return
 
-        return zoo_return(env_id, row, seed, EPISODES)
-    folder, cli = RUNS / f"{env_id}_{seed}", [sys.executable, "-m", "ding_lite"]
+        return zoo_return(env_id, task, seed, EPISODES)
+    folder = RUNS / f"{env_id}_{seed}"
     shutil.rmtree(folder, ignore_errors=True)  # of a measurement that was stopped
-    harness.run([*cli, *_train(env_id, str(seed), str(folder), keys_of(row))])
+    harness.python(train(env_id, task, str(seed), str(folder)))
     play = ["eval", str(folder / "ckpt" / "last"), "-n", str(EPISODES), "-s", str(seed + 1), "--json"]
-    return float(json.loads(harness.run([*cli, *play]).output)["mean"])
+    return float(json.loads(harness.python(["-m", "ding_lite", *play]).output)["mean"])
 
 
 def sections() -> dict[str, list[str]]:
     """Returns the generated lines of RESULTS.md."""
-    import rows  # here, since the measured processes of throughput.py import this module
-    from learning import stored
+    from learning import stored  # here, since throughput.py needs only the keys of this module
+    from rows import Comparison, Row
     from tables import comparison_table
 
-    arms = {f"{env_id}.{library}": rows.Row("") for env_id in ROWS for library in LIBRARIES}
-    comparison = rows.Comparison(arms, baseline="stable_baselines3")
-    return {"zoo": comparison_table(comparison, stored()[0])}
+    arms = {f"{env_id}.{library}": Row("") for env_id in TASKS for library in LIBRARIES}
+    return {"zoo": comparison_table(Comparison(arms, baseline="stable_baselines3"), stored())}
 
 
 def main() -> None:
     """Measures what is missing, and writes the table."""
-    formatter = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
-    parser.add_argument("rows", nargs="*", metavar="ROW", help=f"of {', '.join(ROWS)}")
-    parser.add_argument("--write", action="store_true", help="only write what is stored")
-    args = parser.parse_args()
-    for env_id in [] if args.write else args.rows or ROWS:
-        row = ROWS[env_id]
-        for seed in row.seeds:
+    args = harness.parser(__doc__, TASKS).parse_args()
+    for env_id in [] if args.write else args.rows or TASKS:
+        for seed in TASKS[env_id].seeds:
             for library in LIBRARIES:
                 place = {"row": f"{env_id}.{library}", "seed": seed}
                 if any(place.items() <= line.items() for line in harness.read(STORE)):
                     continue
                 here, began = harness.measured_here(), time.monotonic()
-                found = mean_return(library, env_id, row, seed)
+                found = mean_return(library, env_id, seed)
                 took = round(time.monotonic() - began, 2)
-                line = {**place, "env_step": row.steps, "return": found, "wall_time_s": took}
+                line = {**place, "env_step": TASKS[env_id].steps, "return": found, "wall_time_s": took}
                 harness.append(STORE, [line | here])
                 print(f"{env_id} {library} seed {seed}: {found:.1f}", flush=True)
-    harness.put("zoo", sections()["zoo"])
+    harness.put(sections())
 
 
 if __name__ == "__main__":

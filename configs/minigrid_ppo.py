@@ -5,7 +5,7 @@
     ding-lite train -c minigrid_ppo env.env_id=MiniGrid-Empty-Random-5x5-v0
 
 Find a key, open a door, reach the goal. FourRooms, of 19 x 19 cells, takes 2M steps, 16 environments,
-rollouts of 4,096 and another learning rate (minigrid_fourrooms_ppo in benchmarks/rows.py).
+rollouts of 4,096 and another learning rate (minigrid_fourrooms_ppo in benchmarks/learning.toml).
 """
 
 config = dict(

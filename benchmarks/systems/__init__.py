@@ -1,13 +1,15 @@
 """The measured systems, a module each, and the work that all of them do.
 
-A system is a function ``(work, steps, **options) -> Done``; ``run_system.py`` runs it in its own process.
+A system is a function ``(work, steps) -> Done``.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+HIDDEN = [64, 64]  # layer widths of policy and value network, for vectors
 
 
 class Skipped(Exception):
@@ -19,16 +21,16 @@ class Work:
     """One task, equal for all systems.
 
     Args:
-        name: of the task; systems look up their own settings by it.
+        name: of the task.
         env_id: id of gymnasium or EnvPool.
         envs, rollout: number of environments, and steps of each between two updates.
         epochs, batch: passes over a rollout, and samples per minibatch; 0: no learning.
         learning_rate: of Adam.
         parameters: required number of parameters; None: not checked.
-        hidden: layer widths of policy and value network, for vector observations.
-        lstm: units of an LSTM before these layers; 0: none. Gradients go back through whole rollouts.
+        lstm: units of an LSTM before the layers; 0: none. Gradients go back through whole rollouts.
         aux_freq, aux_epochs, aux_batch: PPG's auxiliary phase.
         all_cores: whether torch uses all cores or one.
+        keys: of ding_lite, for what the numbers leave open.
     """
 
     name: str
@@ -39,12 +41,12 @@ class Work:
     batch: int = 0
     learning_rate: float = 3e-4
     parameters: int | None = None
-    hidden: tuple[int, ...] = (64, 64)
     lstm: int = 0
     aux_freq: int = 0
     aux_epochs: int = 0
     aux_batch: int = 0
     all_cores: bool = False
+    keys: str = ""
 
     @property
     def samples(self) -> int:
@@ -69,24 +71,12 @@ class Work:
         return policy + phases * self.aux_epochs * self.aux_freq * self.samples / self.aux_batch
 
 
-@dataclass(frozen=True)
-class Done:
+class Done(NamedTuple):
     """The work of a process: valid transitions, optimiser steps, and number of trained parameters."""
 
     env_steps: int
     updates: int = 0
     parameters: int | None = None
-
-
-@dataclass(frozen=True)
-class System:
-    """A function ``module:function``, the two lengths of its runs, its options, and how many ranks run it."""
-
-    function: str
-    work: Work
-    lengths: tuple[int, int]
-    options: dict[str, Any] = field(default_factory=dict)
-    ranks: int = 1
 
 
 def faults(work: Work, steps: int, done: Done) -> list[str]:

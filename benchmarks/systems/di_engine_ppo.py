@@ -18,7 +18,7 @@ from easydict import EasyDict
 from tensorboardX import SummaryWriter
 from torch import nn
 
-from systems import Done, UpdateCounter, Work
+from systems import HIDDEN, Done, UpdateCounter, Work
 
 
 class CartPole(BaseEnv):
@@ -87,7 +87,7 @@ def train(work: Work, steps: int) -> Done:
 
 
 def _config(work: Work) -> dict[str, Any]:
-    first, second = work.hidden
+    first, second = HIDDEN
     return dict(
         cuda=False,
         action_space="discrete",

@@ -1,4 +1,4 @@
-"""ding_lite as shipped, on each task."""
+"""ding_lite as shipped."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from ding_lite import PPOPolicy, SerialPipeline
+from ding_lite.config.compile import compile_config, parse_overrides
 from ding_lite.errors import EnvError
 from ding_lite.rl.losses import approx_kl, weighted_mean
 from ding_lite.run.resources import keep_freed_memory
-from systems import Done, Skipped, Work
+from systems import HIDDEN, Done, Skipped, Work
 
 
 class PenalizedPPO(PPOPolicy):
@@ -29,54 +31,10 @@ class PenalizedPPO(PPOPolicy):
         return loss - self.entropy_weight * entropy, metrics
 
 
-SHORT_EVALUATION = dict(n_evaluator_episode=1, evaluator_env_num=1, max_eval_steps=1)
-# Settings of a task beside the numbers that every system receives.
-NATURE_CNN = dict(share_encoder=True, encoder=dict(type="nature_cnn"), encoder_hidden_size_list=[512])
-OWN: dict[str, dict[str, Any]] = {
-    "breakout": dict(
-        env=dict(wrappers=["atari"], manager=dict(type="subprocess", double_buffer=True)),
-        model=NATURE_CNN,
-        learn=dict(clip_ratio=0.1),
-    ),
-    "envpool_breakout": dict(
-        env=dict(manager=dict(type="env_pool"), kwargs=dict(episodic_life=True, reward_clip=True)),
-        model=NATURE_CNN,
-        learn=dict(clip_ratio=0.1),
-    ),
-    "procgen_ppg": dict(
-        env=dict(manager=dict(type="env_pool")),
-        model=dict(arch="detach", encoder=dict(type="impala_cnn")),
-        learn=dict(adam_eps=1e-8),
-        policy=dict(type="ppg", normalize=dict(reward=True, reward_clip=10.0)),
-    ),
-    "slow_humanoid_512": dict(env=dict(kwargs=dict(frame_skip=25))),
-}
-OWN["envpool_bigfish"] = {**OWN["procgen_ppg"], "model": {**OWN["procgen_ppg"]["model"], "arch": "dual"}}
-
-
-def train(
-    work: Work,
-    steps: int,
-    *,
-    compiled: bool = False,
-    every: int = 0,
-    dtype: str = "float32",
-    cuda_graph: bool = True,
-    own_loss: bool = False,
-) -> Done:
-    """Trains; with ``every`` also evaluates and saves after each so many steps."""
-    config = _config(work, steps, every)
-    policy = config["policy"]
-    policy["learn"]["compile"] = compiled
-    policy["cuda_graph"] = cuda_graph
-    if own_loss:
-        policy["type"] = PenalizedPPO
-    if dtype != "float32":
-        policy["model"] = {**policy["model"], "encoder_dtype": dtype}
-    pipeline = _pipeline(config)
-    auxiliary = 0
-    for progress in pipeline:
-        auxiliary += int(progress.metrics.get("learn/aux_updates", 0))
+def train(work: Work, steps: int) -> Done:
+    """Trains."""
+    pipeline = _pipeline(work, steps)
+    auxiliary = sum(int(progress.metrics.get("learn/aux_updates", 0)) for progress in pipeline)
     return Done(
         pipeline.progress.env_step,
         pipeline.progress.train_iter + auxiliary,
@@ -86,7 +44,7 @@ def train(
 
 def collect(work: Work, steps: int) -> Done:
     """Collects rollouts with their advantages, without learning."""
-    pipeline = _pipeline(_config(work, steps))
+    pipeline = _pipeline(work, steps)
     env_steps = 0
     while env_steps < steps:
         env_steps += int(pipeline.collector.collect().valid.sum())
@@ -94,51 +52,66 @@ def collect(work: Work, steps: int) -> Done:
     return Done(env_steps)
 
 
-def _pipeline(config: dict[str, Any]) -> SerialPipeline:
+def environments(work: Work, steps: int) -> Done:
+    """Steps EnvPool's environments alone, with random actions; a step after an end resets, and is none."""
+    import envpool
+
+    try:
+        envs = envpool.make_gymnasium(work.env_id, num_envs=work.envs, seed=0)
+    except OSError as error:  # Procgen's Qt
+        raise Skipped(str(error)) from error
+    actions = np.random.default_rng(0).integers(envs.single_action_space.n, size=(64, work.envs))
+    count, ended = 0, np.zeros(work.envs, bool)
+    envs.reset()
+    while count < steps:
+        for action in actions:
+            _, _, terminated, truncated, _ = envs.step(action)
+            count += int((~ended).sum())
+            ended = (terminated | truncated) & ~ended
+    return Done(count)
+
+
+def _pipeline(work: Work, steps: int) -> SerialPipeline:
+    """Returns a training without evaluations; the one at the end is as short as can be."""
+    env = dict(n_evaluator_episode=1, evaluator_env_num=1, max_eval_steps=1)
+    config = dict(
+        max_env_step=steps,
+        num_threads=work.threads,
+        env=dict(env_id=work.env_id, collector_env_num=work.envs, **env),
+        policy=dict(
+            recompute_adv=False,
+            model=_model(work),
+            learn=dict(value_norm=False, **_learn(work)),
+            collect=dict(n_sample=work.samples),
+            eval=dict(eval_freq=0),
+        ),
+        checkpoint=dict(freq=0),
+    )
     parent = Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, parent, ignore_errors=True)
+    compiled = compile_config(config, parse_overrides(work.keys.split()))
     try:
         keep_freed_memory()  # as on the command line
-        return SerialPipeline(config, folder=parent / "run")
+        return SerialPipeline(compiled, folder=parent / "run")
     except EnvError as error:
         raise Skipped(str(error)) from error
 
 
-def _config(work: Work, steps: int, every: int = 0) -> dict[str, Any]:
-    own = OWN.get(work.name, {})
-    env = dict(env_id=work.env_id, collector_env_num=work.envs) | own.get("env", {})
-    return dict(
-        max_env_step=steps,
-        num_threads=work.threads,
-        env=env if every else env | SHORT_EVALUATION,
-        policy=dict(
-            recompute_adv=False,
-            model=own.get("model") or _model(work),
-            learn=dict(value_norm=False) | own.get("learn", {}) | _learn(work, "policy" in own),
-            collect=dict(n_sample=work.samples),
-            eval=dict(eval_freq=every),
-            **own.get("policy", {}),
-        ),
-        checkpoint=dict(freq=every),
-    )
-
-
 def _model(work: Work) -> dict[str, Any]:
     if not work.lstm:
-        return dict(encoder_hidden_size_list=list(work.hidden))
-    heads = {f"{head}_head_hidden_size_list": list(work.hidden) for head in ("actor", "critic")}
+        return dict(encoder_hidden_size_list=HIDDEN)
+    heads = {f"{head}_head_hidden_size_list": HIDDEN for head in ("actor", "critic")}
     return dict(rnn="lstm", rnn_hidden_size=work.lstm, encoder_hidden_size_list=[], **heads)
 
 
-def _learn(work: Work, phasic: bool) -> dict[str, Any]:
-    """Returns ``policy.learn`` without the task's own settings."""
+def _learn(work: Work) -> dict[str, Any]:
     learn: dict[str, Any] = dict(learning_rate=work.learning_rate, batch_size=work.batch or work.samples)
     if work.lstm:
         learn["sequence_length"] = work.rollout
-    if not work.epochs:
-        return learn
-    if not phasic:
-        return learn | dict(epoch_per_collect=work.epochs)
-    epochs = {f"{network}_epoch_per_collect": work.epochs for network in ("actor", "critic")}
-    auxiliary = dict(aux_freq=work.aux_freq, aux_train_epoch=work.aux_epochs, aux_batch_size=work.aux_batch)
-    return learn | epochs | auxiliary
+    if work.aux_freq:
+        epochs = {f"{network}_epoch_per_collect": work.epochs for network in ("actor", "critic")}
+        auxiliary = dict(
+            aux_freq=work.aux_freq, aux_train_epoch=work.aux_epochs, aux_batch_size=work.aux_batch
+        )
+        return learn | epochs | auxiliary
+    return learn | (dict(epoch_per_collect=work.epochs) if work.epochs else {})

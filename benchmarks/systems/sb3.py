@@ -13,36 +13,16 @@ from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_atari_env, make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
-from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, VecNormalize
+from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecFrameStack, VecNormalize
 
-from systems import Done, UpdateCounter, Work
+from systems import HIDDEN, Done, UpdateCounter, Work
+from systems.sleeping import Sleeping
 
 
 def train(work: Work, steps: int) -> Done:
-    """Trains."""
+    """Trains; with an LSTM sb3-contrib's RecurrentPPO, which has one each for policy and value."""
     updates = UpdateCounter()
     model = _model(work)
-    model.learn(steps)
-    return Done(model.num_timesteps, updates.count, sum(p.numel() for p in model.policy.parameters()))
-
-
-def train_recurrent(work: Work, steps: int) -> Done:
-    """Trains sb3-contrib's RecurrentPPO: an LSTM each for policy and value, before their layers."""
-    from sb3_contrib import RecurrentPPO
-
-    updates = UpdateCounter()
-    policy = dict(net_arch=dict(pi=list(work.hidden), vf=list(work.hidden)), lstm_hidden_size=work.lstm)
-    model = RecurrentPPO(
-        "MlpLstmPolicy",
-        make_vec_env(work.env_id, work.envs),
-        n_steps=work.rollout,
-        batch_size=work.batch,
-        n_epochs=work.epochs,
-        learning_rate=work.learning_rate,
-        ent_coef=0.01,
-        policy_kwargs=policy,
-        device="cpu",
-    )
     model.learn(steps)
     return Done(model.num_timesteps, updates.count, sum(p.numel() for p in model.policy.parameters()))
 
@@ -55,64 +35,73 @@ def collect(work: Work, steps: int) -> Done:
     assert model.env is not None
     while model.num_timesteps < steps:
         assert model.collect_rollouts(model.env, callback, model.rollout_buffer, work.rollout)
+    model.env.close()
     return Done(model.num_timesteps)
 
 
 def _model(work: Work) -> PPO:
     images = work.name == "breakout"
-    widths = dict(net_arch=dict(pi=list(work.hidden), vf=list(work.hidden)))
-    return PPO(
-        "CnnPolicy" if images else "MlpPolicy",
-        _atari(work) if images else make_vec_env(work.env_id, work.envs),
+    policy: dict[str, Any] = {} if images else dict(net_arch=dict(pi=HIDDEN, vf=HIDDEN))
+    kind, network = PPO, "CnnPolicy" if images else "MlpPolicy"
+    if work.lstm:
+        from sb3_contrib import RecurrentPPO
+
+        kind, network, policy["lstm_hidden_size"] = RecurrentPPO, "MlpLstmPolicy", work.lstm
+    return kind(
+        network,
+        _envs(work),
         n_steps=work.rollout,
         batch_size=work.batch or work.samples,
         n_epochs=work.epochs or 1,
         learning_rate=work.learning_rate,
         clip_range=0.1 if images else 0.2,
         ent_coef=0.01 if work.env_id != "HalfCheetah-v5" else 0.0,
-        policy_kwargs={} if images else widths,
+        policy_kwargs=policy,
         device="cpu",
     )
 
 
-def _atari(work: Work) -> VecEnv:
-    """Returns environments as rl-zoo makes them: with Stable-Baselines3's wrappers, all in this process."""
-    gym.register_envs(importlib.import_module("ale_py"))
-    return VecFrameStack(make_atari_env(work.env_id, work.envs), 4)
+def _envs(work: Work) -> VecEnv:
+    """Returns environments in this process, as rl-zoo makes them, but those that sleep in processes."""
+    if work.name == "breakout":
+        gym.register_envs(importlib.import_module("ale_py"))
+        return VecFrameStack(make_atari_env(work.env_id, work.envs), 4)
+    if work.name == "sleeping":
+        return make_vec_env(work.env_id, work.envs, wrapper_class=Sleeping, vec_env_cls=SubprocVecEnv)
+    return make_vec_env(work.env_id, work.envs)
 
 
-def _zoo_model(envs: VecEnv, row: Any, seed: int) -> PPO:
-    """Returns PPO with a row of zoo.py."""
+def _zoo_model(envs: VecEnv, task: Any, seed: int) -> PPO:
+    """Returns PPO with a task of zoo.py."""
     torch.set_num_threads(1)
     network: dict[str, Any] = {}
-    if row.keys:  # Hopper's
+    if task.keys:  # Hopper's
         widths = dict(pi=[256, 256], vf=[256, 256])
         network = dict(log_std_init=-2, ortho_init=False, activation_fn=torch.nn.ReLU, net_arch=widths)
-    settings = dict(row.sb3)
-    if row.linear:
+    settings = dict(task.sb3)
+    if task.linear:
         rate, clip = settings["learning_rate"], settings["clip_range"]
         settings |= dict(learning_rate=lambda left: left * rate, clip_range=lambda left: left * clip)
     return PPO("MlpPolicy", envs, **settings, policy_kwargs=network, seed=seed, device="cpu")
 
 
-def zoo_return(env_id: str, row: Any, seed: int, episodes: int) -> float:
-    """Returns the mean return of greedy episodes after training with a row of zoo.py."""
+def zoo_return(env_id: str, task: Any, seed: int, episodes: int) -> float:
+    """Returns the mean return of greedy episodes after training with a task of zoo.py."""
     no_images = {"render_mode": None}
-    envs: Any = make_vec_env(env_id, row.envs, seed=seed, env_kwargs=no_images)
+    envs: Any = make_vec_env(env_id, task.envs, seed=seed, env_kwargs=no_images)
     of_play: Any = make_vec_env(env_id, 1, seed=seed + 1, env_kwargs=no_images)
-    if row.normalize:
-        envs = VecNormalize(envs, gamma=row.sb3["gamma"])
+    if task.normalize:
+        envs = VecNormalize(envs, gamma=task.sb3["gamma"])
         of_play = VecNormalize(of_play, training=False, norm_reward=False)
-    model = _zoo_model(envs, row, seed)
-    model.learn(row.steps)
-    if row.normalize:
+    model = _zoo_model(envs, task, seed)
+    model.learn(task.steps)
+    if task.normalize:
         of_play.obs_rms = envs.obs_rms
     return _mean(model, of_play, episodes)
 
 
-def _mean(model: PPO, envs: VecEnv, episodes: int) -> float:
-    mean, _ = evaluate_policy(model, envs, episodes, deterministic=True)
-    return float(mean)  # type: ignore[arg-type]
+def _mean(model: Any, envs: VecEnv, episodes: int) -> float:
+    return float(evaluate_policy(model, envs, episodes, deterministic=True)[0])  # type: ignore[arg-type]
 
 
 class StopWhenSolved(BaseCallback):
@@ -126,7 +115,7 @@ class StopWhenSolved(BaseCallback):
     def _on_rollout_start(self) -> None:
         if self.num_timesteps // self.every > self.evaluated:
             self.evaluated = self.num_timesteps // self.every
-            results = (_mean(self.model, self.envs, self.episodes) for _ in range(2))  # type: ignore[arg-type]
+            results = (_mean(self.model, self.envs, self.episodes) for _ in range(2))
             self.solved = all(result >= self.value for result in results)
 
     def _on_step(self) -> bool:

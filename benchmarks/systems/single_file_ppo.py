@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from systems import Done, UpdateCounter, Work
+from systems import HIDDEN, Done, UpdateCounter, Work
 
 
 def train(work: Work, steps: int) -> Done:
@@ -17,7 +17,7 @@ def train(work: Work, steps: int) -> Done:
         [lambda: gym.make(work.env_id) for _ in range(work.envs)],
         autoreset_mode=gym.vector.AutoresetMode.SAME_STEP,
     )
-    actor, critic = _network(work, 2), _network(work, 1)
+    actor, critic = _network(2), _network(1)
     parameters = [*actor.parameters(), *critic.parameters()]
     adam = torch.optim.Adam(parameters, lr=work.learning_rate, eps=1e-5)
     shape = work.rollout, work.envs
@@ -61,24 +61,19 @@ def policy_loss(
 
 
 def gae(
-    rewards: torch.Tensor,
-    dones: torch.Tensor,
-    values: torch.Tensor,
-    after: torch.Tensor,
-    gamma: float = 0.99,
+    rewards: torch.Tensor, dones: torch.Tensor, values: torch.Tensor, after: torch.Tensor
 ) -> torch.Tensor:
     """Returns advantages (T, B); ``after`` (B,) are the values of what follows the last row."""
     advantage, running = torch.zeros_like(rewards), torch.zeros_like(after)
     for t in reversed(range(len(rewards))):
-        delta = rewards[t] + gamma * after * (1 - dones[t]) - values[t]
-        running = advantage[t] = delta + gamma * 0.95 * (1 - dones[t]) * running
+        delta = rewards[t] + 0.99 * after * (1 - dones[t]) - values[t]
+        running = advantage[t] = delta + 0.99 * 0.95 * (1 - dones[t]) * running
         after = values[t]
     return advantage
 
 
-def _network(work: Work, out: int) -> nn.Sequential:
-    sizes = [4, *work.hidden]
-    layers: list[nn.Module] = []
-    for before, width in zip(sizes, sizes[1:], strict=False):
-        layers += [nn.Linear(before, width), nn.Tanh()]
-    return nn.Sequential(*layers, nn.Linear(sizes[-1], out))
+def _network(out: int) -> nn.Sequential:
+    first, second = HIDDEN
+    return nn.Sequential(
+        nn.Linear(4, first), nn.Tanh(), nn.Linear(first, second), nn.Tanh(), nn.Linear(second, out)
+    )
