@@ -128,16 +128,6 @@ def test_every_axis_and_group_says_what_it_is(tmp_path):
     assert legend_of(figure) is None
 
 
-def test_the_legend_is_in_the_first_plot_if_it_covers_no_curve(tmp_path):
-    rising = [float(n) for n in range(1, 41)]
-    for name, returns in {"rising": rising, "crossed": rising, "all_over": [0.0, 40.0] * 20}.items():
-        write_run(tmp_path / name, returns=returns, policy="ppg" if name == "rising" else "ppo")
-    for other, is_inside in {"crossed": True, "all_over": False}.items():
-        runs = [read_run(tmp_path / name) for name in ("rising", other)]
-        figure, _ = draw(seed_groups(runs), panels=["training"])
-        assert (legend_of(figure) is figure.axes[0].get_legend()) == is_inside
-
-
 def test_eight_groups_can_be_told_apart_and_no_text_covers_a_plot(tmp_path):
     folders = [
         write_run(tmp_path / f"{n}", learn={"a_rather_long_name": n, "x" * 40: n % 2}) for n in range(8)
