@@ -244,19 +244,6 @@ def test_profiles_have_bands_from_five_runs_on(count, bands, tmp_path):
     assert len(figure.axes[2].collections) == bands
 
 
-def test_eight_groups_are_readable(tmp_path):
-    for rate in range(1, 9):
-        learn = {"a_rather_long_name_of_a_rate": rate / 1000}
-        seeds(tmp_path / f"{rate}", 3, [1.0, 2.0, 3.0 + rate], learn=learn)
-    figure = draw_comparison(compare([tmp_path]))
-    figure.draw_without_rendering()
-    rows = [label.get_window_extent() for label in figure.axes[1].get_yticklabels()]
-    assert all(upper.y0 >= lower.y1 for upper, lower in zip(rows, rows[1:], strict=False))
-    legend = figure.legends[0].get_window_extent()
-    assert all(axes.get_tightbbox().y0 >= legend.y1 for axes in figure.axes)
-    assert 0 <= legend.x0 < legend.x1 <= figure.bbox.x1
-
-
 class Page(HTMLParser):
     """What a page refers to, its cells, and the number of its scripts."""
 

@@ -43,14 +43,6 @@ def test_iqm_is_the_mean_of_the_middle_half_of_repeated_values(runs):
     )
 
 
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [([1.0, 5.0], 3.0), ([100.0, 0.0, 10.0, 20.0, 30.0], (0.75 * 10 + 20 + 0.75 * 30) / 2.5)],
-)
-def test_iqm_of_few_values_counts_the_edges_in_part(values, expected):
-    assert interquartile_mean(np.array(values)) == pytest.approx(expected)
-
-
 def test_each_task_counts_the_same_whatever_its_number_of_runs():
     first, second = np.array([1.0, 2.0]), np.array([3.0, 4.0, 5.0, 6.0])
     same = aggregate_iqm([np.repeat(first, 2), second])
