@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
-
 from ding_lite.cli import options
 from ding_lite.errors import ConfigError, EnvError
-
-if TYPE_CHECKING:
-    from ding_lite.config.compile import Config
-    from ding_lite.tools.env_check import Finding
 
 STYLES = {"OK": "green", "WARN": "yellow", "FAIL": "bold red"}
 
@@ -30,7 +22,7 @@ STYLES = {"OK": "green", "WARN": "yellow", "FAIL": "bold red"}
     options.POSITIVE,
     default=1000,
 )
-@options.seed_option()
+@options.option("-s --seed SEED", "(default: the config's)", options.NUMBER)
 @options.option(
     "--rollout N",
     "print the shapes, dtypes and ranges of N random steps, and check nothing",
@@ -64,8 +56,12 @@ def run(
     from ding_lite.tools.env_check import findings, random_rollout, rollout_rows
     from ding_lite.trees import map_tree
 
-    options.import_modules(imports)
-    values = _config(overrides, config).values
+    names = [token for token in overrides if "=" not in token]
+    if len(names) + bool(config) != 1:
+        raise ConfigError("expected one environment: its name, such as CartPole-v1, or a config by -c")
+    changes = tuple(token for token in overrides if "=" in token)
+    env = names[0] if names else None
+    values = options.Source(config, env, None, imports, changes).read().values
     seed = values.seed if seed is None else seed
     name = env_name(values.env)
     if rollout is not None:
@@ -78,7 +74,7 @@ def run(
             print(f"{rollout} random steps of {name}, seed {seed}")
             options.print_table(["", "shape", "dtype", "range"], rollout_rows(tree))
         return 0
-    rows = _shown(findings(values.env, steps=steps, seed=seed))
+    rows = list(findings(values.env, steps=steps, seed=seed))
     failed, warned = (sum(row.verdict == verdict for row in rows) for verdict in ("FAIL", "WARN"))
     report = {"env": name, "steps": steps, "seed": seed, "failed": failed, "warned": warned}
     if json:
@@ -88,34 +84,3 @@ def run(
         options.print_table(["", "check", "what was seen, and what to do"], cells, styles=STYLES)
         print(f"{name}: {len(rows)} checks, {failed} failed, {warned} warned ({steps} steps, seed {seed})")
     return EnvError.exit_code if failed else 0
-
-
-def _config(overrides: tuple[str, ...], file: str | None) -> Config:
-    """Returns the config of -c or of the named environment, with the overrides applied."""
-    from ding_lite.config.compile import COMMAND_LINE, compile_config, load_config, parse_overrides
-    from ding_lite.config.registry import env_section
-
-    names = [token for token in overrides if "=" not in token]
-    changes = parse_overrides([token for token in overrides if "=" in token])
-    if len(names) > 1 or (names and file):
-        raise ConfigError("expected one environment, by its name or by -c; with -c, env.env_id=ID changes it")
-    if file:
-        return load_config(file, changes)
-    if not names and not {"env.type", "env.env_id"} & changes.keys():
-        raise ConfigError(
-            "no environment: name one (ding-lite check-env CartPole-v1), or give -c FILE or NAME"
-        )
-    user: Mapping[str, Any] = {"env": env_section(names[0])} if names else {}
-    return compile_config(user, changes, origin=COMMAND_LINE)
-
-
-def _shown(found: Iterable[Finding]) -> list[Finding]:
-    """Returns the findings; a terminal shows the progress while the checks run."""
-    from rich.console import Console
-
-    rows = []
-    with Console(file=sys.stderr).status("making the environment") as status:
-        for row in found:
-            rows.append(row)
-            status.update(f"{len(rows)} checks done, last: {row.check}")
-    return rows

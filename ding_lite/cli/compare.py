@@ -10,7 +10,7 @@ import click
 from ding_lite.cli import options
 
 if TYPE_CHECKING:
-    from ding_lite.tools.compare import Comparison, Summary
+    from ding_lite.tools.compare import Comparison
 
 
 def reference_of(text: str) -> tuple[str, tuple[float, float]]:
@@ -30,25 +30,19 @@ def reference_of(text: str) -> tuple[str, tuple[float, float]]:
     "runs, folders with runs in them, or quoted patterns of such; NAME=FOLDER names a group",
     required=True,
 )
-@options.group(
-    "Pictures and pages, such as: -o comparison.html -o comparison.png",
-    options.option(
-        "-o --output FILE",
-        "write a .html page or a .png, .pdf or .svg figure; may be repeated",
-        options.file_of(".html", *options.PICTURES),
-        multiple=True,
-    ),
-    options.title_option,
+@options.option(
+    "-o --output FILE",
+    "write a .html page or a .png, .pdf or .svg figure; may be repeated",
+    options.file_of(".html", *options.PICTURES),
+    multiple=True,
 )
-@options.group(
-    "Several tasks, such as: --reference CartPole-v1=20:500 --reference Pendulum-v1=-1300:-150",
-    options.option(
-        "--reference ENV=LOW:HIGH",
-        "the returns of ENV that count as scores 0 and 1; may be repeated (default: the lowest and the "
-        "highest evaluation of the runs, if there are several environments)",
-        reference_of,
-        multiple=True,
-    ),
+@options.title_option
+@options.option(
+    "--reference ENV=LOW:HIGH",
+    "the returns of ENV that count as scores 0 and 1; may be repeated (default: the lowest and the "
+    "highest evaluation of the runs, if there are several environments)",
+    reference_of,
+    multiple=True,
 )
 @options.json_option
 def run(
@@ -69,6 +63,9 @@ def run(
     interquartile mean (IQM) with its 95 % stratified bootstrap interval, and the probability that a run
     scores higher than one of the first group. docs/comparing.md explains the statistics. Pictures need
     matplotlib, and a page plotly: pip install "ding_lite[plot]".
+
+    ding-lite compare runs/ppo_* runs/ppg_* -o comparison.html
+    ding-lite compare runs --reference CartPole-v1=20:500 --reference Pendulum-v1=-1300:-150
     """
     from ding_lite.tools.compare import compare
 
@@ -91,16 +88,15 @@ def run(
 
 
 def _print(comparison: Comparison) -> None:
+    from ding_lite.tools.compare import table_of
     from ding_lite.tools.runs import NOT_SET
 
     if comparison.title:
         print(f"{comparison.title}\n")
-    print(comparison.unit)
-    _print_summaries(comparison.summaries())
-    if len(comparison.tasks) > 1:
-        for task in comparison.tasks:
-            print(f"\nReturn, {task}")
-            _print_summaries(comparison.summaries(task))
+    for task in [None, *(comparison.tasks if len(comparison.tasks) > 1 else [])]:
+        print(comparison.unit if task is None else f"\nReturn, {task}")
+        header, *rows = table_of(comparison.summaries(task))
+        options.print_table(header, rows, right=range(1, 5))
     differences = comparison.differences()
     of_all = {key: values for key, values in differences.items() if NOT_SET not in values}
     if of_all:
@@ -111,10 +107,3 @@ def _print(comparison: Comparison) -> None:
     if others := len(differences) - len(of_all):
         print(f"{others} keys that some groups lack (a .html page and --json list them)")
     print("\n".join(["", *comparison.notes]))
-
-
-def _print_summaries(summaries: list[Summary]) -> None:
-    from ding_lite.tools.compare import table_of
-
-    header, *rows = table_of(summaries)
-    options.print_table(header, rows, right=range(1, 5))

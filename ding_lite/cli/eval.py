@@ -13,17 +13,11 @@ EPISODES, SHOWN = 16, 3  # episodes by default; with --video or --human, which t
 
 @options.command(preload="ding_lite.tools.evaluate")
 @options.run_argument
-@options.group(
-    "Episodes, such as: -n 100 -s 1",
-    options.option("-n --episodes N", f"(default: {EPISODES}; shown: {SHOWN})", options.POSITIVE),
-    options.seed_option(default=0),
-    options.option("--stochastic", "sample the actions; without it, take the most likely ones"),
-)
-@options.group(
-    "Look at them, such as: --video videos",
-    options.option("--video DIR", "record the episodes as DIR/eval-episode-*.mp4", options.PATH),
-    options.option("--human", "play in a window; the environment needs the render mode human"),
-)
+@options.option("-n --episodes N", f"(default: {EPISODES}; shown: {SHOWN})", options.POSITIVE)
+@options.option("-s --seed SEED", "(default: 0)", options.NUMBER, default=0)
+@options.option("--stochastic", "sample the actions; without it, take the most likely ones")
+@options.option("--video DIR", "record the episodes as DIR/eval-episode-*.mp4", options.PATH)
+@options.option("--human", "play in a window; the environment needs the render mode human")
 @options.trust_option
 @options.json_option
 @options.words(

@@ -15,16 +15,8 @@ from ding_lite.cli import options
     options.file_of(".onnx"),
     default="policy.onnx",
 )
-@options.option(
-    "-n --observations N",
-    "number of observations on which the file is compared with the policy (default: 512)",
-    options.POSITIVE,
-    default=512,
-)
-@options.seed_option(default=0)
 @options.trust_option
-@options.json_option
-def run(run: Path, output: Path, observations: int, seed: int, imports: tuple[str, ...], json: bool) -> None:
+def run(run: Path, output: Path, imports: tuple[str, ...]) -> None:
     """Writes a trained policy to an ONNX file.
 
     The file acts without ding_lite and torch, for example in onnxruntime. It takes observations as the
@@ -39,16 +31,10 @@ def run(run: Path, output: Path, observations: int, seed: int, imports: tuple[st
     from ding_lite.tools.export import export_policy
 
     trust = options.import_modules(imports)
-    manifest = export_policy(run, output, observations=observations, seed=seed, trust=trust)
-    if json:
-        options.print_json(manifest)
-        return
+    manifest = export_policy(run, output, trust=trust)
     of, parity = manifest["source"], manifest["parity"]
     print(f"{output} ({output.stat().st_size / 1000:,.0f} kB), described in {output}.json")
     print(
         f"{of['policy']} on {of['env_id']}, {of['checkpoint']} of {of['run']} at {of['env_step']:,} env steps"
     )
-    ports = [(side, port) for side in ("input", "output") for port in manifest[f"{side}s"]]
-    rows = [[side, port["name"], port["dtype"], ", ".join(map(str, port["shape"]))] for side, port in ports]
-    options.print_table(["", "name", "dtype", "shape"], rows)
     print(f"on {parity['observations']} observations the largest difference is {parity['difference']:.1e}")

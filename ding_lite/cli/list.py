@@ -48,13 +48,10 @@ def entries(kind: str) -> list[tuple[str, str]]:
     from ding_lite.config import registry as registries
     from ding_lite.config.compile import shipped_configs
 
-    if (
-        kind == "configs"
-    ):  # in groups: the first line of each begins with its kind, as "MuJoCo: HalfCheetah-v5"
-        docs = {
-            name: ast.get_docstring(ast.parse(file.read_text())) for name, file in shipped_configs().items()
-        }
+    if kind == "configs":
+        docs = {name: ast.get_docstring(ast.parse(f.read_text())) for name, f in shipped_configs().items()}
         lines = [(name, (doc or "").split("\n")[0]) for name, doc in docs.items()]
+        # In groups: the first line of each begins with its kind, as "MuJoCo: HalfCheetah-v5".
         return sorted(lines, key=lambda line: line[1].split(":")[0])
     registry = getattr(registries, LISTS[kind])
     return [(name, (registry.get(name).__doc__ or "").strip().split("\n")[0]) for name in registry.names()]

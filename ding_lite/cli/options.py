@@ -53,20 +53,8 @@ def words(name: str, metavar: str, text: str, **more: Any) -> Decorator:
     return click.argument(name, nargs=-1, metavar=metavar, help=text, **more)
 
 
-def group(title: str, *options: Decorator) -> Decorator:
-    """Adds options under a title of the help, which has an example: "Limits, such as: --max-env-step 1e6"."""
-
-    def add(function: Any) -> Any:
-        for each in reversed(options):
-            each(function)
-            function.__click_params__[-1].group = title
-        return function
-
-    return add
-
-
 class Command(click.Command):
-    """A command whose errors are one paragraph, and whose help has its options in groups.
+    """A command whose errors are one paragraph.
 
     Args:
         preload: module that is imported without garbage collection.
@@ -102,17 +90,6 @@ class Command(click.Command):
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the docstring of the command with its own line breaks."""
         formatter.write(f"\n{inspect.cleandoc(self.help or '')}\n")
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes the options by their groups."""
-        groups: dict[str, list[tuple[str, str]]] = {}
-        for parameter in self.get_params(ctx):
-            record = parameter.get_help_record(ctx)
-            if record is not None and isinstance(parameter, click.Option):
-                groups.setdefault(getattr(parameter, "group", "Options"), []).append(record)
-        for title in sorted(groups, key=lambda title: title == "Options"):
-            with formatter.section(title):
-                formatter.write_dl(groups[title])
 
 
 command: Callable[..., Decorator] = functools.partial(click.command, cls=Command)
@@ -205,13 +182,11 @@ class WholeNumber(click.IntRange):
 
 def seeds_of(text: str) -> tuple[int, ...]:
     """Returns the seeds in a text such as "0,1,2"."""
-    try:
+    with contextlib.suppress(ValueError):
         seeds = tuple(int(seed) for seed in text.split(",") if seed)
-    except ValueError as error:
-        raise click.BadParameter(f"{text!r} is not a seed, nor several such as 0,1,2") from error
-    if min(seeds, default=0) < 0 or len(set(seeds)) < len(seeds):
-        raise click.BadParameter(f"expected different seeds of at least 0, got {text}")
-    return seeds
+        if min(seeds, default=0) >= 0 and len(set(seeds)) == len(seeds):
+            return seeds
+    raise click.BadParameter(f"expected a seed, or different seeds of at least 0 such as 0,1,2; got {text}")
 
 
 def file_of(*suffixes: str) -> Callable[[str], Path]:
@@ -232,7 +207,7 @@ def _names_of_configs(ctx: click.Context, param: click.Parameter, incomplete: st
     return names or [CompletionItem(incomplete, type="file")]
 
 
-POSITIVE = WholeNumber(min=1)
+POSITIVE, NUMBER = WholeNumber(min=1), WholeNumber(min=0)
 PATH = click.Path(path_type=Path)
 PICTURES = (".png", ".pdf", ".svg")
 
@@ -242,35 +217,23 @@ import_option = option(
     "import a module or a .py file first, such as one that registers a policy; may be repeated",
     multiple=True,
 )
-trust_option = group(
-    "Classes of your own, such as: --import my_policies",
-    option(
-        "--import imports MODULE",
-        "let the checkpoint import this module or .py file, and no other; may be repeated",
-        multiple=True,
-    ),
+trust_option = option(
+    "--import imports MODULE",
+    "let the checkpoint import this module or .py file, and no other; may be repeated",
+    multiple=True,
 )
 run_argument = click.argument("run", type=PATH, metavar="RUN|CKPT", help="a run, or one of its checkpoints")
 title_option = option("--title TEXT", "(default: what the runs have in common)")
-parallel_options = group(
-    "Several runs at a time, such as: -s 0,1,2,3 --jobs 2",
-    option(
-        "--jobs N",
-        "train N runs at a time (default: as many as there are cores for, by num_threads and "
-        "env.manager.worker_num)",
-        POSITIVE,
-    ),
-    option(
-        "--ray ADDRESS",
-        "train on a Ray cluster of this address; auto: that of RAY_ADDRESS or of this machine, or a new one",
-    ),
+jobs_option = option(
+    "--jobs N",
+    "train N runs at a time (default: as many as there are cores for, by num_threads and "
+    "env.manager.worker_num)",
+    POSITIVE,
 )
-
-
-def seed_option(default: int | None = None) -> Decorator:
-    """Returns ``--seed``; without a default it is the config's."""
-    text = "the config's" if default is None else default
-    return option("-s --seed SEED", f"(default: {text})", WholeNumber(min=0), default=default)
+ray_option = option(
+    "--ray ADDRESS",
+    "train on a Ray cluster of this address; auto: that of RAY_ADDRESS or of this machine, or a new one",
+)
 
 
 def seeds_option(text: str) -> Decorator:
@@ -328,23 +291,23 @@ def config_options(function: Callable[..., Any]) -> Any:
     def with_source(**options: Any) -> Any:
         return function(source=Source(*map(options.pop, Source._fields)), **options)
 
-    add = group(
-        "Config, such as: -c cartpole_ppo env.collector_env_num=16, or --env Pendulum-v1 --policy ppg",
-        option(
-            "-c --config FILE|NAME",
-            "a .py or .json config file, or the name of a shipped config (see `ding-lite list configs`)",
-            shell_complete=_names_of_configs,
-        ),
-        option("--env ENV_ID", "an environment: a gymnasium id, a registered name, or package.module:Class"),
-        option("--policy NAME", "a policy, with --env (default: ppo)"),
-        import_option,
+    for add in (
         words(
             "overrides",
             "[key.path=value]...",
             "set keys of the config; they may stand anywhere. `ding-lite config -c NAME` shows all keys",
         ),
-    )
-    return add(with_source)
+        import_option,
+        option("--policy NAME", "a policy, with --env (default: ppo)"),
+        option("--env ENV_ID", "an environment: a gymnasium id, a registered name, or package.module:Class"),
+        option(
+            "-c --config FILE|NAME",
+            "a .py or .json config file, or the name of a shipped config (see `ding-lite list configs`)",
+            shell_complete=_names_of_configs,
+        ),
+    ):
+        add(with_source)  # the last one is the first in the help
+    return with_source
 
 
 def words_with(**changes: Any) -> list[str]:

@@ -10,21 +10,18 @@ from ding_lite.cli import options
 
 @options.command()
 @options.words("runs", "RUN...", "runs, folders with runs in them, or quoted patterns of such", required=True)
-@options.group(
-    "Picture, such as: --panels evaluation -o column.pdf",
-    options.option(
-        "-o --output FILE",
-        "a .png, .pdf or .svg file (default: curves.png)",
-        options.file_of(*options.PICTURES),
-        default="curves.png",
-    ),
-    options.title_option,
-    options.option(
-        "--panels NAME,...",
-        "draw these plots: training, evaluation, training-length, evaluation-length, or columns of "
-        "metrics.csv (default: training,evaluation)",
-        default="",
-    ),
+@options.option(
+    "-o --output FILE",
+    "a .png, .pdf or .svg file (default: curves.png)",
+    options.file_of(*options.PICTURES),
+    default="curves.png",
+)
+@options.title_option
+@options.option(
+    "--panels NAME,...",
+    "draw these plots: training, evaluation, training-length, evaluation-length, or columns of "
+    "metrics.csv (default: training,evaluation)",
+    default="",
 )
 def run(runs: tuple[str, ...], output: Path, title: str | None, panels: str) -> None:
     """Draws learning curves of runs.

@@ -15,21 +15,14 @@ if TYPE_CHECKING:
 
 @options.command(preload="ding_lite.tools.profile")
 @options.config_options
-@options.group(
-    "Measure, such as: --iterations 20",
-    options.seed_option(),
-    options.option(
-        "--iterations N",
-        "iterations to measure, after 2 for warm-up (default: 10; PPG: rounded up to whole phases)",
-        options.POSITIVE,
-    ),
+@options.option(
+    "--iterations N",
+    "iterations to measure, after 2 for warm-up (default: 10; PPG: rounded up to whole phases)",
+    options.POSITIVE,
 )
-@options.group(
-    "Find the fastest settings, such as: --tune",
-    options.option("--tune", "find the fastest settings, and print the command"),
-)
+@options.option("--tune", "find the fastest settings, and print the command")
 @options.json_option
-def run(source: options.Source, seed: int | None, iterations: int | None, tune: bool, json: bool) -> None:
+def run(source: options.Source, iterations: int | None, tune: bool, json: bool) -> None:
     """Shows where the time of training goes, and what to try.
 
     Trains for some iterations in a temporary folder, and shows how much time each phase takes:
@@ -53,7 +46,7 @@ def run(source: options.Source, seed: int | None, iterations: int | None, tune: 
         return
     from ding_lite.tools.profile import profile
 
-    report = profile(config, iterations, seed)
+    report = profile(config, iterations)
     if json:
         options.print_json(report)
         return
@@ -89,11 +82,4 @@ def _tune(config: Config, source: options.Source, iterations: int | None, json: 
     if json:
         options.print_json({"tried": [trial._asdict() for trial in ranked], "command": line})
         return
-    print()
-    rows = [
-        [" ".join(with_setting([], trial.setting)) or "as it is", f"{trial.speed:,.0f}"]
-        for trial in ranked
-        if trial.speed is not None
-    ]
-    options.print_table(["setting", "env steps/s"], rows, right=(1,))
     print(f"\nthe fastest: {line}")

@@ -14,20 +14,18 @@ SHOWN = 10  # best trials in the table
 
 @options.command(preload="ding_lite.tools.sweep")
 @options.config_options
-@options.group(
-    'Search, such as: --search "policy.learn.learning_rate=log(1e-5,1e-2)" --trials 50 -s 0,1,2',
-    options.option("--search KEY=VALUES", "a key and its values; may be repeated", multiple=True),
-    options.option(
-        "--trials N",
-        "number of trials, with those before --resume (default: 20)",
-        options.POSITIVE,
-        default=20,
-    ),
-    options.seeds_option("seeds of each trial (default: the config's seed)"),
-    options.option("--exp-name DIR", "the sweep's folder (default: runs/EXP_NAME_sweep)", options.PATH),
-    options.option("--resume", "continue the sweep in its folder"),
+@options.option("--search KEY=VALUES", "a key and its values; may be repeated", multiple=True)
+@options.option(
+    "--trials N",
+    "number of trials, with those before --resume (default: 20)",
+    options.POSITIVE,
+    default=20,
 )
-@options.parallel_options
+@options.seeds_option("seeds of each trial (default: the config's seed)")
+@options.option("--exp-name DIR", "the sweep's folder (default: runs/EXP_NAME_sweep)", options.PATH)
+@options.option("--resume", "continue the sweep in its folder")
+@options.jobs_option
+@options.ray_option
 @options.option("--worker N", "a process of a sweep", options.POSITIVE, hidden=True)
 @options.json_option
 def run(
@@ -54,6 +52,8 @@ def run(
     The folder has the runs, Optuna's storage and best.py, the best config. Ctrl-C ends the sweep after the
     current iterations. The same command with --resume continues it, also after it was killed.
     Needs Optuna: pip install "ding_lite[sweep]".
+
+    ding-lite sweep -c cartpole_ppo --search "policy.learn.learning_rate=log(1e-5,1e-2)" --trials 50
     """
     from ding_lite.run.display import Display
     from ding_lite.run.folder import locked

@@ -12,39 +12,31 @@ from ding_lite.errors import ConfigError
 
 @options.command(preload="ding_lite.run.pipeline")
 @options.config_options
-@options.group(
-    "Run, such as: -s 3 --exp-name /tmp/try",
-    options.seeds_option("seed (default: the config's seed); several, such as 0,1,2, train one run each"),
-    options.option("--exp-name DIR", "the run's folder, which must not exist", options.PATH),
-    options.option("-q --quiet", "print nothing; log.txt in the run's folder has everything"),
-    options.option("-v --verbose", "show also how the library computes"),
+@options.seeds_option("seed (default: the config's seed); several, such as 0,1,2, train one run each")
+@options.option("--exp-name DIR", "the run's folder, which must not exist", options.PATH)
+@options.option("-q --quiet", "print nothing; log.txt in the run's folder has everything")
+@options.option("-v --verbose", "show also how the library computes")
+@options.option(
+    "--max-env-step N",
+    "this run stops after N steps of the environments. The schedules of learning rate, clip range "
+    "and entropy still end where the config says; max_env_step=N changes both",
+    options.POSITIVE,
 )
-@options.group(
-    "Limits, such as: --max-env-step 1e6",
-    options.option(
-        "--max-env-step N",
-        "this run stops after N steps of the environments. The schedules of learning rate, clip range "
-        "and entropy still end where the config says; max_env_step=N changes both",
-        options.POSITIVE,
-    ),
-    options.option("--max-train-iter N", "this run stops after N optimiser steps", options.POSITIVE),
+@options.option("--max-train-iter N", "this run stops after N optimiser steps", options.POSITIVE)
+@options.option("--resume RUN|CKPT", "continue a run, from its newest checkpoint", options.PATH)
+@options.option(
+    "--override",
+    "with --resume: accept changes that the saved state does not fit, such as another number of "
+    "environments; episodes then start anew",
 )
-@options.group(
-    "Start from saved weights, such as: --resume runs/cartpole_ppo --max-env-step 500000",
-    options.option("--resume RUN|CKPT", "continue a run, from its newest checkpoint", options.PATH),
-    options.option(
-        "--override",
-        "with --resume: accept changes that the saved state does not fit, such as another number of "
-        "environments; episodes then start anew",
-    ),
-    options.option(
-        "--init-from RUN|CKPT|FILE",
-        "a new run with the weights and normalisation statistics of a run's best checkpoint, of a "
-        "checkpoint, or of a .pt or .safetensors file with a state dict",
-        options.PATH,
-    ),
+@options.option(
+    "--init-from RUN|CKPT|FILE",
+    "a new run with the weights and normalisation statistics of a run's best checkpoint, of a "
+    "checkpoint, or of a .pt or .safetensors file with a state dict",
+    options.PATH,
 )
-@options.parallel_options
+@options.jobs_option
+@options.ray_option
 @options.option("--json", "with several seeds: print one JSON object and nothing else")
 def run(
     source: options.Source,
@@ -75,6 +67,10 @@ def run(
     With several seeds (-s 0,1,2) each one is a process with a run folder of its own: runs/EXP_NAME_s0,
     runs/EXP_NAME_s1, ... (--exp-name DIR and --resume DIR: DIR_s0, DIR_s1, ...). A seed that fails does
     not end the others.
+
+    ding-lite train -c cartpole_ppo env.collector_env_num=16 -s 0,1,2 --jobs 2
+    ding-lite train --env Pendulum-v1 --policy ppg --max-env-step 1e6
+    ding-lite train --resume runs/cartpole_ppo --max-env-step 500000
     """
     from ding_lite.config.compile import parse_overrides
     from ding_lite.run.display import display_for
@@ -82,8 +78,6 @@ def run(
     from ding_lite.run.resources import keep_freed_memory
     from ding_lite.run.signals import EXIT_CODES
 
-    if override and resume is None:
-        raise ConfigError("--override needs --resume; a new run accepts any key.path=value")
     if resume and init_from:
         raise ConfigError("--resume and --init-from exclude each other: a resumed run has weights of its own")
     if len(seeds) > 1:
@@ -147,13 +141,10 @@ def _train_seeds(
     json: bool,
 ) -> int:
     """Trains each seed with the words of this command, and prints the table of seeds."""
-    from ding_lite.ranks import number_of_processes
     from ding_lite.run.display import Display, score_digits, score_text
     from ding_lite.run.signals import EXIT_CODES, StopSignals
     from ding_lite.tools.parallel import Job, exit_code_of, seed_folders, seeds_report
 
-    if number_of_processes() > 1:
-        raise ConfigError("torchrun trains one run with several processes: give it one seed")
     config = source.read()
     prefix = resume or exp_name or Path("runs") / config.values.exp_name
     folders = seed_folders(seeds, prefix, resume=resume is not None)

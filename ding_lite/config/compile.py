@@ -50,7 +50,7 @@ from ding_lite.config.schema import (
     without_effect,
 )
 from ding_lite.config.values import decode, encode, named_paths, plain
-from ding_lite.errors import FOREIGN, ConfigError, DingLiteError, RegistryError, error_text
+from ding_lite.errors import FOREIGN, ConfigError, RegistryError, error_text
 
 # Sources of values, besides "default" and the name of a config file.
 COMMAND_LINE = "command line"
@@ -119,33 +119,28 @@ class Config:
         imports: modules that the user has named beside the config (``--import``, ``trust``). They are not
             saved.
         notes: keys without effect, and what was converted or left out of a config of DI-engine.
-        file: that the config was read from; None if there is none.
     """
 
     values: EasyDict
     source: dict[str, str]
     imports: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    file: Path | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Returns the content of a run's ``config.json``; a class is written as "package.module:Name"."""
         return {"config": encode(self.values), "source": dict(self.source)}
 
-    def replaced(self, **values: Any) -> Config:
-        """Returns a copy with other top-level values; None leaves a value unchanged.
+    def replaced(self, changes: Mapping[str, Any]) -> Config:
+        """Returns a copy with other values of some keys, such as ``{"max_env_step": 10_000}``.
 
-        The length of the schedules (``policy.learn.schedule_env_step``) stays the same.
+        What was derived from the former values stays: the length of the schedules, the name.
 
         Raises:
-            ConfigError: if a value is out of its range.
+            ConfigError: if a change is at fault.
         """
-        changes = {name: value for name, value in values.items() if value is not None}
-        checked, faults = check(changes, as_schema(RUN_CONFIG))
-        _refuse("the call", faults)
-        source = {**self.source, **dict.fromkeys(checked, COMMAND_LINE)}
-        complete = EasyDict({**copy.deepcopy(dict(self.values)), **checked})
-        return dataclasses.replace(self, values=complete, source=source)
+        saved = {"config": self.values, "source": self.source}
+        again = compile_config(saved, changes, origin="the run's config")
+        return dataclasses.replace(self, values=again.values, source=again.source)
 
     def written(self) -> dict[str, Any]:
         """Returns the part of the config that the user wrote, without defaults, as plain data."""
@@ -205,7 +200,9 @@ def compile_config(
     for section in ("env", "policy"):
         if isinstance(given.get(section), str):
             given[section] = env_section(given[section]) if section == "env" else {"type": given[section]}
-    overrides = _with_other_env(overrides or {}, given.get("env"))
+    overrides = overrides or {}
+    if "env.env_id" in overrides and _section(given, "env").get("type", "gymnasium") != "gymnasium":
+        overrides = {"env.type": "gymnasium", **overrides}  # another type does not read the id
     for path, value in overrides.items():
         _set(given, path, copy.deepcopy(value))
     written = dict(leaves(given))
@@ -309,19 +306,6 @@ def _contradictions(values: Mapping[str, Any]) -> list[str]:
     return faults
 
 
-def _with_other_env(overrides: Mapping[str, Any], env: Any) -> Mapping[str, Any]:
-    """Returns overrides in which an id replaces the type of the section ``env``, and a type its id.
-
-    Both name an environment, and a type other than "gymnasium" does not read the id.
-    """
-    given = _section({"env": env}, "env")
-    if "env.env_id" in overrides and given.get("type", "gymnasium") != "gymnasium":
-        return {"env.type": "gymnasium", **overrides}
-    if overrides.get("env.type", "gymnasium") != "gymnasium" and given.get("env_id"):
-        return {"env.env_id": "", **overrides}
-    return overrides
-
-
 def _set(tree: Any, path: str, value: Any) -> None:
     """Sets one value of a nested dict, in place, and creates the sections above it."""
     *parents, last = path.split(".")
@@ -380,10 +364,7 @@ def load_config(name: str | Path, overrides: Sequence[str] | Mapping[str, Any] =
     """
     values = overrides if isinstance(overrides, Mapping) else parse_overrides(overrides)
     file = find_config(name)
-    origin = str(name) if file != Path(name) else str(file)  # a shipped config has a name
-    return dataclasses.replace(
-        compile_config(read_config(file), values, origin=origin, name=file.stem), file=file
-    )
+    return compile_config(read_config(file), values, origin=str(name), name=file.stem)
 
 
 def shipped_configs() -> dict[str, Path]:
@@ -403,13 +384,10 @@ def find_config(name: str | Path) -> Path:
         name: the path of a .py or .json file, or the name of a shipped config.
 
     Raises:
-        ConfigError: if the file does not exist; the message has the closest name of a shipped config.
+        ConfigError: if there is no such shipped config; the message has the closest name.
     """
-    path = Path(name)
-    if path.suffix in (".py", ".json"):
-        if path.is_file():
-            return path
-        raise ConfigError(f"config file {path} does not exist (looked in {path.absolute().parent})")
+    if Path(name).suffix in (".py", ".json"):
+        return Path(name)
     shipped = shipped_configs()
     if str(name) in shipped:
         return shipped[str(name)]
@@ -440,8 +418,6 @@ def read_config(file: Path) -> Any:
             with stand_ins():
                 names = vars(import_file(file))
             config = names.get("config", as_pair(names))
-    except DingLiteError:
-        raise
     except FOREIGN as error:
         raise ConfigError(f"config file {file} cannot be read: {error_text(error)}") from error
     if not isinstance(config, (dict, tuple)):
@@ -453,15 +429,13 @@ def save_config(config: Config, file: str | Path) -> None:
     """Writes the keys of a config that no default gives to a new .py file.
 
     Raises:
-        ConfigError: if the file has another ending, exists, or cannot be written.
+        ConfigError: if the file has another ending.
+        OSError: if it exists, or cannot be written.
     """
     if Path(file).suffix != ".py":
         raise ConfigError(f"{file}: expected a name that ends in .py")
-    try:
-        with open(file, "x", encoding="utf-8") as output:
-            output.write(python_source(config.written(), config.notes))
-    except OSError as error:
-        raise ConfigError(f"{file} cannot be written: {error.strerror}") from error
+    with open(file, "x", encoding="utf-8") as output:
+        output.write(python_source(config.written(), config.notes))
 
 
 def python_source(config: Mapping[str, Any], comments: Sequence[str] = ()) -> str:

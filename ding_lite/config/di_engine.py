@@ -32,7 +32,6 @@ from ding_lite.errors import ConfigError, RegistryError
 MAIN, CREATE = "main_config", "create_config"
 PAIR = f"({MAIN}, {CREATE})"
 THEIRS = ("ding", "dizoo", "ditk")  # packages
-NEVER = 1e10  # the stop_value of DI-engine's configs that have none
 
 
 def _paths(section: str, names: str) -> tuple[str, ...]:
@@ -43,7 +42,7 @@ BUFFER = "policy.other.replay_buffer"
 # Paths with the same meaning here. The schema checks their values.
 SAME = (
     *("exp_name", "policy.on_policy"),
-    *_paths("env", "collector_env_num evaluator_env_num n_evaluator_episode"),
+    *_paths("env", "collector_env_num evaluator_env_num n_evaluator_episode stop_value info_keys"),
     *_paths("policy.learn", "batch_size learning_rate value_weight entropy_weight clip_ratio adv_norm"),
     *_paths("policy.collect", "n_sample unroll_len discount_factor gae_lambda"),
     *_paths("policy.model", "type sigma_type fixed_sigma_value bound_type"),
@@ -306,9 +305,7 @@ class _Conversion:
             self.set(f"{learn}.lr_schedule", "linear")
             self.set(f"{learn}.lr_final", float(final))
             self.set(f"{learn}.schedule_env_step", collects * self.rows)
-            self.note(
-                path, f"linear to {final:g} over {collects * self.rows:,} env steps, {collects:,} collects"
-            )
+            self.note(path, f"linear to {final:g} over {collects * self.rows:,} env steps")
         elif any(scheduler.values()):
             self.refuse(path, f"expected epoch_num and min_lr_lambda, and n_sample; got {scheduler}")
         path = f"{learn}.aux_freq"
@@ -319,18 +316,13 @@ class _Conversion:
             self.note(path, f"{steps} minibatches of DI-engine are about {iterations} iterations")
         if self.policy.startswith("ppg") and self.get(f"{learn}.value_norm") is False:
             self.set(f"{learn}.allow_raw_values", True)
-            self.note(
-                f"{learn}.value_norm", "False, with allow_raw_values=True: the KL may not hold the policy"
-            )
+            self.note(f"{learn}.value_norm", "False, with allow_raw_values: the KL may not hold the policy")
 
     def frequency(self, path: str, here: str) -> None:
-        """Converts a number of train iterations to a number of env steps."""
+        """Converts a number of train iterations to a number of env steps, or leaves it out."""
+        if not (self.per_collect and self.rows and path in self.left):
+            return
         count = self.take(path)
-        if not isinstance(count, (int, float)):
-            return
-        if not self.per_collect or not self.rows:
-            self.note(path, f"{count} gradient steps are an unknown number of env steps: the default stays")
-            return
         iterations = max(1, math.ceil(count / self.per_collect))
         steps = iterations * self.rows
         self.set(here, steps)
@@ -354,10 +346,7 @@ class _Conversion:
 
     def environment(self) -> None:
         """Converts the section ``env`` and the manager of environments."""
-        stop_value = self.take("env.stop_value")
-        if stop_value is not None and stop_value < NEVER:
-            self.set("env.stop_value", stop_value)
-        wrappers, info_keys = self.take("env.wrappers", []), self.take("env.info_keys")
+        wrappers = self.take("env.wrappers", [])
         kwargs = self.section("env.kwargs")
         manager = self.section("env.manager") | self.section(f"{CREATE}.env_manager")
         kind = manager.pop("type", "base")
@@ -384,8 +373,6 @@ class _Conversion:
         # Keys of ding_lite's own in a pair, which mean what they mean in its section env.
         if wrappers:
             self.set("env.wrappers", [*self.get("env.wrappers", []), *wrappers])
-        if info_keys is not None:
-            self.set("env.info_keys", info_keys)
         for name, value in kwargs.items():
             self.set(f"env.kwargs.{name}", value)
 

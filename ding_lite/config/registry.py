@@ -41,13 +41,12 @@ def import_file(path: str | Path) -> ModuleType:
     """
     file = Path(path).resolve()
     name, version = file.stem, (file, file.stat().st_mtime_ns)
-    loaded = sys.modules.get(name)
-    if loaded is not None and name not in _files:
-        if Path(getattr(loaded, "__file__", None) or "").resolve() == file:
+    if loaded := sys.modules.get(name):
+        is_this = Path(getattr(loaded, "__file__", None) or "").resolve() == file
+        if _files.get(name, version) == version and is_this:
             return loaded
-        raise ConfigError(f"{path}: a module named {name!r} is loaded already: rename the file")
-    if loaded is not None and _files[name] == version:
-        return loaded
+        if name not in _files:
+            raise ConfigError(f"{path}: a module named {name!r} is loaded already: rename the file")
     if str(file.parent) not in sys.path:
         sys.path.insert(0, str(file.parent))
     loader = _Loader(name, str(file))
@@ -234,9 +233,7 @@ class Registry:
             for name in names.split("."):
                 target = getattr(target, name)
         except FOREIGN as error:  # its code may raise anything
-            advice = ". Is its folder on the Python path?" if isinstance(error, ModuleNotFoundError) else ""
-            message = f"{self.noun} {path!r} cannot be imported: {error_text(error)}{advice}"
-            raise RegistryError(message) from error
+            raise RegistryError(f"{self.noun} {path!r} cannot be imported: {error_text(error)}") from error
         return target
 
 

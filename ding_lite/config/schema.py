@@ -14,9 +14,10 @@ import difflib
 import inspect
 import math
 import operator
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from types import NoneType, UnionType
+from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 MAX_NAMES = 8  # names of keys in one message
@@ -52,7 +53,6 @@ SYNONYMS = {
     "net_arch": "encoder_hidden_size_list",
     "features_extractor_class": "model.encoder",
 }
-SCHEDULES = {"learning_rate": "lr_schedule", "clip_ratio": "clip_schedule"}  # of rl-zoo's values "lin_..."
 
 
 @dataclass(frozen=True)
@@ -91,22 +91,16 @@ class Key:
     @property
     def range(self) -> str:
         """The bounds in words, such as "at least 1"; "" without bounds."""
-        given = [(word, bound) for word, bound, _ in self._bounds() if bound is not None]
-        return " and ".join(
-            f"{word} {bound:{',' if isinstance(bound, int) else ',g'}}" for word, bound in given
-        )
+        return " and ".join(f"{word} {bound:,}" for word, bound, _ in self._bounds())
 
     def holds(self, number: float) -> bool:
         """Returns whether a number is within the bounds."""
-        return all(bound is None or inside(number, bound) for _, bound, inside in self._bounds())
+        return all(inside(number, bound) for _, bound, inside in self._bounds())
 
-    def _bounds(self) -> list[tuple[str, float | None, Callable[[float, float], bool]]]:
-        return [
-            ("at least", self.low, operator.ge),
-            ("above", self.above, operator.gt),
-            ("at most", self.high, operator.le),
-            ("below", self.below, operator.lt),
-        ]
+    def _bounds(self) -> list[tuple[str, float, Callable[[float, float], bool]]]:
+        lower = ("at least", self.low, operator.ge), ("above", self.above, operator.gt)
+        upper = ("at most", self.high, operator.le), ("below", self.below, operator.lt)
+        return [(word, bound, inside) for word, bound, inside in lower + upper if bound is not None]
 
 
 Schema = dict[str, Any]  # nested; every leaf is a Key
@@ -257,36 +251,12 @@ def fitted(value: Any, annotation: Any) -> Any:
     raise TypeError(f"expected {in_words(annotation)}, got {_show(value)}")
 
 
-WORDS: dict[Any, str] = {
-    int: "a whole number",
-    float: "a number",
-    str: "a text",
-    list: "a list",
-    dict: "a dict",
-    Choice: 'a dict with "type"',
-    Callable: "a class",
-    NoneType: "None",
-    Any: "any value",
-}
-
-
 def in_words(annotation: Any) -> str:
-    """Returns the values that an annotation accepts, such as "a whole number or None"."""
-    *others, last = _words(annotation)
-    return f"{', '.join(others)} or {last}" if others else last
-
-
-def _words(annotation: Any) -> list[str]:
-    kind, parts = get_origin(annotation) or annotation, get_args(annotation)
-    if kind in (Union, UnionType):
-        return [word for part in parts for word in _words(part)]
-    if kind is bool:
-        return ["True", "False"]
-    if kind is Literal:
-        return [repr(choice) for choice in parts]
-    if kind is list and parts:
-        return [f"a list of {in_words(parts[0]).removeprefix('a ')}s"]
-    return [WORDS.get(kind) or f"a {kind.__name__}"]
+    """Returns an annotation as it is written, such as "int | None"."""
+    if get_origin(annotation) in (Union, UnionType):
+        return " | ".join(map(in_words, get_args(annotation))).replace("NoneType", "None")
+    text = annotation.__name__ if isinstance(annotation, type) else str(annotation)
+    return re.sub(r"\b(typing|collections\.abc|ding_lite\.config\.schema)\.", "", text)
 
 
 def _choices(annotation: Any) -> list[str]:
@@ -334,8 +304,6 @@ def check(
                 text = value.__name__ if isinstance(value, type) else str(value)  # torch.nn.ReLU means "relu"
                 close = difflib.get_close_matches(text.lower(), _choices(rule.type), n=1)
                 meant = f"; did you mean {close[0]!r}?" if close else ""
-                if name in SCHEDULES and text.startswith("lin_"):
-                    meant = f"; rl-zoo's {text} is {name}={text[4:]} {SCHEDULES[name]}=linear here"
                 faults.append(f"{where}: {error}{meant}")
                 continue
             fault = _range_fault(values[name], rule)
@@ -347,8 +315,10 @@ def check(
 
 def without_numpy(value: Any) -> Any:
     """Returns a value with the scalars and 0-d arrays of NumPy and torch in it as Python numbers."""
-    if isinstance(value, (list, tuple)):
-        return type(value)(map(without_numpy, value)) if type(value) in (list, tuple) else value
+    if type(value) in (list, tuple):
+        return type(value)(map(without_numpy, value))
+    if isinstance(value, Mapping):
+        return {name: without_numpy(item) for name, item in value.items()}
     # By their attributes, since this module imports neither: the command line starts without them.
     is_scalar = not isinstance(value, type) and getattr(value, "ndim", None) == 0 and hasattr(value, "item")
     return value.item() if is_scalar else value

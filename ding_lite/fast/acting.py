@@ -125,7 +125,7 @@ class NumpyActing(Acting):
         self.stack = stack
         out: Any = getattr(policy.model.actor_head, "out", None)
         kind, self._out = type(out), out
-        is_known = kind in (DiscreteHead, MultiDiscreteHead) or (kind is BoxHead and out.is_plain_normal)
+        is_known = kind in (DiscreteHead, MultiDiscreteHead) or (kind is BoxHead and out.is_simple_normal)
         self._is_known = is_known and not policy.overrides("distribution")
         if self._is_known and kind is BoxHead:
             with torch.no_grad():
@@ -173,7 +173,11 @@ class NumpyActing(Acting):
     def _actions(self, raw: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
         """Draws actions as ``rl.distributions`` does, from the same random numbers."""
         if isinstance(self._out, BoxHead):
-            return raw + self._sigma * self._noise_of(raw.shape, torch.Tensor.normal_)
+            mean = raw
+            if self._out.bound_type is not None:
+                with torch.inference_mode():
+                    mean = self._out.logit(torch.from_numpy(raw))["mu"].numpy()
+            return mean + self._sigma * self._noise_of(raw.shape, torch.Tensor.normal_)
         if isinstance(self._out, DiscreteHead):
             return self._index(raw, mask)
         ends = np.cumsum(self._out.sizes)[:-1]

@@ -35,7 +35,8 @@ def clipped_slopes(policy: Any) -> ClippedSlopes | None:
     """Returns what stands for the losses of a policy on small networks; None if they are not PPO's own."""
     learn = policy.cfg.learn
     out: Any = getattr(policy.model.actor_head, "out", None)
-    is_known = type(out) is DiscreteHead or (type(out) is BoxHead and out.is_plain_normal)
+    is_normal = type(out) is BoxHead and out.is_simple_normal and out.bound_type is None
+    is_known = type(out) is DiscreteHead or is_normal
     if not is_known or learn.kl_beta or policy.device.type != "cpu" or policy.overrides(*LOSSES):
         return None
     value_clip = None if policy.value_clip is None else float(policy.value_clip)

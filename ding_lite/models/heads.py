@@ -235,9 +235,9 @@ class BoxHead(Head):
             )
 
     @property
-    def is_plain_normal(self) -> bool:
-        """Whether raw outputs are the means of Normals whose sigma is the same for all observations."""
-        return self.kind == "normal" and self.sigma_type != "conditioned" and self.bound_type is None
+    def is_simple_normal(self) -> bool:
+        """Whether actions are Normals whose sigma is the same for all observations."""
+        return self.kind == "normal" and self.sigma_type != "conditioned"
 
     def logit(self, raw: Tensor) -> dict[str, Tensor]:
         if not self._distribution.has_sigma:

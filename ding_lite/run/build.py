@@ -22,7 +22,6 @@ from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.policies.base import Policy
 from ding_lite.policies.ppo import PPOPolicy
 from ding_lite.ranks import Ranks
-from ding_lite.rl.schedules import ADAPTIVE
 from ding_lite.run.load import load_policy
 
 # Numbers of the config that the ranks share: equally, or rounded up.
@@ -171,12 +170,4 @@ def description(config: Config, own: Any, policy: Policy, collector: Collector) 
         lines.append(f"WARNING: {wide}")
     if not envs.restorable:
         lines.append("this backend cannot save open episodes: a resumed run begins new ones")
-    learn, end = cfg.policy.learn, cfg.max_env_step
-    kinds = {learn.get(f"{name}_schedule", "constant") for name in ("lr", "clip", "entropy")}
-    if kinds - {"constant", ADAPTIVE} and learn.schedule_env_step != end:
-        # A limit of the call never changes a schedule: a run that is continued later has the same rates.
-        lines.append(
-            f"schedules end at {learn.schedule_env_step:,} env steps, this run at {end:,}; to end with it: "
-            f"policy.learn.schedule_env_step={end}"
-        )
     return lines

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from ding_lite.errors import CheckpointError
+from ding_lite.errors import CheckpointError, error_text
 
 SUFFIX = ".safetensors"
 ARRAY = "__array__"  # {"__array__": name} in the tree stands for an array
@@ -71,15 +71,14 @@ def load_checkpoint(file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         digest.update(NO_DIGEST.encode())
         digest.update(memoryview(data)[place + len(NO_DIGEST) :])
         if digest.hexdigest().encode() != data[place : place + len(NO_DIGEST)]:
-            raise ValueError("it is damaged (its checksum does not match)")
+            raise CheckpointError("it is damaged (its checksum does not match)")
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
         content = json.loads(header["__metadata__"][METADATA])
         state, config = _with_arrays(content["state"], load(data)), content["config"]
         if not (isinstance(state, dict) and isinstance(config, dict)):
-            raise ValueError("its state and its config must be JSON objects")
+            raise CheckpointError("its state and its config must be JSON objects")
     except Exception as error:  # a forged file can make any step fail in any way
-        reason = str(error) if type(error) in (ValueError, OSError) else f"{type(error).__name__}: {error}"
-        raise CheckpointError(f"checkpoint {file}: {reason:.500}") from error
+        raise CheckpointError(f"checkpoint {file}: {error_text(error):.500}") from error
     return state, config
 
 
@@ -87,7 +86,7 @@ def _place_of_digest(data: bytes) -> int:
     """Returns where the digest begins in the contents of a checkpoint."""
     found = DIGEST.search(data, 8, 8 + int.from_bytes(data[:8], "little"))
     if found is None:
-        raise ValueError("it is not a checkpoint of ding_lite")
+        raise CheckpointError("it is not a checkpoint of ding_lite")
     return found.start(1)
 
 
@@ -108,9 +107,8 @@ def find_checkpoint(path: str | Path, name: str = "best") -> Path:
         if file.is_file():
             return file
     saved = ", ".join(file.stem for file in checkpoints_of(path))
-    if saved:
-        raise CheckpointError(f"{path} has no checkpoint {name!r}; it has {saved}")
-    raise CheckpointError(f"{path} has no checkpoint: name the folder of a run, or a checkpoint in it")
+    known = f"it has {saved}" if saved else "name the folder of a run, or a checkpoint in it"
+    raise CheckpointError(f"{path} has no checkpoint {name!r}; {known}")
 
 
 def load_of_run(path: str | Path, name: str = "best") -> tuple[Path, dict[str, Any], dict[str, Any]]:
@@ -143,11 +141,8 @@ def newest_checkpoint(run: Path) -> tuple[Path, dict[str, Any], dict[str, Any], 
             damaged.append(f"WARNING: skipped: {error}")
         else:
             return file, state, config, damaged
-    if damaged:
-        raise CheckpointError("\n  ".join([f"{run} has no undamaged checkpoint", *damaged]))
-    raise CheckpointError(
-        f"{run} has no checkpoint to continue from: it ended before its first save, or is no run"
-    )
+    reason = "it is no run, or ended before its first save" if not damaged else "\n  ".join(damaged)
+    raise CheckpointError(f"{run} has no undamaged checkpoint to continue from: {reason}")
 
 
 def checkpoints_of(run: Path) -> list[Path]:
@@ -156,7 +151,7 @@ def checkpoints_of(run: Path) -> list[Path]:
     def order(file: Path) -> tuple[bool, int, bool, str]:
         return file.stem != "last", -_iteration_of(file), file.stem != "best", file.stem
 
-    return sorted((run / "ckpt").glob(f"[!.]*{SUFFIX}"), key=order)
+    return sorted(filter(Path.is_file, (run / "ckpt").glob(f"[!.]*{SUFFIX}")), key=order)
 
 
 def _iteration_of(snapshot: Path) -> int:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ding_lite.run.hooks import Hook
@@ -73,17 +72,14 @@ class Display(Hook):
 
     def show(self, pipeline: Any) -> None:
         """Shows the state of the run."""
-        self.write(self.line(pipeline, key_metrics(pipeline.progress.metrics)))
+        self.write(self.line(pipeline))
 
-    def line(self, pipeline: Any, texts: Sequence[str], width: float = math.inf) -> str:
-        """Returns steps, share and time left, and between them as many texts as fit into a width."""
+    def line(self, pipeline: Any) -> str:
+        """Returns steps, share and time left, and the metrics; before there are any, the phase."""
         done, limit = pipeline.progress.env_step, pipeline.cfg.max_env_step
         shown = [f"{done:>9,}/{limit:,} steps", f"{min(1.0, done / limit):.0%}", f"left {self._left}"]
-        for text in texts:
-            if len("  ".join([*shown, text])) > width:
-                break
-            shown.insert(-1, text)
-        return "  ".join(shown)
+        texts = key_metrics(pipeline.progress.metrics) or [pipeline.policy.timer.phase or "starting"]
+        return "  ".join([*shown, *texts])
 
 
 class LiveDisplay(Display):
@@ -121,24 +117,13 @@ class LiveDisplay(Display):
     def _renderable(self) -> Any:
         from rich.text import Text
 
-        if self._pipeline is None:
-            return Text()
-        texts = key_metrics(self._pipeline.progress.metrics) or [phase_text(self._pipeline)]
-        line = self.line(self._pipeline, texts, self._console.width)
+        line = "" if self._pipeline is None else self.line(self._pipeline)
         return Text(line, no_wrap=True, overflow="ellipsis")
 
 
 def display_for(stream: TextIO, verbose: bool = False) -> Display:
     """Returns a live display for a terminal, and lines for any other stream."""
     return (LiveDisplay if stream.isatty() else Display)(stream, verbose)
-
-
-def phase_text(pipeline: Any) -> str:
-    """Returns what a run does at the moment."""
-    phase, collector = pipeline.policy.timer.phase, pipeline.collector
-    if phase in ("env", "act", "store"):
-        return f"collecting {collector.row * collector.envs.num_envs:,} of {collector.n_sample:,} steps"
-    return {"updates": "learning", "eval": "evaluating", "": "starting"}.get(phase, phase)
 
 
 def key_metrics(metrics: Mapping[str, Any]) -> list[str]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
+import itertools
 import json
 import math
 import os
@@ -44,10 +45,11 @@ def new_run_folder(wanted: Path, exact: bool) -> Iterator[Path]:
         exact: whether it must not exist; otherwise it may get a suffix ``_2``, ``_3``, ...
 
     Raises:
-        ConfigError: if the folder exists (``exact``), or cannot be created.
+        ConfigError: if the folder exists (``exact``).
+        OSError: if it cannot be created.
     """
-    folder, number = wanted, 1
-    while True:
+    folder = wanted
+    for number in itertools.count(2):
         try:
             folder.mkdir(parents=True)
             break
@@ -57,10 +59,7 @@ def new_run_folder(wanted: Path, exact: bool) -> Iterator[Path]:
                     f"run folder {folder} exists; choose another --exp-name, continue the run with --resume, "
                     "or remove the folder"
                 ) from error
-            number += 1
             folder = wanted.with_name(f"{wanted.name}_{number}")
-        except OSError as error:
-            raise ConfigError(f"run folder {folder} cannot be created: {error}") from error
     try:
         yield folder
     except BaseException:
@@ -75,22 +74,19 @@ def locked(folder: Path) -> Iterator[None]:
     The lock is released when the process ends, whatever signal ends it.
 
     Raises:
-        ConfigError: if the folder is locked, or cannot be written to.
+        ConfigError: if the folder is locked.
+        OSError: if it cannot be written to.
     """
     lock = FileLock(folder.absolute() / LOCK)
     try:
-        lock.acquire(timeout=0.5, poll_interval=0.02)  # is_locked holds it for a moment
+        held = lock.acquire(timeout=0.5, poll_interval=0.02)  # is_locked holds it for a moment
     except Timeout as error:
         raise ConfigError(
             f"run folder {folder} is in use: two runs would mix their rows and checkpoints. Wait for the "
             "other process, or close() the other pipeline"
         ) from error
-    except OSError as error:
-        raise ConfigError(f"run folder {folder} cannot be written to: {error}") from error
-    try:
+    with held:
         yield
-    finally:
-        lock.release()
 
 
 def is_locked(folder: Path) -> bool:
@@ -157,7 +153,7 @@ class CsvFile:
 
 
 class RunFolder(Hook):
-    """Writes the files of one run: a context manager, which closes them.
+    """Writes the files of one run.
 
     Args:
         folder: of the run, locked by this process.
@@ -179,14 +175,13 @@ class RunFolder(Hook):
         self._row = 0  # iteration of the last row
         try:
             for name in ("ckpt", "tb", "log.txt", "metrics.csv", "episodes.csv"):
-                if (place / name).is_symlink():  # another user may have made the folder
-                    raise OSError(f"{name} is a link, which could lead to another file of yours")
+                if (place / name).is_symlink() or (place / name).is_fifo():
+                    raise OSError(f"{name} is a link or a pipe: another user may have made the folder")
             # Of a process that was killed.
             for leftover in (*place.glob(".*.tmp"), *place.glob("ckpt/.*.tmp")):
                 leftover.unlink()
             self._log = open(place / "log.txt", "a")  # noqa: SIM115 - until the run ends
             self._files.callback(self._log.close)
-            self.log_file = self._log.fileno()
             self._metrics, self._episodes = CsvFile(place / "metrics.csv"), CsvFile(place / "episodes.csv")
             self._files.callback(self._metrics.close)
             self._files.callback(self._episodes.close)
@@ -201,13 +196,11 @@ class RunFolder(Hook):
             settings = {key: saved[key] for key in ("config", "source")}
             write_whole(place / "config.json", json.dumps(settings, indent=2) + "\n")
         except OSError as error:
-            self.__exit__()
+            self.close()
             raise CheckpointError(f"run folder {folder} cannot be written to: {error}") from error
 
-    def __enter__(self) -> RunFolder:
-        return self
-
-    def __exit__(self, *error: object) -> None:
+    def close(self) -> None:
+        """Closes the files, when the checkpoints are written."""
         with contextlib.suppress(OSError):  # a failed write was reported
             self._files.close()
 
@@ -232,15 +225,10 @@ class RunFolder(Hook):
         """
         progress = pipeline.progress
         counters = {name: getattr(progress, name) for name in ("env_step", "train_iter", "iteration")}
-        episodes = [
-            {
-                "env_step": progress.env_step,
-                "return": episode.episode_return,
-                "length": episode.length,
-                **{key: x for key, x in episode.info.items() if key not in ("env_step", "return", "length")},
-            }
-            for episode in progress.episodes
-        ]
+        episodes = []
+        for episode in progress.episodes:
+            own = {"env_step": progress.env_step, "return": episode.episode_return, "length": episode.length}
+            episodes.append(own | episode.info | own)  # keys of info come last, and replace no other
         try:
             self._metrics.write([{**counters, **progress.metrics}])
             self._episodes.write(episodes)

@@ -51,22 +51,17 @@ class HealthCheck(Hook):
     """Applies the rules to the metrics of every iteration, and keeps the findings.
 
     Args:
-        policy: the section ``policy`` of a complete config.
-        max_env_step: of the run.
+        cfg: a complete config.
         numbers: how many numbers of a Box an action has.
-        stop_value: return at which the task is solved; None if there is none.
 
     Attributes:
         findings: all findings so far: a line for each cause, with the numbers that show it and what to try.
     """
 
-    def __init__(
-        self, policy: Mapping[str, Any], max_env_step: int, numbers: int, stop_value: float | None = None
-    ) -> None:
-        self.policy = policy
-        self.max_env_step = max_env_step
+    def __init__(self, cfg: Any, numbers: int) -> None:
+        self.cfg = cfg
         self.numbers = numbers
-        self.stop_value = math.inf if stop_value is None else stop_value
+        self.stop_value = math.inf if cfg.env.stop_value is None else cfg.env.stop_value
         self.findings: dict[str, str] = {}
         self._first: Mapping[str, float] = {}
         self._recent: deque[Mapping[str, float]] = deque(maxlen=WINDOW)
@@ -100,7 +95,7 @@ class HealthCheck(Hook):
             return {}
         new = {
             cause: f"{cause}: {evidence}. Try: {advice}"
-            for cause, evidence, advice in self._rules(env_step / self.max_env_step, is_whole)
+            for cause, evidence, advice in self._rules(env_step / self.cfg.max_env_step, is_whole)
             if cause not in self.findings
         }
         self.findings |= new
@@ -113,7 +108,7 @@ class HealthCheck(Hook):
 
     def _rules(self, done: float, is_whole: bool) -> Iterator[tuple[str, str, str]]:
         """Yields a cause, the numbers that show it, and what to try, when a share of the run is done."""
-        learn, returns, last = self.policy["learn"], self._returns, self._recent[-1]
+        learn, returns, last = self.cfg.policy["learn"], self._returns, self._recent[-1]
         equal = bool(returns) and math.isclose(min(returns), max(returns), rel_tol=1e-9)  # but for rounding
         if equal and is_whole and last.get("collect/episode_count", 0) >= EPISODES:
             yield (
@@ -151,7 +146,7 @@ class HealthCheck(Hook):
         small_error = self._mean("learn/value_loss") < (0.5 if improving else 0.05) * scale
         explained = self._mean("learn/explained_variance")
         if explained < 0.0 and done > 0.2 and not (small_error or at_best):
-            scaled = learn.get("value_norm") or self.policy.get("normalize", {}).get("reward")
+            scaled = learn.get("value_norm") or self.cfg.policy.get("normalize", {}).get("reward")
             yield (
                 "the value network predicts worse than a constant would",
                 f"explained_variance {explained:.2f} over the last {WINDOW} iterations (1 is perfect)",

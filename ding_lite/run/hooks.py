@@ -101,8 +101,6 @@ class StopFile(Hook):
 class EarlyStopping(Hook):
     """Ends the run after `patience` evaluations in a row without a higher mean return than before.
 
-    A run that it has ended and that is resumed gets as many evaluations again.
-
     Args:
         patience: number of evaluations.
     """
@@ -113,10 +111,6 @@ class EarlyStopping(Hook):
         self.patience = patience
         self.best = -math.inf
         self.without_improvement = 0
-
-    def before_run(self, pipeline: Any) -> None:
-        if self.without_improvement >= self.patience:
-            self.without_improvement = 0
 
     def after_iter(self, pipeline: Any) -> None:
         evaluation = pipeline.progress.evaluation
@@ -133,9 +127,8 @@ class EarlyStopping(Hook):
             )
 
     def state_dict(self) -> dict[str, Any]:
-        best = None if math.isinf(self.best) else self.best
-        return {"best": best, "without_improvement": self.without_improvement}
+        return {"best": self.best, "without_improvement": self.without_improvement}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.best = -math.inf if state["best"] is None else float(state["best"])
+        self.best = float(state["best"])
         self.without_improvement = int(state["without_improvement"])

@@ -5,8 +5,9 @@ Whatever the file, nothing in it is executed, and no module is imported that onl
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from ding_lite.config.registry import MODEL_REGISTRY, POLICY_REGISTRY, SCRIPT, import_module, script_name
 from ding_lite.config.values import decode, encode, named_paths
 from ding_lite.envs.space_json import space_from_json
-from ding_lite.errors import FOREIGN, CheckpointError, ConfigError, error_text
+from ding_lite.errors import CheckpointError, ConfigError, error_text
 from ding_lite.models.actor_critic import PhasicActorCritic
 from ding_lite.policies.base import Policy
 from ding_lite.run.checkpoint import METADATA, SUFFIX, load_of_run
@@ -59,7 +60,7 @@ def load_policy(
     file, state, saved = load_of_run(path, checkpoint)
     if model is None:
         refuse_without(file, saved, "model")
-    try:
+    with refusing(f"the policy of {file} cannot be built"):
         config = decode(trusted_config(saved, trust, "policy"))
         spaces = [space_from_json(saved["spaces"][name]) for name in ("obs", "action")]
         policy_class = POLICY_REGISTRY.get(config["type"])
@@ -76,11 +77,18 @@ def load_policy(
             seed=int(saved["config"]["seed"]),
         )
         policy.load_state_dict(as_tensors(state["policy"]))
+    return policy
+
+
+@contextlib.contextmanager
+def refusing(what: str) -> Iterator[None]:
+    """Turns any error of a block into a CheckpointError: a forged checkpoint can make any part fail."""
+    try:
+        yield
     except CheckpointError:
         raise
-    except Exception as error:  # a forged checkpoint can make any constructor fail in any way
-        raise CheckpointError(f"the policy of {file} cannot be built: {error_text(error)}") from error
-    return policy
+    except Exception as error:
+        raise CheckpointError(f"{what}: {error_text(error)}") from error
 
 
 def trusted_config(saved: Mapping[str, Any], trust: Sequence[str], section: str = "") -> Any:
@@ -95,7 +103,7 @@ def trusted_config(saved: Mapping[str, Any], trust: Sequence[str], section: str 
         section: of the config; "": all of it.
 
     Raises:
-        CheckpointError: if a module is not trusted or cannot be imported, or the checkpoint has no config.
+        CheckpointError: if a module is not trusted, or the checkpoint has no config.
     """
     config = saved.get("config")
     config = config.get(section) if section and isinstance(config, dict) else config
@@ -109,14 +117,7 @@ def trusted_config(saved: Mapping[str, Any], trust: Sequence[str], section: str 
             f"the checkpoint's config names {', '.join(map(repr, texts))}. A module that only a checkpoint "
             f"names is not imported; if you trust it: {options} (in Python: trust={unknown!r})"
         )
-    loaded = {}
-    for module in trust:
-        try:
-            loaded[module] = import_module(module)
-        except FOREIGN as error:
-            raise CheckpointError(
-                f"the trusted module {module!r} cannot be imported: {error_text(error)}"
-            ) from error
+    loaded = {module: import_module(module) for module in trust}
     for text in texts:  # what a trusted module has only imported, such as "mine:os.system", is not its own
         module, _, name = text.partition(":")
         found: Any = loaded[module]
@@ -189,14 +190,9 @@ def refuse_misfit(file: Path, expected: Mapping[str, Any], weights: Mapping[str,
     )
     names = [name for name in {**own, **theirs} if own.get(name) != theirs.get(name)]
     if names:
-        lines = [
-            f"{name}: {theirs.get(name, 'missing')}, this model has {own.get(name, 'none')}"
-            for name in names[:MAX_NAMES]
-        ]
-        if len(names) > MAX_NAMES:
-            lines.append(f"and {len(names) - MAX_NAMES} more")
+        lines = [f"{name}: {theirs.get(name)}, this model has {own.get(name)}" for name in names[:MAX_NAMES]]
         raise CheckpointError(
-            "\n  ".join([f"the weights in {file} are not of this model:", *lines])
+            "\n  ".join([f"the weights in {file} are not of this model in {len(names)} names:", *lines])
             + "\nThe spaces and policy.model (widths, rnn, encoders) must be those that the weights were "
             "trained with"
         )
@@ -225,7 +221,7 @@ def warm_start(policy: Policy, path: str | Path) -> list[str]:
         file, state, saved = Path(path), {"policy": {"model": foreign}}, {}
     own, model = policy.state_dict(), policy.model
     messages = [f"begins from the weights of {file}"]
-    try:
+    with refusing(f"the weights in {file} cannot be loaded"):
         theirs = as_tensors(state["policy"])
         if isinstance(model, PhasicActorCritic) and not any(
             name.startswith(HEAD) for name in theirs["model"]
@@ -255,10 +251,6 @@ def warm_start(policy: Policy, path: str | Path) -> list[str]:
             # The discounted returns of the saved run's open episodes, which this run does not continue.
             loaded["reward_scale"] = {**loaded["reward_scale"], "running_return": None}
         policy.load_state_dict({**own, **loaded})
-    except CheckpointError:
-        raise
-    except Exception as error:  # a forged checkpoint can make any part fail in any way
-        raise CheckpointError(f"the weights in {file} cannot be loaded: {error_text(error)}") from error
     return messages
 
 

@@ -42,11 +42,11 @@ from ding_lite.run.display import display_for, score_text
 from ding_lite.run.folder import RunFolder, locked, new_run_folder
 from ding_lite.run.health import HealthCheck
 from ding_lite.run.hooks import Hook, hooks_of
-from ding_lite.run.load import as_tensors, refuse_without, warm_start
-from ding_lite.run.progress import Progress, Turn
+from ding_lite.run.load import as_tensors, refuse_without, refusing, warm_start
+from ding_lite.run.progress import VALUES, Progress, Turn
 from ding_lite.run.resources import thread_count, threads
 from ding_lite.run.resume import FREE, NOT_BIT_EQUAL, effect_of, folder_of, resume_point
-from ding_lite.run.signals import STDERR, StopSignals
+from ding_lite.run.signals import StopSignals
 from ding_lite.run.trackers import TrackedRun, Trackers
 from ding_lite.trees import box_size
 
@@ -108,9 +108,10 @@ class SerialPipeline:
         trust: Sequence[str] = (),
         display: Hook | None = None,
     ) -> None:
-        config = as_config(config).replaced(
-            max_train_iter=max_train_iter, max_env_step=max_env_step, seed=seed
-        )
+        config = as_config(config)
+        given = {"max_train_iter": max_train_iter, "max_env_step": max_env_step, "seed": seed}
+        if changes := {name: value for name, value in given.items() if value is not None}:
+            config = config.replaced(changes)
         config = dataclasses.replace(config, imports=(*config.imports, *trust))
         with ExitStack() as undo:
             own = self._build(undo, config, env_setting, model)
@@ -165,12 +166,8 @@ class SerialPipeline:
                     refuse_without(point.file, point.saved, name)
             own = self._build(undo, point.config, env_setting, model)
             self.folder = folder
-            try:
+            with refusing("the saved state does not fit"):
                 lines = [*point.lines, *self.load_state_dict(point.state, new_episodes=override)]
-            except CheckpointError:
-                raise
-            except Exception as error:  # a forged checkpoint can make any part fail in any way
-                raise CheckpointError(f"the saved state does not fit: {error_text(error)}") from error
             if "env.stop_value" in point.changed:
                 self.progress.solved = False
             if any(key.startswith("env.") and effect_of(key) != FREE for key in point.changed):
@@ -195,7 +192,7 @@ class SerialPipeline:
         """Builds all parts of the run but its folder; returns this rank's share of the config."""
         given = {"env_setting": env_setting, "model": model}
         self.given = [name for name, value in given.items() if value is not None]
-        self.config = config
+        self.config, self.cfg = config, config.values
         self.ranks = ranks = undo.enter_context(joined())
         own = own_share(self.cfg, ranks, env_setting)
         envs, evaluator_envs = build_envs(self.cfg, own, env_setting, ranks, undo)
@@ -225,7 +222,7 @@ class SerialPipeline:
         lines: list[str],
     ) -> None:
         """Opens the run's folder and adds the library's hooks, on rank 0; takes over what ``undo`` closes."""
-        self.files: RunFolder | None = None
+        self.files: Any = None  # a RunFolder on rank 0
         self._watchers: list[Hook] = []
         if self.ranks.is_first:
             cfg, policy = self.cfg, self.policy
@@ -233,9 +230,9 @@ class SerialPipeline:
             saved = {**self.config.as_json(), "spaces": spaces, "given": self.given, "id": run_id}
             tracked = TrackedRun(self.folder.absolute(), saved["config"], resume_at, run_id)
             trackers = Trackers(cfg.logger.trackers, cfg.logger.freq, tracked)
-            numbers = box_size(policy.action_space)
-            health = HealthCheck(cfg.policy, cfg.max_env_step, numbers, cfg.env.stop_value)
-            self.files = undo.enter_context(RunFolder(self.folder, saved, cfg.checkpoint.keep, resume_at))
+            health = HealthCheck(cfg, box_size(policy.action_space))
+            self.files = RunFolder(self.folder, saved, cfg.checkpoint.keep, resume_at)
+            undo.callback(self.files.close)
             self._watchers = [health, self.files, trackers, display or Hook()]
             keep_for_restart(str(self.folder.absolute()))
         # The environments hold no reference to this object: a cycle would keep their workers until it is
@@ -245,16 +242,9 @@ class SerialPipeline:
         self.collector.envs.say = say
         if self.files is not None:  # the tracebacks of workers that were replaced go to the log alone
             self.collector.envs.explain = self.evaluator.envs.explain = self.files.log
-        for line in (
-            f"run {self.folder}",
-            *lines,
-            *description(self.config, own, self.policy, self.collector),
-        ):
+        lines = [f"run {self.folder}", *lines, *description(self.config, own, self.policy, self.collector)]
+        for line in lines:
             self.say(line)
-
-    @property
-    def cfg(self) -> Any:
-        return self.config.values
 
     def say(self, line: str) -> None:
         """Writes a line to log.txt, and shows it; on rank 0 only, since all ranks say the same."""
@@ -288,8 +278,7 @@ class SerialPipeline:
         return self._loop() if self.status == "running" else iter(())
 
     def _loop(self) -> Iterator[Progress]:
-        answers = [STDERR] if self.files is None else [STDERR, self.files.log_file]
-        signals = self._resources.enter_context(StopSignals(self.request_stop, answers))
+        signals = self._resources.enter_context(StopSignals(self.request_stop))
         try:
             self._call("before_run")
             while not (self.is_over() or self._is_asked_to_stop()):
@@ -377,12 +366,7 @@ class SerialPipeline:
 
     def _save(self, names: Sequence[str], wait: bool = False) -> None:
         state = self.state_dict()  # of all ranks
-
-        def save() -> None:
-            assert self.files is not None
-            self.files.checkpoints.save(names, state, wait)
-
-        self.ranks.from_first(save)
+        self.ranks.from_first(lambda: self.files.checkpoints.save(names, state, wait))
         if "last" in names:
             self.progress.saved_at = self.progress.iteration
 
@@ -439,12 +423,7 @@ class SerialPipeline:
         error = self.stop_reason if self.error is None else f"{type(self.error).__name__}: {self.error}"
         return {
             "status": self.status,
-            "solved": progress.solved,
-            "eval_value": progress.eval_value,
-            "eval_value_std": progress.eval_value_std,
-            "best_eval_value": progress.best_eval_value,
-            "env_step": progress.env_step,
-            "train_iter": progress.train_iter,
+            **{name: getattr(progress, name) for name in ("solved", *VALUES, "env_step", "train_iter")},
             "iterations": progress.iteration,
             "wall_time_s": wall_time,
             "env_steps_per_second": progress.env_step / wall_time if wall_time else None,
@@ -564,16 +543,9 @@ def serial_pipeline(
 
     The arguments are those of :class:`SerialPipeline`; ``seed=None`` keeps the config's seed.
     """
-    pipeline = SerialPipeline(
-        config,
-        seed=seed,
-        env_setting=env_setting,
-        model=model,
-        max_train_iter=max_train_iter,
-        max_env_step=max_env_step,
-        display=display_for(sys.stdout),
-        **options,
-    )
+    limits = {"max_train_iter": max_train_iter, "max_env_step": max_env_step}
+    given = {"seed": seed, "env_setting": env_setting, "model": model, **limits, **options}
+    pipeline = SerialPipeline(config, display=display_for(sys.stdout), **given)
     for _ in pipeline:
         pass
     return pipeline.policy

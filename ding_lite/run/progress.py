@@ -14,10 +14,8 @@ from ding_lite.data.timer import PHASES
 from ding_lite.envs.vector import Episode
 
 COUNTS = ("episode_count", "env_restarts", "bad_values", "aux_memory")  # metrics that are summed over ranks
-COUNTERS, VALUES = (
-    ("env_step", "train_iter", "iteration"),
-    ("eval_value", "eval_value_std", "best_eval_value"),
-)
+COUNTERS = ("env_step", "train_iter", "iteration")
+VALUES = ("eval_value", "eval_value_std", "best_eval_value")
 
 
 class Turn(NamedTuple):

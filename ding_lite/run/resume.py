@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ding_lite.config.compile import Config, compile_config, differences
-from ding_lite.errors import CheckpointError, ConfigError, error_text
+from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.run.checkpoint import find_checkpoint, load_checkpoint, newest_checkpoint
-from ding_lite.run.load import trusted_config
+from ding_lite.run.load import refusing, trusted_config
 
 FREE, WARNED, REFUSED = "free", "warned", "refused"
 NOT_BIT_EQUAL = "from here on the numbers differ from those of an uninterrupted run"
@@ -117,13 +117,11 @@ def resume_point(path: Path, changes: Mapping[str, Any], override: bool, trust: 
     """
     if path.is_dir():
         file, state, saved, lines = newest_checkpoint(path)
-        if lines:
-            lines.append(f"the newest undamaged checkpoint: {file}")
     else:
         file, lines = find_checkpoint(path), []
         state, saved = load_checkpoint(file)
     own = config_of_checkpoint(file, saved, trust)
-    config = compile_config(own.as_json(), changes, origin="the run's config")
+    config = own.replaced(changes)
     found = [change for change in differences(own.values, config.values) if change[0] != "exp_name"]
     refused = [f"{key}: {old!r} -> {new!r}" for key, old, new in found if effect_of(key) == REFUSED]
     if refused and not override:
@@ -151,10 +149,5 @@ def config_of_checkpoint(file: Path, saved: Mapping[str, Any], trust: Sequence[s
         CheckpointError: if the config cannot be used, or names classes that are missing or not trusted.
     """
     config = trusted_config(saved, trust)
-    try:
+    with refusing(f"the config of {file} cannot be used"):
         return compile_config({"config": config, "source": saved["source"]})
-    except Exception as error:  # a forged config can fail in any way
-        raise CheckpointError(
-            f"the config of {file} cannot be used: {error_text(error)}\nA name of your own needs the module "
-            "that registers it: --import MODULE"
-        ) from error

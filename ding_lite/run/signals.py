@@ -6,8 +6,7 @@ import contextlib
 import os
 import signal
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -29,15 +28,13 @@ class StopSignals:
 
     Args:
         request_stop: ends the training at the next moment at which it can be saved.
-        files: descriptors of open files that the answer to a signal is written to.
 
     Attributes:
         caught: number of the first signal; None before it.
     """
 
-    def __init__(self, request_stop: Callable[[str], None], files: Sequence[int] = (STDERR,)) -> None:
+    def __init__(self, request_stop: Callable[[str], None]) -> None:
         self.caught: int | None = None
-        self._files = files
         self._request_stop = request_stop
         self._previous: dict[int, Any] = {}
 
@@ -63,8 +60,7 @@ class StopSignals:
         self.caught = self.caught or number
         name = signal.Signals(number).name
         self._request_stop(name)
-        answer = f"{name}: ending after this iteration, then saving; Ctrl-C again stops at once\n"
-        for file in self._files:  # without an answer the user would press again
-            with contextlib.suppress(OSError):  # os.write: a signal may interrupt a print
-                head = "\n" if os.isatty(file) else time.strftime("%Y-%m-%d %H:%M:%S  ")
-                os.write(file, (head + answer).encode())
+        head = "\n" if os.isatty(STDERR) else ""
+        answer = f"{head}{name}: ending after this iteration, then saving; Ctrl-C again stops at once\n"
+        with contextlib.suppress(OSError):  # without an answer the user would press again
+            os.write(STDERR, answer.encode())  # a signal may interrupt a print

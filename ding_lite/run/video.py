@@ -36,8 +36,6 @@ def recording_env(
     Raises:
         EnvError: if the environment cannot be made, or cannot be recorded.
     """
-    if importlib.util.find_spec("moviepy") is None:
-        raise EnvError(NEEDS_MOVIEPY)
 
     def make(index: int) -> gym.Env:
         env = make_env(env_cfg, evaluate=True, render_mode="rgb_array")

@@ -45,7 +45,7 @@ def defaults_of(by_policy: Mapping[str, Key]) -> dict[str, list[str]]:
 
 
 def rules(key: Key) -> str:
-    """Returns type and range of a key in words, such as "a whole number or None, at least 1"."""
+    """Returns type and range of a key, such as "int | None, at least 1"."""
     return ", ".join(filter(None, (in_words(key.type), key.range)))
 
 

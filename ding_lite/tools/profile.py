@@ -37,7 +37,7 @@ ADVICE = {
 }
 
 
-def profile(config: Config, iterations: int | None = None, seed: int | None = None) -> dict[str, Any]:
+def profile(config: Config, iterations: int | None = None) -> dict[str, Any]:
     """Trains for some iterations in a temporary folder, and returns where the time went, as JSON data.
 
     Evaluations, checkpoints and auxiliary phases are included if they fall due in these iterations.
@@ -45,7 +45,6 @@ def profile(config: Config, iterations: int | None = None, seed: int | None = No
     Args:
         config: of the run.
         iterations: to measure, after ``WARM_UP``; None: 10, in PPG rounded up to whole auxiliary cycles.
-        seed: of the run; None: the seed of the config.
 
     Raises:
         DingLiteError: as in the run itself.
@@ -67,7 +66,6 @@ def profile(config: Config, iterations: int | None = None, seed: int | None = No
         tempfile.TemporaryDirectory(prefix="ding_lite_profile_") as folder,
         SerialPipeline(
             dataclasses.replace(config, values=EasyDict(values)),
-            seed=seed,
             max_env_step=NO_LIMIT,
             folder=Path(folder) / "run",
         ) as pipeline,

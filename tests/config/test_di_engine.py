@@ -442,11 +442,6 @@ def test_manager_is_the_one_that_steps_environments_in_the_same_way(manager, exp
     assert (config.values.env.manager.type, config.values.env.manager.step_timeout) == (expected, 7)
 
 
-def test_stop_value_that_stands_for_none_is_none():
-    assert compiled(env=dict(stop_value=int(1e10))).values.env.stop_value is None
-    assert compiled(env=dict(stop_value=1e6)).values.env.stop_value == 1e6
-
-
 def test_scales_of_mujoco_are_those_of_the_policy():
     env = dict(
         env_id="Hopper-v3", norm_obs=dict(use_norm=True), norm_reward=dict(use_norm=True, reward_discount=0.9)

@@ -51,7 +51,8 @@ def test_mutants_make_a_policy_and_a_run_or_are_refused(original, runs, data):
     node, key = data.draw(st.sampled_from(list(places(data.draw(st.sampled_from([state, config]))))))
     if data.draw(st.booleans()):
         node[key] = data.draw(
-            SCALARS | st.sampled_from([-1, 0, 2**31, 2**63, "../../x", [], {}, [[]], {"a": 1}])
+            SCALARS
+            | st.sampled_from([-1, 0, 2**31, 2**63, "../../x", [], {}, [[]], {"a": 1}, {"__tuple__": 3}])
         )
     else:
         del node[key]
@@ -174,7 +175,7 @@ def test_a_pickle_in_place_of_any_file_never_runs(words, tmp_path, monkeypatch, 
     assert not (tmp_path / "new").exists()
 
 
-def test_a_link_in_a_run_s_folder_is_not_written_through(original, tmp_path):
+def test_a_link_in_a_run_s_folder_is_not_written_through_and_a_pipe_is_not_waited_for(original, tmp_path):
     """Somebody else may have made the folder."""
     run = written(tmp_path / "run", *original)
     (tmp_path / "precious").write_text("mine\n")
@@ -182,3 +183,10 @@ def test_a_link_in_a_run_s_folder_is_not_written_through(original, tmp_path):
     with pytest.raises(CheckpointError, match="metrics.csv is a link"):
         SerialPipeline.resume(run)
     assert (tmp_path / "precious").read_text() == "mine\n"
+    (run / "metrics.csv").unlink()
+    os.mkfifo(run / "metrics.csv")
+    with pytest.raises(CheckpointError, match="metrics.csv is a link or a pipe"):
+        SerialPipeline.resume(run)
+    os.replace(run / "metrics.csv", run / "ckpt" / "last.safetensors")
+    with pytest.raises(CheckpointError, match="no undamaged checkpoint"):
+        SerialPipeline.resume(run)

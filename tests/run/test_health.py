@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from cases import slow_but
 from small_worlds import LengthEnv
@@ -64,8 +66,14 @@ def test_run_with_the_defaults_has_no_findings(tmp_path):
     assert "health" not in log
 
 
+def health(policy, max_env_step=1000, numbers=0, stop_value=None):
+    """Returns the check of a run whose config has this section ``policy``."""
+    env = SimpleNamespace(stop_value=stop_value)
+    return HealthCheck(SimpleNamespace(policy=policy, max_env_step=max_env_step, env=env), numbers)
+
+
 def test_policy_without_these_metrics_has_no_findings():
-    check = HealthCheck({"learn": {}, "normalize": {"reward": False}}, 100, 0)
+    check = health({"learn": {}, "normalize": {"reward": False}}, 100)
     for step in range(3 * WINDOW):
         assert check.check({"learn/mine": 1.0}, step) == {}
     assert not check.findings
@@ -79,7 +87,7 @@ def findings_of(returns, entropy=0.001, stop_value=None, numbers=0):
     """The findings of a run whose entropy collapses after its first iteration, by the returns of episodes."""
     learn = {"value_norm": False}
     policy = {"learn": learn, "normalize": {"reward": False}}
-    check = HealthCheck(policy, 10_000, numbers, stop_value)
+    check = health(policy, 10_000, numbers, stop_value)
     for i, value in enumerate(returns):
         metrics = {"learn/entropy_loss": entropy if i else 0.69, "collect/episode_return": value}
         check.check(metrics, 100 * (i + 1))
@@ -140,7 +148,7 @@ TO_THE_BEST = [min(20.0 + 20 * i, 500.0) for i in range(60)]
 )
 def test_a_run_that_stays_at_its_best_returns_need_not_move(returns, found):
     learn = {"value_norm": True}
-    check = HealthCheck({"learn": learn, "normalize": {"reward": False}}, 1000, 0)
+    check = health({"learn": learn, "normalize": {"reward": False}})
     for i, value in enumerate(returns):
         metrics = {"learn/entropy_loss": 0.69} if i < 40 else NOTHING_TO_LEARN
         check.check({**metrics, "collect/episode_return": value}, 10 * i)
@@ -152,7 +160,7 @@ def test_a_policy_without_scales_is_checked_too():
     cfg = compile_config({"env": {"env_id": "CartPole-v1"}, "policy": {"type": "ppo"}}).values.policy
     del cfg["normalize"]
     cfg.learn.value_norm = False
-    check = HealthCheck(cfg, 1000, 0)
+    check = health(cfg)
     metrics = {"learn/explained_variance": -2.0, "learn/value_loss": 9.0, "learn/value_mean": 1.0}
     found = [line for step in range(1, 1001, 20) for line in check.check(metrics, step).values()]
     assert any("worse than a constant" in line and "value_norm=True" in line for line in found)
@@ -160,7 +168,7 @@ def test_a_policy_without_scales_is_checked_too():
 
 @pytest.mark.parametrize("is_whole", [True, False])
 def test_equal_returns_since_a_resume_say_nothing_about_those_before(is_whole):
-    check = HealthCheck({"learn": {}}, 1000, 0)
+    check = health({"learn": {}})
     for _ in range(WINDOW):
         metrics = {"collect/episode_return": 500.0, "collect/episode_count": 100.0}
         check.check(metrics, 500, is_whole=is_whole)
@@ -169,7 +177,7 @@ def test_equal_returns_since_a_resume_say_nothing_about_those_before(is_whole):
 
 def causes_of(metrics, policy=None, first=None, **options):
     """The findings half-way through a run whose iterations, but for the ``first``, have these metrics."""
-    check = HealthCheck({"learn": {}, **(policy or {})}, 1000, 0, **options)
+    check = health({"learn": {}, **(policy or {})}, **options)
     for each in [first or metrics, *[metrics] * (WINDOW - 1)]:
         check.check(each, 500)
     return set(check.findings)

@@ -102,15 +102,14 @@ MOMENTS = {
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_the_iteration_ends_and_is_saved_whatever_the_signal_interrupts(moment, tmp_path):
+def test_the_iteration_ends_and_is_saved_whatever_the_signal_interrupts(moment, tmp_path, capfd):
     pipeline = interrupted(tmp_path, 1, MOMENTS[moment])
     at = pipeline.progress.iteration
     assert at == (6 if moment == "evaluate" else 3)
     state, _ = load_checkpoint(pipeline.folder / "ckpt" / "last.safetensors")
     assert state["progress"]["iteration"] == at
-    log = (pipeline.folder / "log.txt").read_text()
-    assert "SIGINT: ending after this iteration" in log
-    assert "--resume" in log.splitlines()[-1]
+    assert "SIGINT: ending after this iteration" in capfd.readouterr().err
+    assert "--resume" in (pipeline.folder / "log.txt").read_text().splitlines()[-1]
 
 
 @pytest.mark.parametrize("moment", MOMENTS)

@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import re
 import subprocess
 import sys
 
@@ -273,13 +272,12 @@ def test_missing_package_is_named_with_the_line_that_installs_it(run_of, tmp_pat
 
 
 @needs_onnx
-def test_command_writes_a_file_that_acts_as_the_policy_and_prints_what_is_in_it(run_of, tmp_path, capsys):
+def test_command_writes_a_file_that_acts_as_the_policy_and_prints_the_difference(run_of, tmp_path, capsys):
     file = tmp_path / "p.onnx"
     imports = [f"--import={module}" for module in THIS]
-    assert main(["export", str(run_of("mlp")), "-o", str(file), "-n", "60", *imports]) == 0
+    assert main(["export", str(run_of("mlp")), "-o", str(file), *imports]) == 0
     output = capsys.readouterr().out
-    assert re.search(r"obs +float32 +\(?batch, 3", output)
-    assert "on 60 observations the largest difference is " in output
+    assert "observations the largest difference is " in output
     check_acts_alike(file, load_policy(run_of("mlp")), json.loads((tmp_path / "p.onnx.json").read_text()))
 
 
