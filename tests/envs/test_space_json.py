@@ -62,7 +62,8 @@ def test_a_forged_description_makes_a_space_or_is_a_checkpoint_error(space, data
     "data",
     [
         {},
-        {"kind": "Discrete"},
+        {"kind": "Discrete", "n": -3, "start": 0, "dtype": "int64"},
+        {"kind": "Dict", "spaces": 3},
         {"kind": "Box", "low": 3, "high": 1, "shape": [2], "dtype": "float32"},
         {"kind": "Box", "low": 0, "high": 1, "shape": [2**60], "dtype": "float32"},
     ],

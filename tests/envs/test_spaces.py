@@ -50,7 +50,10 @@ class Scalars(gym.Space):
 
 DTYPES = [np.dtype(kind) for kind in "?bBhiqQefd"]
 OF_NUMPY = st.sampled_from(DTYPES).flatmap(hnp.from_dtype)
-NUMBERS = st.one_of(st.booleans(), st.integers(), st.floats(), OF_NUMPY, OF_NUMPY.map(np.asarray))
+ENDS = st.sampled_from(
+    [sign * 2**bits + one for bits in (0, 7, 8, 31, 63, 64) for sign in (1, -1) for one in (-1, 0)]
+)
+NUMBERS = st.one_of(st.booleans(), ENDS, st.integers(), st.floats(), OF_NUMPY, OF_NUMPY.map(np.asarray))
 
 
 def fits(value, dtype):

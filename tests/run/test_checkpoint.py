@@ -43,7 +43,9 @@ def place(tmp_path_factory):
 def states():
     """Nested dicts and lists of arrays in any memory layout, of numbers, and of texts, even of digests."""
     layouts = st.sampled_from([np.array, np.transpose, np.asfortranarray, lambda x: x[::-1] if x.ndim else x])
-    native = arrays().map(lambda x: x.astype(x.dtype.newbyteorder("=")))
+    native = arrays().map(lambda x: x.astype(x.dtype.newbyteorder("="))) | st.just(
+        np.arange(6.0).reshape(2, 3)
+    )
     leaf = SCALARS | st.builds(lambda x, layout: layout(x), native, layouts)
     leaf |= st.just('{"sha256": "' + "0" * 64 + '"')
     keys = TEXTS.filter(lambda name: not name.startswith("#")) | st.integers()
