@@ -19,7 +19,7 @@ torch.set_num_threads(1)
 gc.disable()  # until all tests are collected; see below
 # Properties: the same examples in each run. The slow tests try more of them.
 settings.register_profile("daily", derandomize=True, deadline=None, database=None, max_examples=50)
-settings.register_profile("slow", settings.get_profile("daily"), max_examples=400)
+settings.register_profile("slow", settings.get_profile("daily"), max_examples=200)
 settings.load_profile("daily")
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests' own runs are told to end by it, under nohup too
 
