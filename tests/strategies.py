@@ -1,5 +1,6 @@
 """Strategies of Hypothesis: trees of arrays, spaces with values, and of configs; and a strict equality."""
 
+import math
 from collections import OrderedDict
 
 import gymnasium as gym
@@ -14,7 +15,8 @@ SHAPES = hnp.array_shapes(min_dims=0, max_dims=3, min_side=1, max_side=3)
 FLOATS, INTS = (np.float32, np.float64), (np.uint8, np.int8, np.int32, np.int64)
 # A short alphabet, since Hypothesis reads a table of all characters in seconds.
 TEXTS = st.text("aB1._#:'\"\\\n[{= é\u2192\U0001f600", max_size=8)
-SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | TEXTS
+ODD = st.sampled_from([math.nan, math.inf, -math.inf, -0.0])
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | ODD | TEXTS
 KEYS = TEXTS | st.sampled_from(["a.b", "value", "class"])
 
 

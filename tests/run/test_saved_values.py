@@ -27,6 +27,7 @@ VALUE = [{"pose.arm": {"sizes": ((1, 2), [(), None, True])}}, [float("nan"), -ma
 @given(plain_values())
 def test_a_value_comes_back_from_json_and_from_a_config_file(value):
     assert same(decode(json.loads(json.dumps(encode({"x": value})))), {"x": value})
+    assert same(decode({"x": value}), {"x": value})
     names = {}
     exec(python_source({"x": value}, ["two\nlines"]), names)
     assert same(decode(names["config"]), {"x": value})
