@@ -83,14 +83,6 @@ def from_named_leaves(leaves: Mapping[tuple[str, ...], Any]) -> Tree:
     return tree
 
 
-def same_layout(tree: Tree, other: Tree) -> bool:
-    """Returns whether two trees of NumPy arrays have the same branches, shapes and dtypes."""
-    if isinstance(other, dict):
-        same = isinstance(tree, dict) and tree.keys() == other.keys()
-        return same and all(same_layout(tree[name], branch) for name, branch in other.items())
-    return type(tree) is np.ndarray and tree.dtype == other.dtype and tree.shape == other.shape
-
-
 def leading_size(tree: Tree) -> int:
     """Returns N of a tree of leaves (N, ...)."""
     while is_branch(tree):

@@ -20,7 +20,6 @@ from ding_lite.trees import (
     map_tree,
     named_leaves,
     observation_to_tree,
-    same_layout,
     space_leaves,
     to_dict,
     to_tree,
@@ -76,22 +75,6 @@ def test_leaves_of_a_space_are_sorted():
     inner = SPACES.Dict([("c", SPACES.Discrete(2)), ("b", SPACES.Tuple([SPACES.Discrete(2)] * 11))])
     paths = [path for path, _ in space_leaves(SPACES.Dict([("b", SPACES.Discrete(2)), ("a", inner)]))]
     assert paths == [*(("a", "b", str(i)) for i in range(11)), ("a", "c"), ("b",)]
-
-
-@given(trees(arrays()), st.data())
-def test_same_layout_compares_branches_shapes_and_dtypes(tree, data):
-    other = in_one_order(map_tree(np.zeros_like, tree))
-    assert same_layout(tree, other)
-    leaves = dict(named_leaves(other))
-    path = data.draw(st.sampled_from(list(leaves)))
-    for leaf in (leaves[path][None], leaves[path].astype("c8"), {"a": leaves[path]}):
-        changed = from_named_leaves({**leaves, path: leaf})
-        assert not same_layout(tree, changed)
-        assert not same_layout(changed, tree)
-    if len(leaves) > 1:
-        del leaves[path]
-        assert not same_layout(from_named_leaves(leaves), tree)
-        assert not same_layout(tree, from_named_leaves(leaves))
 
 
 @pytest.mark.parametrize(

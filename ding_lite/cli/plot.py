@@ -19,8 +19,7 @@ from ding_lite.cli import options
 @options.title_option
 @options.option(
     "--panels NAME,...",
-    "draw these plots: training, evaluation, training-length, evaluation-length, or columns of "
-    "metrics.csv (default: training,evaluation)",
+    "draw these plots: training, evaluation, or columns of metrics.csv (default: training,evaluation)",
     default="",
 )
 def run(runs: tuple[str, ...], output: Path, title: str | None, panels: str) -> None:

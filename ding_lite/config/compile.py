@@ -219,7 +219,7 @@ def compile_config(
         for declared in ((section, own, "policy"), (section["model"], keys["model"], "policy.model")):
             idle, idle_notes = without_effect(*declared)
             faults, notes = faults + idle, notes + idle_notes
-    _refuse(f"{origin} with the command line" if overrides and origin != COMMAND_LINE else origin, faults)
+    _refuse(f"{origin} with its overrides" if overrides and origin != COMMAND_LINE else origin, faults)
     encode(values)  # a value that cannot be saved is refused
     by_default = dict(leaves(defaults))
     source = {}

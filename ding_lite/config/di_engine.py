@@ -360,7 +360,9 @@ class _Conversion:
         self.left |= {f"env.manager.{name}": value for name, value in manager.items()}
         if self.env_type in ENVIRONMENTS:
             ENVIRONMENTS[self.env_type](self)
-        elif isinstance(self.env_type, str) and (self.env_type in ENV_REGISTRY or ":" in self.env_type):
+        elif isinstance(self.env_type, str) and (
+            self.env_type in ENV_REGISTRY.names() or ":" in self.env_type
+        ):
             self.set("env.type", self.env_type)
             own = [path for path in self.left if path.startswith("env.") and not path.startswith(OF_ENVS)]
             self.set("env.kwargs", {path.removeprefix("env."): self.take(path) for path in own})

@@ -216,10 +216,6 @@ class Registry:
         self._load_library()
         return sorted(self.entries)
 
-    def __contains__(self, name: str) -> bool:
-        self._load_library()
-        return name in self.entries
-
     def _load_library(self) -> None:
         """Imports the modules of the library that register entries."""
         for module in self._modules:
@@ -270,7 +266,7 @@ def env_section(name: str) -> dict[str, Any]:
 
     The id of gymnasium may have the form "module:Name-v0".
     """
-    is_type = name in ENV_REGISTRY or (":" in name and not re.search(r"-v\d+$", name))
+    is_type = name in ENV_REGISTRY.names() or (":" in name and not re.search(r"-v\d+$", name))
     return {"type": name} if is_type else {"env_id": name}
 
 

@@ -1,6 +1,7 @@
 """Wrappers for Atari, and for other games with several lives: frames, lives and the FIRE button.
 
-``wrappers=["atari"]`` applies all of them; each has a name of its own, too.
+``wrappers=["atari"]`` applies all of them; each has a name of its own, too, for other
+arguments or a selection.
 """
 
 from __future__ import annotations
@@ -127,24 +128,8 @@ def atari_preprocessing(
 
 
 @WRAPPER_REGISTRY.register("atari")
-def atari(
-    env: gym.Env,
-    noop_max: int = 30,
-    frame_skip: int = 4,
-    screen_size: int = 84,
-    life_is_episode: bool = True,
-    fire: bool = True,
-    clip_reward: bool = True,
-    stack_size: int = 4,
-    *,
-    evaluate: bool = False,
-) -> gym.Env:
+def atari(env: gym.Env, stack_size: int = 4, *, evaluate: bool = False) -> gym.Env:
     """The usual Atari wrappers: preprocessing, episodic life, fire reset, reward clip, frame stack."""
-    env = atari_preprocessing(env, noop_max, frame_skip, screen_size)
-    if life_is_episode:
-        env = episodic_life(env, evaluate=evaluate)
-    if fire:
-        env = fire_reset(env)
-    if clip_reward:
-        env = reward_clip(env, evaluate=evaluate)
+    env = fire_reset(episodic_life(atari_preprocessing(env), evaluate=evaluate))
+    env = reward_clip(env, evaluate=evaluate)
     return frame_stack(env, stack_size) if stack_size > 1 else env

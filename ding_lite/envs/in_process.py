@@ -27,7 +27,7 @@ from ding_lite.envs.vector import (
     check_same_spaces,
     close_each,
 )
-from ding_lite.errors import FOREIGN, CheckpointError, EnvError, NotFiniteError, ReplayError, error_text
+from ding_lite.errors import FOREIGN, EnvError, NotFiniteError, ReplayError, error_text
 from ding_lite.rl.seeding import integer_seed
 from ding_lite.trees import Tree, map_tree, tree_leaves
 
@@ -207,14 +207,13 @@ class InProcessVectorEnv(VectorEnv):
 
         The recorder has checked what the environment itself returned; here are the results of its wrappers.
         """
-        game = self._recorders[i].game
-        game.actions.append(_copied(action))
+        # A copy, because an environment may write into the array that it gets.
+        copied = action if type(action) is int else copy.deepcopy(action)
+        self._recorders[i].game.actions.append(copied)
         try:
             obs, reward, terminated, truncated, _ = self.envs[i].step(action)
             self._buffer.write(i, obs)
             number = as_float(reward)
-            if game.counts_outside:
-                game.episode_return += number
             if fault := bad_reward(number):
                 raise NotFiniteError(fault)
             self._check_row(i)
@@ -265,10 +264,7 @@ class InProcessVectorEnv(VectorEnv):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> Tree:
-        if len(state["envs"]) != self.num_envs:
-            raise CheckpointError(
-                f"the checkpoint has {len(state['envs'])} environments, this run {self.num_envs}"
-            )
+        self._check_count(state)
         self._is_ready, self._stream = False, tuple(state["stream"])
         for i, saved in enumerate(state["envs"]):
             self._play_again(i, int(saved["episode"]), saved["actions"])
@@ -295,13 +291,3 @@ class InProcessVectorEnv(VectorEnv):
         self._is_ready = False
         close_each([(f"env {i}", env) for i, env in enumerate(self.envs, self.index_offset)], self.say)
         self.envs = []
-
-
-def _copied(action: Any) -> Any:
-    """Returns a copy of an action, because an environment may write into the array that it gets."""
-    kind = type(action)
-    if kind is int:
-        return action
-    if kind is np.ndarray:
-        return action.copy()
-    return copy.deepcopy(action)

@@ -166,10 +166,8 @@ def make_env(
             kwargs["env_id"] = env_cfg["env_id"]
         elif "BaseEnv" in [base.__name__ for base in getattr(factory, "__mro__", ())]:
             raise EnvError(
-                f"{factory.__name__} is a BaseEnv of DI-engine. Make it a gymnasium.Env, with reset(self, *, "
-                "seed=None, options=None) -> (obs, info), step(self, action) -> (obs, reward, terminated, "
-                "truncated, info), and the arguments of __init__ in env.kwargs; `ding-lite new env my_env` "
-                "writes one"
+                f"{factory.__name__} is a BaseEnv of DI-engine. Make it a gymnasium.Env, such as `ding-lite "
+                "new env my_env` writes one, with the arguments of __init__ in env.kwargs"
             )
         else:
             with contextlib.suppress(ValueError):  # a class in C may not say its parameters
@@ -286,7 +284,7 @@ def _resolved(env_cfg: Mapping[str, Any]) -> dict[str, Any]:
         # A worker does not know an id that the user's code registered; it can make the env from the spec.
         plain["env_id"] = gym.registry.get(plain["env_id"], plain["env_id"])
     found = [find_wrapper(wrapper) for wrapper in plain["wrappers"]]
-    plain["wrappers"] = [{"type": factory, **arguments} for _, factory, arguments in found]
+    plain["wrappers"] = [{"type": factory, **arguments} for factory, arguments in found]
     return plain
 
 

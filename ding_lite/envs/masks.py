@@ -15,7 +15,7 @@ import gymnasium as gym
 import numpy as np
 
 from ding_lite.errors import EnvContractError
-from ding_lite.trees import MASK_KEY, Tree, children
+from ding_lite.trees import MASK_KEY, Tree, children, space_leaves
 
 OBSERVATION = "observation"  # the key of an observation that was not a Dict before a mask was added to it
 
@@ -39,28 +39,19 @@ def mask_space(action_space: gym.Space) -> gym.Space | None:
 
 
 def mask_fault(declared: gym.Space, action_space: gym.Space) -> str:
-    """Returns what is wrong with a declared space of masks, and what to do; "" if it fits the actions."""
-    if _fits(declared, action_space):
+    """Returns what is wrong with a declared space of masks, and what to do; "" if it fits the actions.
+
+    A branch of the actions may lack a mask.
+    """
+    expected = mask_space(action_space)
+    shapes = {} if expected is None else {path: leaf.shape for path, leaf in space_leaves(expected)}
+    if all(shapes.get(path) == leaf.shape for path, leaf in space_leaves(declared)):
         return ""
     return (
-        f"obs[{MASK_KEY!r}] is {declared}, and masks of the actions {action_space} are "
-        f"{mask_space(action_space)}: True where an action is legal. If a wrapper has changed it, such as "
+        f"obs[{MASK_KEY!r}] is {declared}, and masks of the actions {action_space} are {expected}: True "
+        "where an action is legal. If a wrapper has changed it, such as "
         "frame_stack, put the mask into info, with env.action_mask='info'"
     )
-
-
-def _fits(declared: gym.Space, action_space: gym.Space) -> bool:
-    """Returns whether masks of a declared space fit the actions; branches of the actions may lack a mask."""
-    branches = children(action_space)
-    parts = children(declared)
-    if branches is not None:
-        if parts is None or not parts.keys() <= branches.keys():
-            return False
-        return all(_fits(part, branches[name]) for name, part in parts.items())
-    if parts is not None and isinstance(action_space, gym.spaces.MultiDiscrete):  # one mask per component
-        return [part.shape for part in parts.values()] == [(n,) for n in action_space.nvec.ravel()]
-    expected = mask_space(action_space)
-    return expected is not None and declared.shape == expected.shape
 
 
 def as_mask(mask: Any, action_space: gym.Space) -> Tree:
@@ -83,18 +74,6 @@ def as_mask(mask: Any, action_space: gym.Space) -> Tree:
     return np.asarray(mask, np.bool_)
 
 
-def with_mask_space(obs_space: gym.Space, action_space: gym.Space) -> gym.spaces.Dict:
-    """Returns the observation space with the space of the masks added.
-
-    Raises:
-        EnvContractError: if no leaf of the action space can be masked.
-    """
-    masks = mask_space(action_space)
-    if masks is None:
-        raise EnvContractError(f"env.action_mask: the actions {action_space} cannot be masked")
-    return gym.spaces.Dict({**branches_of(obs_space), MASK_KEY: masks})
-
-
 def branches_of(obs_space: gym.Space) -> Mapping[str, gym.Space]:
     """Returns the branches of a Dict, or the space as the branch "observation"."""
     return obs_space.spaces if isinstance(obs_space, gym.spaces.Dict) else {OBSERVATION: obs_space}
@@ -106,11 +85,18 @@ def with_branch(obs: Any, name: str, leaf: Any) -> dict[str, Any]:
 
 
 class MaskFromInfo(gym.Wrapper):
-    """Copies ``info["action_mask"]`` into the observation at every reset and step."""
+    """Copies ``info["action_mask"]`` into the observation at every reset and step.
+
+    Raises:
+        EnvContractError: if no leaf of the action space can be masked, or an info has no mask.
+    """
 
     def __init__(self, env: gym.Env) -> None:
         super().__init__(env)
-        self.observation_space = with_mask_space(env.observation_space, env.action_space)
+        masks = mask_space(env.action_space)
+        if masks is None:
+            raise EnvContractError(f"env.action_mask: the actions {env.action_space} cannot be masked")
+        self.observation_space = gym.spaces.Dict({**branches_of(env.observation_space), MASK_KEY: masks})
 
     def reset(self, **kwargs: Any) -> Any:
         obs, info = self.env.reset(**kwargs)
@@ -136,11 +122,8 @@ def without_legal_action(mask: Tree, action_space: gym.Space) -> np.ndarray:
         stuck: np.ndarray = np.logical_or.reduce(parts)
         return stuck
     if isinstance(action_space, gym.spaces.MultiDiscrete):
-        if isinstance(mask, Mapping):  # the mask is a Tuple in the observation: one array per component
-            components = [np.asarray(part, np.bool_) for part in mask.values()]
-        else:
-            ends = np.cumsum(action_space.nvec.ravel())[:-1]
-            components = np.split(np.asarray(mask, np.bool_), ends, axis=-1)
+        ends = np.cumsum(action_space.nvec.ravel())[:-1]
+        components = np.split(np.asarray(mask, np.bool_), ends, axis=-1)
         return ~np.logical_and.reduce([part.any(-1) for part in components])
     mask = np.asarray(mask, np.bool_)
     if isinstance(action_space, gym.spaces.MultiBinary):

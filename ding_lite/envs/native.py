@@ -106,14 +106,11 @@ class NativeVectorEnv(VectorEnv):
         try:
             result = self.env.reset(**arguments)
             check_result("reset", result, 2)
-            obs = self._to_tree(result[0])
+            obs = observation_to_tree(result[0], self.obs_space)
             self._check(obs)
         except FOREIGN as error:
             raise self._located("reset", error) from error
         return obs
-
-    def _to_tree(self, obs: Any) -> Tree:
-        return observation_to_tree(obs, self.obs_space)
 
     def _raw_reward(self, reward: np.ndarray, info: Mapping[str, Any]) -> np.ndarray:
         """Returns the rewards (B,) that episode returns are sums of."""
@@ -131,7 +128,7 @@ class NativeVectorEnv(VectorEnv):
             obs, reward, terminated, truncated, info = result
             self._last_info = info
             if self._has_obs_branches or getattr(obs, "dtype", None) == np.float64:
-                obs = self._to_tree(obs)
+                obs = observation_to_tree(obs, self.obs_space)
             shapes = map_tree(np.shape, obs) if self._has_obs_branches else np.shape(obs)
             if shapes != self._shapes:
                 self._check(obs, reward=reward, terminated=terminated, truncated=truncated)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.util
 import re
 from typing import Any
 
@@ -27,7 +26,6 @@ EXTRAS = {
 }
 # The module that registers the ids of a namespace.
 NAMESPACES = {"ALE": "ale_py", "MinAtar": "minatar.gym", "MiniGrid": "minigrid", "BabyAI": "minigrid"}
-ATARI = re.compile(r"[A-Z]\w+-v[04]")  # ids of before there were namespaces
 
 
 def register_ids(env_id: str) -> None:
@@ -36,13 +34,8 @@ def register_ids(env_id: str) -> None:
     Raises:
         ImportError: if that package is not installed; :func:`missing_extra` returns the install line.
     """
-    module = NAMESPACES.get(re.split("[/-]", env_id)[0], "")
-    if (
-        not module
-        and ATARI.fullmatch(env_id)
-        and ("NoFrameskip" in env_id or importlib.util.find_spec("ale_py"))
-    ):
-        module = "ale_py"
+    known = "ALE" if "NoFrameskip-v4" in env_id else re.split("[/-]", env_id)[0]
+    module = NAMESPACES.get(known)
     if module and env_id not in gym.registry:
         _register(module)
 

@@ -24,13 +24,6 @@ from ding_lite.trees import (
     value_at,
 )
 
-# What to do about kinds of spaces that are not supported, by the name of their class.
-REMEDIES = {
-    "MissionSpace": ". MiniGrid's mission is a text: env.wrappers=['minigrid_image'] leaves it out, and "
-    "['minigrid_flat'] encodes its letters",
-    "Text": ". Write a wrapper (env.wrappers) that turns the text into numbers, or leaves it out",
-}
-
 
 class LeafBuffer:
     """Checks the observations of one leaf of the space and writes them into an array (B, ...)."""
@@ -98,8 +91,8 @@ class ObservationBuffer:
             if leaf.shape is None:
                 raise EnvContractError(
                     f"observation{path_text(path)}: {type(leaf).__name__} is not supported; supported are "
-                    "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of them"
-                    + REMEDIES.get(type(leaf).__name__, "")
+                    "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of them. A wrapper "
+                    "(env.wrappers, in MiniGrid minigrid_image) can leave it out or turn it into numbers"
                 )
         self.space = space
         if arrays is None:

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 
-from ding_lite.errors import FOREIGN, EnvContractError, EnvError, error_text
+from ding_lite.errors import FOREIGN, CheckpointError, EnvContractError, EnvError, error_text
 from ding_lite.trees import Tree
 
 RAISE = "raise"  # what env.on_bad_value does; else "reset_env"
@@ -194,6 +194,12 @@ class VectorEnv(ABC):
     def _check_ready(self) -> None:
         if not self._is_ready:
             raise EnvError(NOT_READY)
+
+    def _check_count(self, state: Mapping[str, Any]) -> None:
+        if len(state["envs"]) != self.num_envs:
+            raise CheckpointError(
+                f"the checkpoint has {len(state['envs'])} environments, this run {self.num_envs}"
+            )
 
     def _count_bad_values(self, messages: Sequence[str]) -> None:
         """Counts values that are not finite, and reports the first one of the run."""

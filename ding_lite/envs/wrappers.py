@@ -40,30 +40,22 @@ def wrap(env: gym.Env, wrapper: Any, *, evaluate: bool = False, index: int = 0) 
     """Returns ``env`` wrapped in one item of ``env.wrappers``.
 
     Raises:
-        ConfigError: if the item does not name a wrapper, or the wrapper does not accept its arguments.
         RegistryError: if no wrapper is registered under this name; the message lists the names.
     """
-    name, factory, arguments = find_wrapper(wrapper)
-    signature = inspect.signature(factory)
+    factory, arguments = find_wrapper(wrapper)
+    parameters = inspect.signature(factory).parameters
     own = {
         keyword: value
         for keyword, value in {"evaluate": evaluate, "index": index}.items()
-        if (argument := signature.parameters.get(keyword)) and argument.kind is argument.KEYWORD_ONLY
+        if (argument := parameters.get(keyword)) and argument.kind is argument.KEYWORD_ONLY
     }
-    arguments = {**own, **arguments}
-    try:
-        signature.bind(env, **arguments)
-    except TypeError as error:
-        raise ConfigError(f"env.wrappers: {name}: {error}") from error
-    return factory(env, **arguments)
+    return factory(env, **{**own, **arguments})
 
 
-def find_wrapper(wrapper: Any) -> tuple[str, Callable[..., gym.Env], dict[str, Any]]:
-    """Returns the name of an item of ``env.wrappers`` for messages, the wrapper, and its arguments."""
+def find_wrapper(wrapper: Any) -> tuple[Callable[..., gym.Env], dict[str, Any]]:
+    """Returns the wrapper that an item of ``env.wrappers`` names, and its arguments."""
     arguments = as_choice(wrapper)
-    kind = arguments.pop("type", None)
-    name = repr(kind) if isinstance(kind, str) else getattr(kind, "__name__", "a wrapper")
-    return name, WRAPPER_REGISTRY.get(kind), arguments
+    return WRAPPER_REGISTRY.get(arguments.pop("type", None)), arguments
 
 
 @WRAPPER_REGISTRY.register("action_rescale")

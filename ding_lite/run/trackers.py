@@ -177,11 +177,8 @@ class TensorboardTracker(Tracker):
             self._next_flush = time.monotonic() + FLUSH_SECONDS
 
     def close(self) -> None:
-        """Writes the buffered rows and closes the file, even if writing fails."""
-        try:
-            self._writer.flush()
-        finally:
-            self._writer.close()
+        """Writes the buffered rows and closes the file."""
+        self._writer.close()
 
 
 @TRACKER_REGISTRY.register("wandb")

@@ -28,9 +28,8 @@ from ding_lite.tools.runs import (
     labels,
     last_step,
     points_of,
-    read_run,
+    readable,
     repeated_seeds,
-    runs_of,
     same_config,
     seed_groups,
     settings_of,
@@ -241,8 +240,8 @@ def compare(arguments: Sequence[str | Path], references: Mapping[str, Range] | N
     notes: list[str] = []
     groups: dict[str, dict[str, list[Run]]] = {}  # by label and task
     for label, folders in named.items():
-        groups[label] = _by_task(label, _readable(folders, notes))
-    cells = seed_groups(_readable(unnamed, notes))
+        groups[label] = _by_task(label, readable(folders, [SCORE], notes))
+    cells = seed_groups(readable(unnamed, [SCORE], notes))
     for label, cell in zip(labels(cells, by_task=True), cells, strict=True):
         if label in named:
             raise ConfigError(f"another group is {label} already, by its config: choose another name")
@@ -265,22 +264,6 @@ def compare(arguments: Sequence[str | Path], references: Mapping[str, Range] | N
     notes += _notes(tuple(groups), scores, ends, ranges)
     title = shared([settings_of(score.run.config) for score in every])
     return Comparison(title, tuple(groups), tasks, scores, ends, ranges, tuple(notes))
-
-
-def _readable(folders: Sequence[str], notes: list[str]) -> list[Run]:
-    """Returns the runs that can be read and have an evaluation, and notes the others."""
-    runs = []
-    for folder in runs_of(*folders):
-        try:
-            run = read_run(folder)
-        except ConfigError as error:
-            notes.append(f"Left out, since it cannot be read: {error}.")
-            continue
-        if len(points_of(run, SCORE)[0]):
-            runs.append(run)
-        else:
-            notes.append(f"Left out, since it has no evaluation: {folder} ({run.status}).")
-    return runs
 
 
 def _by_task(label: str, runs: Sequence[Run]) -> dict[str, list[Run]]:

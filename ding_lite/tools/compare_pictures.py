@@ -20,23 +20,21 @@ from ding_lite.tools.plot import (
     format_axes,
     new_figure,
     seeds_curve,
-    shortened,
     style_of,
 )
-from ding_lite.tools.runs import SCORE, points_of
+from ding_lite.tools.runs import SCORE, points_of, short_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 LEVELS = 201  # points of a performance profile
 PROFILE_RESAMPLES = 2_000
 PROFILE_RUNS = 5  # of each task; the band of fewer covers most of the plot
-ROW_LABEL = 26  # characters of a group's name beside a plot
 SCORES_TITLE = "Final score: IQM, 95 % interval"
 STYLE = """\
-body { font: 15px sans-serif; margin: 2em; max-width: 75em }
-table { border-collapse: collapse; margin: 1em 0 }
+body { font: 15px sans-serif; margin: 2em auto; max-width: min(75em, 92vw) }
+table { border-collapse: collapse; margin: 1em 0; display: block; overflow-x: auto }
 caption { text-align: left; font-weight: bold }
 td, th { padding: 0.2em 0.8em; text-align: left; border-bottom: 1px solid #ddd }
 """
@@ -81,7 +79,6 @@ def draw_comparison(comparison: Comparison, title: str | None = None) -> Figure:
         for place, curve in enumerate(learning_curves(comparison, task)):
             draw_curve(axes, curve, style_of(place))
         format_axes(axes, f"Evaluation return, {task}", X_LABEL, "Return")
-        axes.set_xlim(left=0)
     of_scores, of_profiles = all_axes[-2:]
     levels = score_levels(comparison)
 
@@ -103,10 +100,7 @@ def draw_comparison(comparison: Comparison, title: str | None = None) -> Figure:
             low, high = statistics.interval(shares, scores, resamples=PROFILE_RESAMPLES)  # type: ignore[misc]
             of_profiles.fill_between(levels, low, high, step="post", color=color, alpha=0.15, lw=0)
     format_axes(of_scores, SCORES_TITLE, comparison.unit)
-    names = [shortened(summary.label, ROW_LABEL) for summary in summaries]
-    of_scores.set_yticks(range(len(names)), names, fontsize=7, parse_math=False)
-    of_scores.set_ylim(len(names) - 0.5, -0.5)
-    of_scores.grid(visible=False, axis="y")
+    of_scores.set(ylim=(len(summaries) - 0.5, -0.5), yticks=[])  # the legend names the rows, in its order
     format_axes(of_profiles, "Performance profile", comparison.unit, "Runs above")
     of_profiles.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
     of_profiles.set(ylim=(-0.02, 1.02), xlim=(levels[0], levels[-1]))
@@ -134,12 +128,13 @@ def page_of(comparison: Comparison, title: str | None = None) -> str:
     runs = comparison.as_json()["runs"]
     parts = [
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{heading}</title>',
-        f"<style>{STYLE}</style></head><body><h1>{heading}</h1>",
+        f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style></head>',
+        f"<body><h1>{heading}</h1>",
         *tables,
         *(f"<p>{escape(note)}</p>" for note in comparison.notes),
         _charts(comparison).to_html(full_html=False, include_plotlyjs=True),
         _table("What differs", [["key", *comparison.labels], *differences]),
-        _table("Runs", [list(runs[0]), *(list(map(str, run.values())) for run in runs)]),
+        _table("Runs", [list(runs[0]), *(list(map(short_text, run.values())) for run in runs)]),
         "</body></html>",
     ]
     return "\n".join(parts)
@@ -184,7 +179,7 @@ def _charts(comparison: Comparison) -> Any:
                 add(row, place, curve.x, curve.band[1], **edge, fill="tonexty")
             mode = "lines" if len(curve.x) > 1 else "markers"
             add(row, place, curve.x, curve.y, mode=mode, showlegend=row == 1)
-        figure.update_xaxes(title_text=X_LABEL, row=row)
+        figure.update_xaxes(title_text=X_LABEL, rangemode="tozero", row=row)
         figure.update_yaxes(title_text="Return", row=row)
     row = len(titles)
     for place, summary in enumerate(comparison.summaries()):
@@ -194,6 +189,7 @@ def _charts(comparison: Comparison) -> Any:
         bar = {"type": "data", "array": [high - summary.iqm], "arrayminus": [summary.iqm - low]}
         add(row, place, [summary.iqm], [names[place]], mode="markers", marker={"size": 10}, error_x=bar)
     figure.update_xaxes(title_text=comparison.unit, row=row)
-    figure.update_yaxes(autorange="reversed", row=row)
-    figure.update_layout(height=400 * len(titles), template="plotly_white", legend={"orientation": "h"})
+    figure.update_yaxes(autorange="reversed", showticklabels=False, row=row)
+    height = 400 * len(titles) + 25 * len(names)  # the legend of a narrow page has a row for each
+    figure.update_layout(height=height, template="plotly_white", legend={"orientation": "h"})
     return figure

@@ -39,11 +39,9 @@ NUM_ENVS = 2  # environments that are played; in "subprocess" each has a worker
 # By default; "ray" has the workers of "subprocess", and takes seconds to start.
 BACKENDS = ("base", "subprocess")
 MESSAGE = 0.3e-3  # seconds that a message to a worker process and its answer take
-CLEARLY = 3  # times a message: if the steps for one message take longer, worker processes pay in any case
 UNDISTURBED = 0.95  # share of the steps that count for the speed; other processes interrupt the slowest ones
 WAITS = 0.8  # share of a step without computing from which on more workers than cores are advised
 LARGE = 1e4  # numbers from here on make the gradients of a network too large
-ENOUGH = 500  # observations from which on a number that never changes is reported
 ENTRIES = 16  # a vector of so many numbers or fewer is shown number by number
 
 Row = dict[str, Tree]  # one step of B environments, see :func:`play`
@@ -374,21 +372,14 @@ def _ends(played: list[Row], limit: int | None, max_eval_steps: int) -> Iterator
 
 
 def _entries(played: list[Row]) -> Iterator[Finding]:
-    """Warns of numbers in vectors of floats that never change, or are too large for a network."""
+    """Warns of numbers in vectors of floats that are too large for a network."""
     seen = map_tree(lambda *rows: np.concatenate(rows), *[row["obs"] for row in played])
     for path, leaf in named_leaves(seen):
         if leaf.dtype.kind != "f" or leaf.ndim != 2:
             continue
-        where = f"of observation{path_text(path)}"
-        constant = np.flatnonzero((leaf == leaf[0]).all(0)).tolist()
-        if constant and len(leaf) >= ENOUGH:
-            text = (
-                f"numbers {constant} {where} never changed in {len(leaf):,} steps, and tell a policy "
-                "nothing: correct them, or leave them out with a wrapper (env.wrappers)"
-            )
-            yield Finding("constant numbers", WARN, text)
         if large := np.flatnonzero(np.abs(leaf).max(0) > LARGE).tolist():
-            text = f"numbers {large} {where} reach {np.abs(leaf).max():.2g}: set policy.normalize.obs=True"
+            where = f"numbers {large} of observation{path_text(path)}"
+            text = f"{where} reach {np.abs(leaf).max():.2g}: set policy.normalize.obs=True"
             yield Finding("large numbers", WARN, text)
 
 
@@ -423,23 +414,15 @@ def suited_backend(seconds: float, num_envs: int, waits: float = 0.0) -> str:
         num_envs: that are stepped together.
         waits: the share of a step in which this process does not compute.
     """
-    workers = min(num_envs, default_workers(double_buffer=False))
     if waits > WAITS and num_envs > 1 and seconds > MESSAGE:
-        return waiting(waits, num_envs)
-    share = seconds * num_envs / workers
-    if workers == 1 or share < MESSAGE:
-        return "env.manager.type=base suits it"
-    if share > CLEARLY * MESSAGE:
-        return "env.manager.type=subprocess suits it"
-    return "env.manager.type=base or subprocess; `ding-lite profile -c ... --tune` decides"
-
-
-def waiting(waits: float, num_envs: int) -> str:
-    """Returns what to do about environments that wait for this share of their time."""
-    return (
-        f"it waits {waits:.0%} of its time: env.manager.type=subprocess env.manager.worker_num={num_envs}; "
-        "raise both numbers, worker_num and env.collector_env_num, as long as it gets faster"
-    )
+        return (
+            f"it waits {waits:.0%} of its time: env.manager.type=subprocess "
+            f"env.manager.worker_num={num_envs}; raise both numbers, worker_num and "
+            "env.collector_env_num, as long as it gets faster"
+        )
+    workers = min(num_envs, default_workers(double_buffer=False))
+    pays = workers > 1 and seconds * num_envs / workers > 2 * MESSAGE
+    return f"env.manager.type={'subprocess' if pays else 'base'} suits it"
 
 
 # ------------------------------------------------------------------ --rollout

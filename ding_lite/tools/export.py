@@ -35,7 +35,6 @@ from ding_lite.policies.ppo import PPOPolicy
 from ding_lite.run.checkpoint import write_whole
 from ding_lite.tools.evaluate import load
 from ding_lite.trees import (
-    MASK_KEY,
     Tree,
     example_observations,
     from_named_leaves,
@@ -310,22 +309,6 @@ def _inputs(module: ExportedPolicy, obs: Tree, first: np.ndarray, before: Arrays
     return {**inputs, "first": first, **remembered}
 
 
-MEANINGS = {
-    "obs": "observation, as the environment returns it",
-    "first": "whether an episode begins, which resets its memory",
-    "state": "memory: next_state of the step before; any numbers where an episode begins",
-    "action": "action, as env.step takes it",
-    "logit": "parameters of the action distribution, before the mask",
-    "next_state": "memory after this step",
-}
-
-
 def _port(name: str, example: Tensor) -> dict[str, Any]:
     """Returns what the manifest says of an input or output."""
-    is_mask = name.split(".")[:2] == ["obs", MASK_KEY]
-    return {
-        "name": name,
-        "dtype": str(example.numpy().dtype),
-        "shape": ["batch", *example.shape[1:]],
-        "meaning": "1 where an action is legal, else 0" if is_mask else MEANINGS[name.split(".")[0]],
-    }
+    return {"name": name, "dtype": str(example.numpy().dtype), "shape": ["batch", *example.shape[1:]]}

@@ -23,18 +23,16 @@ from ding_lite.tools.runs import (
     env_of,
     labels,
     points_of,
-    read_run,
-    runs_of,
+    readable,
     seed_groups,
     settings_of,
     shared,
 )
-from ding_lite.tools.statistics import MIN_RUNS, curve_interval, interquartile_mean
+from ding_lite.tools.statistics import curve_interval, interquartile_mean
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.legend import Legend
 
 CURVE_RESAMPLES = 2_000
 MAX_GRID = 1_000  # points of a curve over seeds; more cannot be seen
@@ -44,7 +42,6 @@ COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#00
 DASHES = ("-", "--", "-.", ":")
 PANEL_SIZE = (4.0, 2.6)  # inches of a plot with its labels
 LEGEND_ROW = 0.17  # inches of a row of a legend below the plots
-LONGEST = 40  # characters of a label
 X_LABEL = "Env steps"
 TEXT: Any = {"text.parse_math": False, "pdf.fonttype": 42}  # names may contain $; fonts in a PDF are TrueType
 
@@ -70,10 +67,6 @@ class Panel(NamedTuple):
 RETURNS = (
     Panel("training", "collect/episode_return", f"Training return (last {RECENT_EPISODES})", "Return"),
     Panel("evaluation", SCORE, "Evaluation return", "Return", SPREAD),
-)
-LENGTHS = (
-    Panel("training-length", "collect/episode_length_max", "Longest training episode", "Steps"),
-    Panel("evaluation-length", "eval/episode_length_max", "Longest evaluation episode", "Steps"),
 )
 
 
@@ -125,10 +118,9 @@ def seeds_curve(seeds: Sequence[tuple[np.ndarray, np.ndarray]]) -> Curve:
     if not grid.size:
         return Curve(grid, grid, seeds=tuple(seeds), n=len(seeds))
     values = np.stack([np.interp(grid, x, y) for x, y in seeds])
-    middle = interquartile_mean(values.T)
-    if len(seeds) < MIN_RUNS:
-        return Curve(grid, middle, None, tuple(seeds), len(seeds))
-    return Curve(grid, middle, curve_interval(values, interquartile_mean, CURVE_RESAMPLES), n=len(seeds))
+    band = curve_interval(values, interquartile_mean, CURVE_RESAMPLES)
+    drawn = tuple(seeds) if band is None else ()
+    return Curve(grid, interquartile_mean(values.T), band, drawn, len(seeds))
 
 
 def common_grid(xs: Sequence[np.ndarray]) -> np.ndarray:
@@ -167,18 +159,8 @@ def plot_runs(
         OSError: if the file cannot be written.
     """
     chosen = panels_of(panels)
-    columns = {c for panel in chosen for c in (panel.column, panel.spread)}
-    runs, left_out = [], []
-    for folder in runs_of(*folders):
-        try:
-            run = read_run(folder, columns)
-        except ConfigError as error:
-            left_out.append(f"left out, since it cannot be read: {error}")
-            continue
-        if any(curve([run], panel) for panel in chosen):
-            runs.append(run)
-        else:
-            left_out.append(f"left out: {folder} has no {' or '.join(panel.column for panel in chosen)}")
+    left_out: list[str] = []
+    runs = readable(folders, [panel.column for panel in chosen], left_out)
     if not runs:
         raise ConfigError("\n  ".join(["there is no run to draw.", *left_out]))
     figure, notes = draw(seed_groups(runs), title=title, panels=panels)
@@ -189,7 +171,7 @@ def plot_runs(
 
 def panels_of(names: Sequence[str]) -> list[Panel]:
     """Returns the panels of these names, or of these columns of metrics.csv; ``RETURNS`` for none."""
-    known = {panel.name: panel for panel in RETURNS + LENGTHS}
+    known = {panel.name: panel for panel in RETURNS}
     return [known.get(name, Panel(name, name, name, "")) for name in names] or list(RETURNS)
 
 
@@ -222,8 +204,6 @@ def draw(
                 if not data.x.size:
                     notes.append(f"{panel.title}: no mean, since the seeds share no step: {name}")
         format_axes(axes, panel.title, X_LABEL, panel.y_label)
-        if "length" in panel.column:
-            axes.set_ylim(bottom=0)
     configs = [group[0].config for group in groups]
     if len(envs := dict.fromkeys(map(env_of, configs))) > 1:
         notes.append(f"the environments differ, so the curves do not compare: {', '.join(envs)}")
@@ -264,7 +244,7 @@ def save(figure: Figure, output: Path) -> None:
     import matplotlib
 
     with matplotlib.rc_context(TEXT):
-        figure.savefig(output, dpi=200)
+        figure.savefig(output, dpi=200, bbox_inches="tight")  # a legend may be wider than the plots
 
 
 def style_of(place: int) -> dict[str, Any]:
@@ -285,6 +265,8 @@ def format_axes(axes: Axes, title: str, x_label: str, y_label: str = "") -> None
     """Sets the title and the labels, short numbers at the ticks (20k), and a light grid."""
     axes.set_title(title, fontsize=10, loc="left", parse_math=False)
     axes.set_xlabel(x_label, fontsize=9, parse_math=False)
+    if x_label == X_LABEL:
+        axes.set_xlim(left=0)
     axes.set_ylabel(y_label, fontsize=9, parse_math=False)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(lambda value, _: format_count(value))
@@ -299,14 +281,8 @@ def format_count(value: float) -> str:
     return f"{value / factor:.8g}{unit}".replace("-", "\N{MINUS SIGN}")
 
 
-def shortened(label: str, most: int = LONGEST) -> str:
-    """Returns a label with dots in its middle if it is longer than ``most``."""
-    half = (most - 3) // 2
-    return label if len(label) <= most else f"{label[:half]}...{label[-half:]}"
-
-
 def add_texts(figure: Figure, title: str, names: Sequence[str], markers: Sequence[str] = ("",)) -> None:
-    """Adds a title above the plots, and a legend in the first one, or below them where it has no room.
+    """Adds a title above the plots, and a legend below them, where it covers no curve.
 
     Args:
         figure: to add them to.
@@ -320,35 +296,14 @@ def add_texts(figure: Figure, title: str, names: Sequence[str], markers: Sequenc
         figure.suptitle(title, fontsize=11, parse_math=False)
     if not names:
         return
-    texts = [shortened(name) for name in names]
     handles = [
         Line2D([], [], **style_of(place), linewidth=1.5, marker=markers[place % len(markers)], markersize=5)
         for place in range(len(names))
     ]
-
-    def legend(parent: Any, **options: Any) -> Legend:
-        made: Legend = parent.legend(handles, ["-"] * len(names), frameon=False, fontsize=8, **options)
-        for text, name in zip(made.get_texts(), texts, strict=True):
-            text.set(parse_math=False, text=name)  # afterwards: a name may start with _, which hides it
-        return made
-
-    inside = legend(figure.axes[0], loc="best")
-    figure.draw_without_rendering()
-    if not has_room(figure.axes[0], inside):
-        inside.remove()
-        characters = 12 * figure.get_figwidth()  # that fit in a row
-        columns = max(1, min(len(names), 4, int(characters / (8 + max(map(len, texts))))))
-        legend(figure, loc="outside lower center", ncols=columns)
-        figure.set_figheight(figure.get_figheight() + LEGEND_ROW * -(-len(names) // columns))
-
-
-def has_room(axes: Axes, legend: Legend) -> bool:
-    """Returns whether a legend is inside of a plot, and covers none of its lines and bands."""
-    box = legend.get_window_extent()
-    lines = [line.get_path().transformed(line.get_transform()) for line in axes.lines]
-    bands = [path.transformed(axes.transData) for band in axes.collections for path in band.get_paths()]
-    return (
-        all(axes.bbox.contains(*corner) for corner in (box.min, box.max))
-        and not any(line.intersects_bbox(box, filled=False) for line in lines)
-        and not any(band.intersects_bbox(box) for band in bands)
-    )
+    characters = 15 * figure.get_figwidth()  # that fit in a row
+    columns = max(1, min(len(names), 4, int(characters / (8 + max(map(len, names))))))
+    figure.set_figheight(figure.get_figheight() + LEGEND_ROW * -(-len(names) // columns))
+    place: Any = {"loc": "outside lower center", "ncols": columns, "handlelength": 3}
+    legend = figure.legend(handles, ["-"] * len(names), frameon=False, fontsize=8, **place)
+    for text, name in zip(legend.get_texts(), names, strict=True):
+        text.set(parse_math=False, text=name)  # afterwards: a name may start with _, which hides it

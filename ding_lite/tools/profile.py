@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import tempfile
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,17 +16,16 @@ from easydict import EasyDict
 from ding_lite.config.compile import Config
 from ding_lite.config.registry import as_choice, name_of
 from ding_lite.data.timer import PHASES
-from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.run.pipeline import SerialPipeline
 from ding_lite.run.resources import keep_freed_memory
-from ding_lite.tools.env_check import WAITS, waiting
 
 WARM_UP = 2  # iterations before the measured ones: memory is allocated, steps are compiled
 LOCAL = ("tensorboard",)  # trackers that write to the run's folder, which is removed
 NO_LIMIT = 10**15  # env steps: the run does not end while it is measured
 # What to try if a phase takes the most time.
 ADVICE = {
-    "env": "env.manager.type=subprocess for slow environments, base for fast ones; more collector_env_num",
+    "env": "env.manager.type=subprocess for slow environments, base for fast ones (check-env says which); "
+    "more collector_env_num",
     "act": "a higher env.collector_env_num: each call of the policy serves more environments",
     "store": "a higher env.collector_env_num, or policy.collect.n_sample: fewer and longer writes",
     "advantages": "policy.recompute_adv=False: once an iteration; for large networks policy.device=cuda",
@@ -70,33 +69,24 @@ def profile(config: Config, iterations: int | None = None) -> dict[str, Any]:
             folder=Path(folder) / "run",
         ) as pipeline,
     ):
-        device, envs, timer = pipeline.policy.device, pipeline.collector.envs, pipeline.policy.timer
-        computing: defaultdict[str, float] = defaultdict(float)  # seconds of this process by phase
-        computed = time.process_time()
+        device, envs = pipeline.policy.device, pipeline.collector.envs
 
         def now() -> float:
             """Returns the time when the device has done its work."""
-            nonlocal computed
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
-            before, computed = computed, time.process_time()
-            computing[timer.phase] += computed - before
             return time.perf_counter()
 
-        timer.now = now
+        pipeline.policy.timer.now = now
         for progress in islice(pipeline, WARM_UP + iterations):
             if progress.iteration <= WARM_UP:
                 env_step = progress.env_step
-                computing.clear()
             else:
                 seconds.update({phase: progress.metrics.get(f"time/{phase}_s", 0.0) for phase in PHASES})
         env_steps = progress.env_step - env_step
         threads = torch.get_num_threads()
     total = seconds.total()
     largest = max(seconds, key=lambda phase: seconds[phase])
-    advice, waits = ADVICE[largest], 1 - computing["env"] / (seconds["env"] or 1.0)
-    if largest == "env" and waits > WAITS and isinstance(envs, InProcessVectorEnv):
-        advice = waiting(waits, envs.num_envs)
     return {
         "config": config.values.exp_name,
         "device": str(device),
@@ -111,5 +101,5 @@ def profile(config: Config, iterations: int | None = None) -> dict[str, Any]:
             for phase, value in seconds.items()
         },
         "largest": largest,
-        "try": advice,
+        "try": ADVICE[largest],
     }

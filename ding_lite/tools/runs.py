@@ -97,16 +97,11 @@ class ListedRun(NamedTuple):
 def find_runs(folder: Path) -> list[Path]:
     """Returns the run folders in ``folder`` at any depth, or ``folder`` itself if it is one.
 
-    The folder of a sweep is no run: its trials are. Links are followed; a folder with two names is one run.
+    The folder of a sweep is no run: its trials are.
     """
-    found, seen = [], set()
-    for path, folders, files in os.walk(folder, followlinks=True):
-        if (place := os.path.realpath(path)) in seen:
-            folders.clear()
-            continue
-        seen.add(place)
+    found = []
+    for path, folders, files in os.walk(folder):
         folders[:] = sorted((name for name in folders if not name.startswith(".")), key=natural)
-        folders.sort(key=lambda name: os.path.islink(os.path.join(path, name)))  # links last
         if SWEEP_FILE not in files and not set(RUN_FILES).isdisjoint(files):
             found.append(Path(path))
             folders.clear()
@@ -163,6 +158,28 @@ def read_run(folder: Path, wanted: Collection[str] = SCORE_COLUMNS) -> Run:
     return run._replace(status=str(result["status"]), error=result.get("error"))
 
 
+def readable(folders: Sequence[str | Path], columns: Sequence[str], left_out: list[str]) -> list[Run]:
+    """Reads the runs that have numbers in one of the columns; a line of ``left_out`` names each other one.
+
+    Args:
+        folders: see :func:`runs_of`.
+        columns: of metrics.csv.
+        left_out: lines are added to it.
+    """
+    runs = []
+    for folder in runs_of(*folders):
+        try:
+            run = read_run(folder, {*columns, *SCORE_COLUMNS})
+        except ConfigError as error:
+            left_out.append(f"Left out, since it cannot be read: {error}")
+            continue
+        if any(len(points_of(run, column)[0]) for column in columns):
+            runs.append(run)
+        else:
+            left_out.append(f"Left out, since it has no {' or '.join(columns)}: {folder} ({run.status})")
+    return runs
+
+
 def read_config_of(folder: Path) -> dict[str, Any]:
     """Returns the config that a run folder has.
 
@@ -185,25 +202,17 @@ def _read_columns(path: Path, wanted: set[str]) -> dict[str, np.ndarray]:
         text = path.read_bytes().decode("utf-8-sig", errors="replace")
     except OSError as error:
         raise ConfigError(f"cannot read the metrics of a run: {error}") from error
-    reader = csv.reader(io.StringIO(text[: text.rfind("\n") + 1]))
-    header = next(reader, [] if text else [ENV_STEP])  # empty: the run has failed in its first iteration
-    if ENV_STEP not in header:
-        raise ConfigError(f"{path} has no column {ENV_STEP!r}")
-    places = {name: place for place, name in enumerate(header) if name in wanted}
-    values: dict[str, list[float]] = {name: [] for name in places}
-    last = -np.inf
+    reader = csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1]))
+    names = wanted.intersection(reader.fieldnames or []) | {ENV_STEP}  # empty: the run has failed at once
     try:
-        for row in filter(None, reader):
-            if len(row) != len(header):
-                raise ValueError(f"{len(row)} cells where the header has {len(header)}")
-            for name, place in places.items():
-                values[name].append(float(row[place]) if row[place].strip() else np.nan)
-            if values[ENV_STEP][-1] < last:  # two runs in one file: their curve could not be interpolated
-                raise ValueError(f"{ENV_STEP} goes back from {last:g} to {values[ENV_STEP][-1]:g}")
-            last = max(last, values[ENV_STEP][-1])  # unchanged if the cell is missing (NaN)
-    except (ValueError, csv.Error) as error:
-        raise ConfigError(f"{path}, line {reader.line_num}: {error}") from error
-    return {name: np.asarray(column, dtype=np.float64) for name, column in values.items()}
+        rows = [[float(row[name] or np.nan) for name in names] for row in reader]
+    except (ValueError, KeyError, csv.Error) as error:
+        raise ConfigError(f"{path}, line {reader.line_num}: {error!r}") from error
+    columns = dict(zip(names, np.array(rows, np.float64).reshape(-1, len(names)).T, strict=True))
+    steps = columns[ENV_STEP]
+    if (np.diff(steps[np.isfinite(steps)]) < 0).any():  # two runs in one file: no curve goes through them
+        raise ConfigError(f"{path}: {ENV_STEP} goes back")
+    return columns
 
 
 def points_of(run: Run, column: str, spread: str = "") -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -363,15 +372,11 @@ def labels(groups: Sequence[Sequence[Run]], *, by_task: bool = False) -> list[st
         varies = key in HEADLINE_KEYS and len({flat.get(key) for flat in settings}) > 1
         if classes([*keys, key]) > classes(keys) or varies and not (by_task and key == "env.env_id"):
             keys.append(key)
-    names = short_names(keys)
-    texts = []
-    for flat in settings:
-        values = {key: short_text(flat.get(key, NOT_SET)) for key in keys}
-        texts.append(
-            ", ".join(
-                value if key in HEADLINE_KEYS else f"{names[key]}={value}" for key, value in values.items()
-            )
-        )
+    prefixes = {key: "" if key in HEADLINE_KEYS else f"{name}=" for key, name in short_names(keys).items()}
+    texts = [
+        ", ".join(f"{prefix}{short_text(flat.get(key, NOT_SET))}" for key, prefix in prefixes.items())
+        for flat in settings
+    ]
     pairs = list(zip(tasks, texts, strict=True))
     places = [Path(launch_of(group[0])) if len(group) > 1 else group[0].folder for group in groups]
     top = os.path.commonpath([place.resolve().parent for place in places]) if places else ""

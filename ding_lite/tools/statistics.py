@@ -19,7 +19,6 @@ import numpy as np
 LEVEL = 0.95  # of all intervals
 RESAMPLES = 10_000
 MIN_RUNS = 3  # the bootstrap of fewer runs has too few different resamples for an interval
-MAX_DRAWN = 2_000_000  # values of curves that are resampled at once
 AT_ONCE = 500  # resamples of which a statistic is computed at once, for the sake of memory
 
 Scores = Sequence[np.ndarray]
@@ -113,21 +112,23 @@ def interval(statistic: Statistic, *groups: Scores, resamples: int = RESAMPLES) 
         resamples: number of resamples.
 
     Shapes:
-        groups: T x (n_t,) each
+        groups: T x (..., n_t) each; the statistic gets R resamples of them, T x (..., R, n_t), and returns
+            (R, ...)
         returns: (2, ...), the lower and the upper edge; None if a group has fewer than ``MIN_RUNS`` runs of a
             task
     """
-    if min(len(task) for scores in groups for task in scores) < MIN_RUNS:
+    if min(task.shape[-1] for scores in groups for task in scores) < MIN_RUNS:
         return None
     rng = np.random.default_rng(0)
     results = []
     for done in range(0, resamples, AT_ONCE):
         count = min(AT_ONCE, resamples - done)
         drawn = [
-            [task[rng.integers(0, len(task), (count, len(task)))] for task in scores] for scores in groups
+            [task[..., rng.integers(0, task.shape[-1], (count, task.shape[-1]))] for task in scores]
+            for scores in groups
         ]
         results.append(statistic(*drawn))
-    return _middle(np.concatenate(results))
+    return np.asarray(np.quantile(np.concatenate(results), [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0))
 
 
 def as_range(edges: np.ndarray | None) -> tuple[float, float] | None:
@@ -135,8 +136,8 @@ def as_range(edges: np.ndarray | None) -> tuple[float, float] | None:
     return None if edges is None else (float(edges[0]), float(edges[1]))
 
 
-def curve_interval(values: np.ndarray, statistic: Statistic, resamples: int) -> np.ndarray:
-    """Returns the 95 % percentile bootstrap interval of a curve over seeds, resampling whole curves.
+def curve_interval(values: np.ndarray, statistic: Statistic, resamples: int) -> np.ndarray | None:
+    """Returns the :func:`interval` of a curve over seeds, resampling whole curves.
 
     Args:
         values: of each seed at each point.
@@ -147,17 +148,4 @@ def curve_interval(values: np.ndarray, statistic: Statistic, resamples: int) -> 
         values: (S, P)
         returns: (2, P)
     """
-    # Differences to the first seed make the width exactly 0 if all seeds are equal.
-    differences = (values - values[0]).T
-    drawn = np.random.default_rng(0).integers(0, len(values), (resamples, len(values)))
-    step = max(1, MAX_DRAWN // drawn.size)
-    parts = [
-        _middle(statistic(differences[first : first + step, drawn]).T)
-        for first in range(0, len(differences), step)
-    ]
-    return np.asarray(values[0] + np.concatenate(parts, axis=1))
-
-
-def _middle(results: np.ndarray) -> np.ndarray:
-    """Returns the edges of the middle 95 % over the first dim: (R, ...) -> (2, ...)."""
-    return np.quantile(results, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
+    return interval(lambda drawn: statistic(drawn[0]).T, [values.T], resamples=resamples)

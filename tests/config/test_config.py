@@ -252,7 +252,7 @@ def test_override_is_laid_over_the_config(config, overrides, path, value):
 def test_override_through_a_value_or_of_no_key_is_refused():
     with pytest.raises(ConfigError, match="seed is a value, not a section"):
         compile_config({**CARTPOLE, "seed": 1}, {"seed.low": 1})
-    assert faults_of(CARTPOLE, {"sede": 1})[0] == "config with the command line has 1 fault:"
+    assert faults_of(CARTPOLE, {"sede": 1})[0] == "config with its overrides has 1 fault:"
 
 
 # ------------------------------------------------------------------ sources, saved configs

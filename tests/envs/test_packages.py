@@ -133,7 +133,7 @@ def test_frames_that_the_game_skips_itself_are_refused_with_the_key_to_set():
     env.close()
 
 
-@pytest.mark.parametrize("env_id", ["Pong-v4", "PongNoFrameskip-v4", "ALE/Pong-v5"])
+@pytest.mark.parametrize("env_id", ["PongNoFrameskip-v4", "ALE/Pong-v5"])
 def test_every_kind_of_atari_id_is_known(env_id):
     env = make_env(section(env_id=env_id))
     assert env.unwrapped.spec.id == env_id

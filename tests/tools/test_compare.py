@@ -161,7 +161,7 @@ def test_runs_that_do_not_count_at_the_common_end_or_not_at_all_are_noted(tmp_pa
     comparison = compare([tmp_path])
     assert [len(array) for array in comparison.values(0)] == [6]
     notes = "\n".join(comparison.notes)
-    assert re.search(r"no evaluation: \S*blank \(finished\)", notes)
+    assert re.search(r"no eval/episode_return_mean: \S*blank \(finished\)", notes)
     assert re.search(r"cannot be read: \S.*torn", notes)
     (elsewhere,) = [note for note in comparison.notes if note.startswith("Elsewhere, 3 runs of ppo")]
     for text in (r"killed \(killed\) at 2,000", r"solved \(solved\) at 2,000", r"long \(finished\) at 8,000"):
@@ -178,7 +178,7 @@ def test_runs_that_train_past_solved_to_their_limits_are_compared_at_the_shortes
 
 def test_nothing_to_compare_says_why(tmp_path):
     write_run(tmp_path / "run", every=0)
-    with pytest.raises(ConfigError, match="no evaluation"):
+    with pytest.raises(ConfigError, match="no eval/episode_return_mean"):
         compare([tmp_path])
 
 
@@ -229,7 +229,7 @@ def test_the_figure_has_labelled_axes_for_every_panel(tasks):
     assert [axes.get_xlabel() for axes in figure.axes] == [
         "Env steps", "Env steps", "Normalised score", "Normalised score",
     ]  # fmt: skip
-    assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == [
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
         "ppo (n=3 to 4)",
         "ppg (n=3)",
     ]
@@ -242,6 +242,19 @@ def test_profiles_have_bands_from_five_runs_on(count, bands, tmp_path):
     seeds(tmp_path / "a", count, [float(n) for n in range(count)])
     figure = draw_comparison(compare([tmp_path]))
     assert len(figure.axes[2].collections) == bands
+
+
+def test_eight_groups_are_readable(tmp_path):
+    for rate in range(1, 9):
+        learn = {"a_rather_long_name_of_a_rate": rate / 1000}
+        seeds(tmp_path / f"{rate}", 3, [1.0, 2.0, 3.0 + rate], learn=learn)
+    figure = draw_comparison(compare([tmp_path]))
+    figure.draw_without_rendering()
+    looks = {(line.get_color(), line.get_marker()) for line in figure.legends[0].get_lines()}
+    assert len(looks) == 8
+    legend = figure.legends[0].get_window_extent()
+    assert all(axes.get_tightbbox().y0 >= legend.y1 for axes in figure.axes)
+    assert 0 <= legend.x0 < legend.x1 <= figure.bbox.x1
 
 
 class Page(HTMLParser):

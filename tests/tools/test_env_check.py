@@ -85,7 +85,7 @@ def test_an_environment_that_is_made_is_played_and_left_open():
     [
         (0.03, 8, 8, "env.manager.type=base suits it"),
         (0.03, 256, 2, "env.manager.type=subprocess suits it"),  # many steps a message
-        (0.1, 8, 2, "base or subprocess; `ding-lite profile -c ... --tune` decides"),
+        (0.1, 8, 2, "env.manager.type=base suits it"),
         (1.0, 8, 8, "env.manager.type=subprocess suits it"),
         (1.0, 8, 1, "env.manager.type=base suits it"),
     ],
@@ -231,7 +231,7 @@ def test_vector_environment_of_ones_own_is_checked_as_it_is():
 
 
 class Numbers(broken.Pushed):
-    """The first number is large, the last one never changes; the actions are wide."""
+    """The first number is large; the actions are wide."""
 
     observation_space = gym.spaces.Box(-np.inf, np.inf, (3,))
     action_space = gym.spaces.Box(0, 512, (1,))
@@ -243,9 +243,9 @@ class Numbers(broken.Pushed):
 def test_numbers_that_train_badly_are_warned_of():
     found = alone(Numbers, steps=300)
     checks = [check for check, verdict in troubles(found.values()) if verdict == WARN]
-    assert checks == ["actions", "constant numbers", "large numbers"]
+    assert checks == ["actions", "large numbers"]
     assert "bounds 0 .. 512" in found["actions"].text
-    assert found["constant numbers"].text.startswith("numbers [2] of observation never changed in 600 steps")
+    assert found["large numbers"].text.startswith("numbers [0] of observation reach")
     assert found["large numbers"].text.endswith("reach 2e+05: set policy.normalize.obs=True")
 
 

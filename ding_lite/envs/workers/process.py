@@ -121,21 +121,17 @@ class Processes:
         """Returns the number of workers where the config gives none."""
         return cores.default_workers(double_buffer)
 
-    def busy_cores(self, num_workers: int) -> int:
-        """Returns how many cores of this machine so many workers keep busy."""
-        return num_workers
-
     def start(self, grace: float) -> WorkerProcess:
         """Starts a worker without waiting for it; its environments have ``grace`` seconds to close."""
         return WorkerProcess(self._memory, grace)
 
-    def share(self, spaces: tuple[gym.Space, gym.Space], num_envs: int, num_workers: int) -> SharedArrays:
+    def share(self, obs_space: gym.Space, num_envs: int, num_workers: int) -> SharedArrays:
         """Returns the arrays of the vector; raises an OSError if so much memory is not available."""
-        size = SharedArrays(None, spaces, num_envs, num_workers).size
+        size = SharedArrays(None, obs_space, num_envs, num_workers).size
         # Reserves the memory now: a later write to missing memory would kill the process.
         reserve = getattr(os, "posix_fallocate", lambda fd, _, size: os.ftruncate(fd, size))
         reserve(self._memory, 0, size)
-        shared = SharedArrays(mmap.mmap(self._memory, size), spaces, num_envs, num_workers)
+        shared = SharedArrays(mmap.mmap(self._memory, size), obs_space, num_envs, num_workers)
         shared.busy[:] = IDLE  # new memory is 0, the number of an environment
         return shared
 

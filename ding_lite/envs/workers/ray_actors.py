@@ -6,7 +6,6 @@ A request is one call of an actor, for all of its environments together, because
 from __future__ import annotations
 
 import contextlib
-import math
 import mmap
 import os
 import signal
@@ -168,10 +167,6 @@ class RayActors:
         free = int(self._ray.available_resources().get("CPU", 0))
         return max(1, free // int(os.environ.get("WORLD_SIZE", "1")))
 
-    def busy_cores(self, num_workers: int) -> int:
-        machines = sum(node["Alive"] and node["Resources"].get("CPU", 0) > 0 for node in self._ray.nodes())
-        return math.ceil(num_workers / max(1, machines))  # Ray spreads them over its machines
-
     def start(self, grace: float) -> RayWorker:
         paths = [path or os.getcwd() for path in sys.path if isinstance(path, str)]
         actor = self._ray.remote(WorkerActor).options(
@@ -181,10 +176,9 @@ class RayActors:
         )
         return RayWorker(self._ray, actor.remote(), self)
 
-    def share(self, spaces: tuple[gym.Space, gym.Space], num_envs: int, num_workers: int) -> SharedArrays:
-        size = SharedArrays(None, spaces, num_envs, num_workers).size
-        self.arrays = SharedArrays(mmap.mmap(-1, size), spaces, num_envs, num_workers)
-        self.arrays.action = None  # actions travel in the requests
+    def share(self, obs_space: gym.Space, num_envs: int, num_workers: int) -> SharedArrays:
+        size = SharedArrays(None, obs_space, num_envs, num_workers).size
+        self.arrays = SharedArrays(mmap.mmap(-1, size), obs_space, num_envs, num_workers)
         self.arrays.busy[:] = IDLE  # an actor cannot show what it is doing
         return self.arrays
 

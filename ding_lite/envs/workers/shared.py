@@ -15,7 +15,7 @@ import gymnasium as gym
 import numpy as np
 
 from ding_lite.envs.vector import Episode
-from ding_lite.trees import Tree, map_space, map_tree, space_leaves, stored_dtype
+from ding_lite.trees import Tree, map_space, map_tree, stored_dtype
 
 # The arrays that a worker writes for its environments.
 RESULTS = ("obs", "reward", "terminated", "truncated", "valid", "episode_return", "episode", "step")
@@ -58,13 +58,12 @@ class SharedArrays:
 
     Args:
         memory: the block; None computes ``size`` only.
-        spaces: observation space and action space of one environment.
+        obs_space: of one environment.
         num_envs: B.
         num_workers: W.
 
     Attributes:
         obs: tree of (B, ...), in the layout of an ``ObservationBuffer``.
-        action: tree of (B, ...) in the dtypes of the action space; None if a leaf has no shape or dtype.
         reward, terminated, truncated, valid: (B,), of the last step.
         episode_return: (B,), of the open episodes, recorded below every wrapper.
         episode, step: (B,), number of the open episode, and of its actions so far.
@@ -73,23 +72,13 @@ class SharedArrays:
     """
 
     def __init__(
-        self,
-        memory: mmap.mmap | None,
-        spaces: tuple[gym.Space, gym.Space],
-        num_envs: int,
-        num_workers: int,
+        self, memory: mmap.mmap | None, obs_space: gym.Space, num_envs: int, num_workers: int
     ) -> None:
         self._memory = memory
         self.size = 0
-        obs_space, action_space = spaces
         self.obs: Tree = map_space(
             lambda leaf: self._take((num_envs, *leaf.shape), stored_dtype(leaf.dtype)), obs_space
         )
-        self.action: Tree | None = None
-        if all(leaf.shape is not None and leaf.dtype is not None for _, leaf in space_leaves(action_space)):
-            self.action = map_space(
-                lambda leaf: self._take((num_envs, *leaf.shape), leaf.dtype), action_space
-            )
         self.reward = self._take((num_envs,), np.float32)
         self.terminated = self._take((num_envs,), bool)
         self.truncated = self._take((num_envs,), bool)

@@ -43,9 +43,9 @@ from ding_lite import errors
 from ding_lite.envs.vector import ALL, NO_ENVS, RAISE, Episode, Transition, VectorEnv, check_same_spaces
 from ding_lite.envs.workers.process import KILL_SECONDS, Processes
 from ding_lite.envs.workers.shared import IDLE, ErrorReport, Job, SharedArrays, StepReply
-from ding_lite.errors import CheckpointError, DingLiteError, EnvError, EnvWorkerError
+from ding_lite.errors import DingLiteError, EnvError, EnvWorkerError
 from ding_lite.rl.seeding import integer_seed
-from ding_lite.trees import Tree, leading_size, map_tree, same_layout
+from ding_lite.trees import Tree, leading_size, map_tree
 
 if TYPE_CHECKING:
     from ding_lite.envs.workers.process import WorkerProcess
@@ -73,7 +73,6 @@ class Share(NamedTuple):
 
     envs: slice  # of the worker's environments
     rows: slice  # of the group
-    request: bytes  # to step them with the shared actions
 
 
 class Group(NamedTuple):
@@ -149,7 +148,7 @@ class SubprocessVectorEnv(VectorEnv):
         self.backend = f"{num_envs} environments in {num_workers} {self._starter.unit[num_workers > 1]}"
         if double_buffer:
             self._groups = [_group(slice(first, None, 2), self._rows) for first in range(2)]
-            self.busy_cores = self._starter.busy_cores(num_workers)
+            self.busy_cores = num_workers if starter is None else 0  # actors may be on other machines
             self.backend += ", one half stepping while the other is acted on"
         self.groups = tuple(group.rows for group in self._groups)
         self._stream: tuple[str | int, ...] = ()
@@ -201,36 +200,19 @@ class SubprocessVectorEnv(VectorEnv):
 
     def _begin_step(self, group: Group, action: Tree) -> None:
         self._check_ready()
-        requests = self._step_requests(group, action)
+        action = map_tree(np.asarray, action)
+        requests = {}
         lost = group.of(self._lost)
         for number, share in group.shares.items():
             # A transition must report the loss before the new episodes are stepped.
             if lost[share.rows].any():
                 lost[share.rows] = True
-                del requests[number]
+            else:
+                own = map_tree(lambda leaf, rows=share.rows: leaf[rows], action)
+                requests[number] = _request("step_shared", share.envs, own)
         with self._ending_on_error():
             exchange = self._send(requests, "step_timeout")
         self._in_flight.append((group, exchange))
-
-    def _step_requests(self, group: Group, action: Tree) -> dict[int, bytes]:
-        """Returns the requests to step, by number of the worker, for actions (G, ...).
-
-        Actions with the layout of the shared arrays are written there; others travel in the requests, so that
-        environments get exactly the values and dtypes that they would get in this process.
-        """
-        shared = self._arrays
-        if shared.action is not None:
-            target = group.of(shared.action)
-            if same_layout(action, target):
-                map_tree(np.copyto, target, action)
-                return {number: share.request for number, share in group.shares.items()}
-        action = map_tree(np.asarray, action)
-        return {
-            number: _request(
-                "step_shared", share.envs, map_tree(lambda leaf, rows=share.rows: leaf[rows], action)
-            )
-            for number, share in group.shares.items()
-        }
 
     def receive(self, group: int = 0) -> Transition:
         sent, exchange = self._in_flight.popleft()
@@ -293,10 +275,7 @@ class SubprocessVectorEnv(VectorEnv):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> Tree:
-        if len(state["envs"]) != self.num_envs:
-            raise CheckpointError(
-                f"the checkpoint has {len(state['envs'])} environments, this run {self.num_envs}"
-            )
+        self._check_count(state)
         self._start_if_ended()
         self._stream = tuple(state["stream"])
         arguments = {}
@@ -377,7 +356,7 @@ class SubprocessVectorEnv(VectorEnv):
             env = self.index_offset + self._rows[number][0]
             check_same_spaces(env, found, self.index_offset, spaces)
         if self._shared is None:
-            self._shared = self._starter.share(spaces, self.num_envs, len(self._rows))
+            self._shared = self._starter.share(self.obs_space, self.num_envs, len(self._rows))
         for method, *arguments in [
             ("attach",),
             *(("call", name, *args) for name, args in self.calls.items()),
@@ -570,8 +549,7 @@ def _group(rows: slice, workers: Sequence[range]) -> Group:
         envs = slice((numbers.start - worker_rows.start) % numbers.step, None, numbers.step)
         if count := len(worker_rows[envs]):
             first = numbers.index(worker_rows[envs][0])
-            request = _request("step_shared", envs, None)
-            shares[worker] = Share(envs, slice(first, first + count), request)
+            shares[worker] = Share(envs, slice(first, first + count))
     return Group(rows, len(numbers), shares)
 
 

@@ -34,7 +34,6 @@ from ding_lite.errors import error_text
 from ding_lite.trees import Tree, map_tree
 
 PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
-NOTHING = pickle.dumps((True, None))  # the answer to most steps
 
 
 class WorkerEnvs(InProcessVectorEnv):
@@ -60,15 +59,12 @@ class WorkerEnvs(InProcessVectorEnv):
 
     def attach(self, memory: int) -> SharedArrays:
         """Moves the batches of this slice into the memory of a descriptor; -1: of this process alone."""
-        job, spaces = self._job, (self.obs_space, self.action_space)
-        size = SharedArrays(None, spaces, job.num_envs, job.num_workers).size
-        shared = SharedArrays(mmap.mmap(memory, size), spaces, job.num_envs, job.num_workers)
+        job, space = self._job, self.obs_space
+        size = SharedArrays(None, space, job.num_envs, job.num_workers).size
+        shared = SharedArrays(mmap.mmap(memory, size), space, job.num_envs, job.num_workers)
         rows = slice(job.rows.start, job.rows.stop)
         arrays = map_tree(lambda leaf: leaf[rows], shared.obs)
         self._buffer = ObservationBuffer(self.obs_space, self.num_envs, arrays)
-        self._shared_action = None
-        if shared.action is not None:
-            self._shared_action = map_tree(lambda leaf: leaf[rows], shared.action)
         self._results = [
             getattr(shared, name)[rows] for name in ("reward", "terminated", "truncated", "valid")
         ]
@@ -110,11 +106,9 @@ class WorkerEnvs(InProcessVectorEnv):
         self.begin(stream, episodes)
         return self._take_bad_values()
 
-    def step_shared(self, rows: slice, action: Tree | None) -> StepReply | None:
-        """Steps some environments, with the shared actions if None, and writes into the shared arrays."""
+    def step_shared(self, rows: slice, action: Tree) -> StepReply | None:
+        """Steps some environments, and writes into the shared arrays."""
         self.stepped = rows
-        if action is None:
-            action = map_tree(lambda leaf: leaf[rows], self._shared_action)
         transition = self.step(action, rows)
         for array, values in zip(self._results, transition[1:5], strict=True):
             array[rows] = values
@@ -155,8 +149,6 @@ class Responder:
                 result = getattr(self, method)(*arguments)
             else:
                 result = self.envs.answer(method, arguments)
-            if result is None:
-                return NOTHING
             # Results of methods, and spaces, may be of classes that pickle cannot find by their names.
             dumps = cloudpickle.dumps if method in ("make", "call") else pickle.dumps
             answer: bytes = dumps((True, result))
