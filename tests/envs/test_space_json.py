@@ -1,4 +1,4 @@
-"""Spaces as JSON: every kind comes back as it was, and what is no space is refused."""
+"""Spaces as JSON: every kind comes back as it was."""
 
 import json
 
