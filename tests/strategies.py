@@ -2,6 +2,7 @@
 
 import math
 from collections import OrderedDict
+from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -51,6 +52,8 @@ def same(one, other):
         return list(one) == list(other) and all(same(one[name], other[name]) for name in one)
     if isinstance(one, (list, tuple)):
         return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, (set, frozenset)):
+        return sorted(map(repr, one)) == sorted(map(repr, other))
     if isinstance(one, np.ndarray):
         return (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
     return repr(one) == repr(other)
@@ -120,9 +123,26 @@ def values_of(draw, space, count):
 
 
 def plain_values():
-    """What a config has: numbers, texts, lists, tuples, dicts and None."""
+    """What a literal of Python, and a file, can say."""
     return st.recursive(
         SCALARS,
+        lambda part: st.lists(part, max_size=3) | st.tuples(part, part) | dicts(part, KEYS),
+        max_leaves=8,
+    )
+
+
+def config_values():
+    """What the arguments of an environment may be."""
+    hashable = SCALARS | st.tuples(st.integers(), TEXTS)
+    leaf = st.one_of(
+        SCALARS,
+        st.sets(hashable, max_size=3),
+        st.frozensets(hashable, max_size=3),
+        st.builds(Path, st.sampled_from(["maps/one", ".", "/a b"])),
+        arrays().filter(lambda array: array.ndim),
+    )
+    return st.recursive(
+        leaf,
         lambda part: st.lists(part, max_size=3) | st.tuples(part, part) | dicts(part, KEYS),
         max_leaves=8,
     )

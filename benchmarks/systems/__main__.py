@@ -17,6 +17,6 @@ if __name__ == "__main__":
     try:
         run = getattr(importlib.import_module(f"systems.{module}"), function)
         answer = run(Work(**json.loads(work)), int(steps))._asdict()
-    except (Skipped, ModuleNotFoundError) as reason:
+    except (Skipped, ImportError) as reason:
         answer = {"skipped": str(reason)}
     print(json.dumps(answer), flush=True)

@@ -1,7 +1,8 @@
-"""The values of a config in JSON: numbers, texts, lists, dicts, None, and what JSON lacks.
+"""The values of a config in JSON. What JSON lacks is an object that has its kind, under the key ``__kind__``.
 
-    (84, 84)                 {"__tuple__": [84, 84]}
-    a class of a registry    its name
+    (84, 84)        {"__kind__": "tuple", "value": [84, 84]}    also set, frozenset
+    Path("maps")    {"__kind__": "path", "value": "maps"}
+    np.ones(2)      {"__kind__": "array", "value": [1.0, 1.0], "dtype": "<f8", "shape": [2]}
 
 A value of any other kind is refused, so that no run is saved that another environment would continue.
 """
@@ -9,12 +10,15 @@ A value of any other kind is refused, so that no run is saved that another envir
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 from ding_lite.config.registry import name_of
 from ding_lite.errors import ConfigError
 
-TUPLE = "__tuple__"
+KIND = "__kind__"
+COLLECTIONS = {kind.__name__: kind for kind in (tuple, set, frozenset)}
+NUMBERS = re.compile(r"[<>|][biuf][1248]")  # NumPy's dtypes of numbers
 # The keys whose names a registry resolves. A class as the value of another key is not saved.
 PLACES = re.compile(
     r"(env|policy|policy\.model|policy\.intrinsic|policy\.model\.encoder(\..+)?)\.type"
@@ -37,29 +41,53 @@ def encode(value: Any, path: str = "") -> Any:
     kind = type(value)
     if value is None or kind in (bool, int, float, str):
         return value
-    if isinstance(value, dict) and TUPLE not in value and all(isinstance(name, str) for name in value):
+    if isinstance(value, dict) and KIND not in value and all(isinstance(name, str) for name in value):
         return {name: encode(item, f"{path}.{name}".removeprefix(".")) for name, item in value.items()}
-    if kind in (list, tuple):
+    if kind is list or kind in COLLECTIONS.values():
         items = [encode(item, f"{path}[{i}]") for i, item in enumerate(value)]
-        return items if kind is list else {TUPLE: items}
+        items = items if kind in (list, tuple) else sorted(items, key=repr)  # equal sets have equal data
+        return items if kind is list else {KIND: kind.__name__, "value": items}
+    if kind is type(Path()):
+        return {KIND: "path", "value": str(value)}
+    dtype = getattr(value, "dtype", None)
+    if kind.__module__ == "numpy" and NUMBERS.fullmatch(getattr(dtype, "str", "")):
+        array = {"value": value.ravel().tolist(), "dtype": value.dtype.str, "shape": list(value.shape)}
+        return {KIND: "array", **array}
     if callable(value) and PLACES.fullmatch(path):
         return name_of(value)
     what = f"the class {value.__qualname__}" if isinstance(value, type) else f"a {kind.__qualname__}"
     raise ConfigError(
-        f"{path}: {what} cannot be saved with the run; give texts, numbers, lists or dicts of these, and "
-        "convert them in the environment or in the class that takes them"
+        f"{path}: {what} cannot be saved with the run; give a text, a number or a NumPy array of numbers, "
+        "and convert it in the environment or in the class that takes it"
     )
 
 
 def decode(data: Any) -> Any:
-    """Returns the value that :func:`encode` wrote; what is decoded already stays as it is."""
+    """Returns the value that :func:`encode` wrote; what is decoded already stays as it is.
+
+    Raises:
+        ConfigError: if an object with a kind is none that :func:`encode` writes.
+    """
+    import numpy as np  # the command line starts without it
+
     if type(data) in (list, tuple):  # a .py file has tuples
-        return type(data)(map(decode, data))
+        return type(data)(decode(item) for item in data)
     if not isinstance(data, dict):
         return data
-    if TUPLE in data:
-        return tuple(map(decode, data[TUPLE]))
-    return {name: decode(item) for name, item in data.items()}
+    items = {name: decode(item) for name, item in data.items()}
+    if KIND not in items:
+        return items
+    try:
+        kind, value = items[KIND], items["value"]
+        if kind == "array" and NUMBERS.fullmatch(items["dtype"]):
+            return np.array(value, items["dtype"]).reshape(items["shape"])[()]  # () is a number
+        if isinstance(value, list):
+            return COLLECTIONS[kind](value)
+        if kind == "path":
+            return Path(value)
+    except (TypeError, ValueError, LookupError, OverflowError):
+        pass
+    raise ConfigError(f"not a saved value: {data!r:.60}")
 
 
 def plain(value: Any, path: str = "") -> Any:

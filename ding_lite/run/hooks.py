@@ -122,9 +122,7 @@ class EarlyStopping(Hook):
             return
         self.without_improvement += 1
         if self.without_improvement >= self.patience:
-            pipeline.request_stop(
-                f"no evaluation of the last {self.without_improvement} was above {self.best:.4g}"
-            )
+            pipeline.request_stop(f"{self.patience} evaluations in a row were not above {self.best:.4g}")
 
     def state_dict(self) -> dict[str, Any]:
         return {"best": self.best, "without_improvement": self.without_improvement}

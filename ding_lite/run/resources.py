@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import os
 import sys
 from collections.abc import Iterator
 
@@ -25,15 +24,12 @@ def thread_count(num_threads: int | str, obs_space: gym.Space) -> int:
 
     Args:
         num_threads: a number, or "auto": 1 for vector observations, whose matrices are small, and every core
-            where an observation is an image, but not more than the variable OMP_NUM_THREADS allows.
+            where an observation is an image, but not more than torch has (OMP_NUM_THREADS).
         obs_space: space of the observations.
     """
     if not isinstance(num_threads, str):
         return num_threads
-    if not has_image(obs_space):
-        return 1
-    allowed = os.environ.get("OMP_NUM_THREADS", "")
-    return min(cores(), max(1, int(allowed))) if allowed.isdigit() else cores()
+    return min(cores(), torch.get_num_threads()) if has_image(obs_space) else 1
 
 
 @contextlib.contextmanager

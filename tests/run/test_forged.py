@@ -52,7 +52,7 @@ def test_mutants_make_a_policy_and_a_run_or_are_refused(original, runs, data):
     if data.draw(st.booleans()):
         node[key] = data.draw(
             SCALARS
-            | st.sampled_from([-1, 0, 2**31, 2**63, "../../x", [], {}, [[]], {"a": 1}, {"__tuple__": 3}])
+            | st.sampled_from([-1, 0, 2**31, 2**63, "../../x", [], {}, [[]], {"a": 1}, {"__kind__": "tuple"}])
         )
     else:
         del node[key]
@@ -93,7 +93,7 @@ IN_RUN = {
     "gymnasium's own form": {"env": {"env_id": "evil_module:C-v0"}},
     "wrapper": {"env": {"wrappers": ["evil_module:C"]}},
     "hook": {"hooks": [{"type": "evil_module:C"}]},
-    "tuple": {"hooks": {"__tuple__": ["evil_module:C"]}},
+    "tuple": {"hooks": {"__kind__": "tuple", "value": ["evil_module:C"]}},
     "tracker": {"logger": {"trackers": ["evil_module:C"]}},
     "key": {"env": {"kwargs": {"evil_module:C": 1}}},
 }

@@ -89,7 +89,7 @@ def test_early_stopping_ends_a_run_without_improvement_and_counts_on_after_a_res
             break
     pipeline = SerialPipeline.resume(tmp_path / "run")
     assert [progress.iteration for progress in pipeline] == [4]
-    assert pipeline.stop_reason == "no evaluation of the last 2 was above 3"
+    assert pipeline.stop_reason == "2 evaluations in a row were not above 3"
     assert [p.iteration for p in SerialPipeline.resume(tmp_path / "run")] == [5, 6, 7], "it counts on"
 
 
