@@ -40,11 +40,11 @@ $(VENV)/extras: $(VENV)/ready
 	$(BIN)/pip install --quiet -c constraints.txt -e ".[envpool,export]" mlflow-skinny sqlalchemy alembic ray wandb
 	touch $@
 
-test-slow: $(VENV)/extras   ## run the slow tests
-	$(PYTEST) -m slow
+test-slow: $(VENV)/extras   ## run the slow tests, and the properties on more examples
+	$(PYTEST) -m "slow or hypothesis" --hypothesis-profile=slow
 
 test-all: $(VENV)/extras    ## run the daily and the slow tests
-	$(PYTEST) -m "not bench"
+	$(PYTEST) -m "not bench" --hypothesis-profile=slow
 
 lint: $(VENV)/ready    ## check style and dead code
 	$(BIN)/ruff format --check $(SOURCE)

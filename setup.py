@@ -35,7 +35,7 @@ EXTRAS = {
 TESTED = ("atari", "box2d", "minatar", "minigrid", "mujoco", "plot", "sweep")
 EXTRAS["dev"] = [
     *(package for name in TESTED for package in EXTRAS[name]),
-    *("pytest>=8", "pytest-xdist>=3", "setuptools>=77", "stable-baselines3>=2.7"),
+    *("hypothesis>=6.170", "pytest>=8", "pytest-xdist>=3", "setuptools>=77", "stable-baselines3>=2.7"),
     *("ruff>=0.14", "mypy>=1.18"),
     *("mkdocs>=1.6,<2", "mkdocs-material>=9.6", "mkdocstrings[python]>=0.30", "latex2mathml>=3.77"),
 ]

@@ -8,13 +8,19 @@ from pathlib import Path
 
 # NumPy's threads spin on the core of the other of two test processes: the whole suite took twice as long.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", os.devnull)  # no folder .hypothesis
 
 import pytest
 import torch
+from hypothesis import settings
 
 sys.path += [str(Path(__file__).parents[1] / "configs"), str(Path(__file__).parent / "envs")]
 torch.set_num_threads(1)
 gc.disable()  # until all tests are collected; see below
+# Properties: the same examples in each run. The slow tests try more of them.
+settings.register_profile("daily", derandomize=True, deadline=None, database=None, max_examples=50)
+settings.register_profile("slow", settings.get_profile("daily"), max_examples=200)
+settings.load_profile("daily")
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests' own runs are told to end by it, under nohup too
 
 

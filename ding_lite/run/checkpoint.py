@@ -279,7 +279,7 @@ def _without_arrays(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any
         arrays[name] = np.asarray(value, order="C")
         return {ARRAY: name}
     if isinstance(value, np.generic):
-        return value.item()
+        value = value.item()
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     raise CheckpointError(f"the state at {path!r} is a {type(value).__name__}, which cannot be saved")

@@ -11,7 +11,10 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from small_worlds import CountingEnv, LengthEnv
+from strategies import boxes, values_of
 from worlds import copy_of, policy_for, random_actions, same_tree
 
 from ding_lite.config.compile import compile_config
@@ -176,32 +179,28 @@ def test_action_rescale_stretches_minus_one_to_one_to_the_bounds():
     env.close()
 
 
-def test_action_bins_are_spaced_evenly_from_low_to_high():
-    env = made({"type": "action_bins", "bins": 5}, kind="Pendulum-v1")
-    assert env.action_space == gym.spaces.Discrete(5)
-    env.reset(seed=0)
-    torques = [(env.step(action), env.unwrapped.last_u)[1] for action in range(5)]
-    assert torques == [-2, -1, 0, 1, 2]
-    env.close()
-
-
 class Arm(gym.Env):
-    """An environment that keeps the last action of a Box with other bounds in each dimension."""
+    """An environment that keeps its last action."""
 
     observation_space = gym.spaces.Box(0, 1, (1,))
-    action_space = gym.spaces.Box(np.array([-1, 0, 4], np.float32), np.array([1, 6, 5], np.float32))
+
+    def __init__(self, space):
+        self.action_space = space
 
     def step(self, action):
         self.last = action
         return np.zeros(1, np.float32), 0.0, False, False, {}
 
 
-def test_action_bins_of_several_numbers_are_chosen_one_by_one():
-    env = ActionBins(Arm(), bins=3)
-    assert env.action_space == gym.spaces.MultiDiscrete([3, 3, 3])
-    env.step(np.array([0, 1, 2]))
-    assert env.unwrapped.last.tolist() == [-1, 3, 5]
-    assert env.unwrapped.last.dtype == np.float32
+@given(boxes([np.float32, np.float64], finite=True), st.integers(2, 6), st.data())
+def test_action_bins_are_spaced_evenly_from_low_to_high_for_each_number(box, bins, data):
+    env = ActionBins(Arm(box), bins)
+    for choice in data.draw(values_of(env.action_space, bins)):
+        env.step(choice)
+        low, high = box.low.astype(float), box.high.astype(float)
+        expected, error = low + choice * (high - low) / (bins - 1), 1e-6 * np.abs([low, high]).max()
+        np.testing.assert_allclose(env.unwrapped.last, expected, atol=error)
+        assert np.asarray(env.unwrapped.last) in box
 
 
 @pytest.mark.parametrize(
@@ -213,10 +212,8 @@ def test_action_bins_of_several_numbers_are_chosen_one_by_one():
     ],
 )
 def test_action_bins_need_finite_bounds_and_two_bins(space, bins):
-    env = Arm()
-    env.action_space = space
     with pytest.raises(ConfigError, match=r"^env\.wrappers: action_bins: expected at least 2 bins and a Box"):
-        ActionBins(env, bins)
+        ActionBins(Arm(space), bins)
 
 
 def test_frame_stack_has_the_oldest_first_and_keeps_the_dtype():

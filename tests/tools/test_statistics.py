@@ -7,6 +7,8 @@ import itertools
 import numpy as np
 import pytest
 import scipy.stats
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ding_lite.tools import statistics
 from ding_lite.tools.statistics import (
@@ -26,36 +28,19 @@ def seeds_mean(values):
 # Interquartile mean
 
 
-@pytest.mark.parametrize("count", [4, 8, 20])
-def test_iqm_is_the_trimmed_mean_where_four_divides_the_number(count):
-    values = np.random.default_rng(count).normal(size=(5, count))
-    np.testing.assert_allclose(interquartile_mean(values), scipy.stats.trim_mean(values, 0.25, axis=-1))
+FLOATS = st.floats(-1e6, 1e6)
 
 
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        ([7.0], 7.0),
-        ([1.0, 5.0], 3.0),
-        ([0.0, 10.0, 100.0], (0.25 * 0 + 10 + 0.25 * 100) / 1.5),
-        ([100.0, 0.0, 10.0, 20.0, 30.0], (0.75 * 10 + 20 + 0.75 * 30) / 2.5),
-    ],
-)
-def test_iqm_of_few_values_counts_the_edges_in_part(values, expected):
-    assert interquartile_mean(np.array(values)) == pytest.approx(expected)
-
-
-def test_iqm_ignores_a_quarter_of_outliers_and_not_more():
-    values = np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, -1e9, 1e9])
-    assert interquartile_mean(values) == pytest.approx(3.5)
-    assert interquartile_mean(np.array([1.0, 2.0, 3.0, 1e9, 1e9])) > 1e8
-
-
-def test_weights_are_repetitions():
-    values = np.random.default_rng(0).normal(size=6)
-    weights = np.array([1.0, 2.0, 1.0, 3.0, 1.0, 2.0])
-    repeated = np.repeat(values, weights.astype(int))
-    assert interquartile_mean(values, weights) == pytest.approx(float(interquartile_mean(repeated)))
+@given(st.lists(st.tuples(FLOATS, st.integers(1, 3)), min_size=1, max_size=9))
+def test_iqm_is_the_mean_of_the_middle_half_of_repeated_values(runs):
+    """Of each value four times, the middle half is a whole number of them. Weights are repetitions."""
+    values, weights = map(np.array, zip(*runs, strict=True))
+    for repeats in (np.ones_like(weights), weights):
+        expected = scipy.stats.trim_mean(np.repeat(values, 4 * repeats), 0.25)
+        assert interquartile_mean(values, repeats.astype(float)) == pytest.approx(expected, abs=1e-6)
+    assert interquartile_mean(np.stack([values] * 2)) == pytest.approx(
+        scipy.stats.trim_mean(np.repeat(values, 4), 0.25), abs=1e-6
+    )
 
 
 def test_each_task_counts_the_same_whatever_its_number_of_runs():
@@ -71,16 +56,13 @@ def test_each_task_counts_the_same_whatever_its_number_of_runs():
 # Probability of improvement and profiles
 
 
-def test_probability_of_improvement_counts_pairs_and_half_of_the_ties():
-    assert probability_of_improvement([np.array([3.0, 1.0])], [np.array([1.0, 0.0])]) == pytest.approx(
-        3.5 / 4
-    )
-    rng = np.random.default_rng(0)
-    ours, theirs = (rng.integers(0, 5, count).astype(float) for count in (7, 4))
-    u = scipy.stats.mannwhitneyu(ours, theirs).statistic
-    assert probability_of_improvement([ours], [theirs]) == pytest.approx(u / 28)
-    back = probability_of_improvement([theirs], [ours])
-    assert probability_of_improvement([ours], [theirs]) + back == pytest.approx(1.0)
+SCORES = st.lists(st.integers(0, 5).map(float), min_size=1, max_size=7).map(np.array)
+
+
+@given(SCORES, SCORES)
+def test_probability_of_improvement_counts_pairs_and_half_of_the_ties(ours, theirs):
+    pairs = [(a > b) + (a == b) / 2 for a in ours for b in theirs]
+    assert probability_of_improvement([ours], [theirs]) == pytest.approx(np.mean(pairs))
 
 
 def test_a_profile_is_the_share_of_runs_above_each_level():
