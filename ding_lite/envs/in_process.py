@@ -208,12 +208,15 @@ class InProcessVectorEnv(VectorEnv):
         The recorder has checked what the environment itself returned; here are the results of its wrappers.
         """
         # A copy, because an environment may write into the array that it gets.
-        copied = action if type(action) is int else copy.deepcopy(action)
-        self._recorders[i].game.actions.append(copied)
+        copied = action.copy() if type(action) is np.ndarray else copy.deepcopy(action)
+        game = self._recorders[i].game
+        game.actions.append(copied)
         try:
             obs, reward, terminated, truncated, _ = self.envs[i].step(action)
             self._buffer.write(i, obs)
             number = as_float(reward)
+            if game.counts_outside:
+                game.episode_return += number
             if fault := bad_reward(number):
                 raise NotFiniteError(fault)
             self._check_row(i)

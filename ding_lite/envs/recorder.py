@@ -32,6 +32,8 @@ class Game:
         steps: of the environment, which include those of wrappers, such as skipped frames.
         ended: whether the environment has ended it.
         cut: whether a wrapper has ended it.
+        counts_outside: whether a reward was of several numbers: then the return is a sum of the numbers that
+            wrappers make of them.
         info: of the last step.
     """
 
@@ -41,6 +43,7 @@ class Game:
     steps: int = 0
     ended: bool = False
     cut: bool = False
+    counts_outside: bool = False
     info: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -100,10 +103,13 @@ class EpisodeRecorder(gym.Wrapper):
             check_result("step", result, 5)
         obs, reward, terminated, truncated, info = result
         game = self.game
-        number = as_float(reward)
-        if getattr(reward, "ndim", 0):  # wrappers get a number
-            result = obs, number, terminated, truncated, info
-        game.episode_return += number
+        if isinstance(reward, np.ndarray) and reward.size > 1:
+            game.counts_outside = True
+        else:
+            number = as_float(reward)
+            if getattr(reward, "ndim", 0):  # wrappers get a number
+                result = obs, number, terminated, truncated, info
+            game.episode_return += number
         game.info = info
         game.steps += 1
         if type(terminated) is not bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 
 from ding_lite.errors import CheckpointError
 
+MAX_ELEMENTS = 2**28  # of one leaf: a forged file must not allocate more memory
 # Arguments of the spaces of whole numbers, which are attributes of the same name.
 NUMBERS = {"Discrete": ("n", "start"), "MultiDiscrete": ("nvec", "start"), "MultiBinary": ("n",)}
 
@@ -47,6 +49,8 @@ def space_from_json(data: Mapping[str, Any]) -> gym.Space:
         return gym.spaces.Tuple([space_from_json(child) for child in data["spaces"]])
     dtype: Any = np.dtype(data["dtype"])
     if kind == "Box":
+        if math.prod(data["shape"]) > MAX_ELEMENTS:
+            raise ValueError(f"the shape {data['shape']} is too large")
         low, high = (_bounds_from_json(data[name], data["shape"], dtype) for name in ("low", "high"))
         return gym.spaces.Box(low, high, dtype=dtype)
     numbers = {name: data[name] for name in NUMBERS[kind]}

@@ -9,7 +9,7 @@ Shapes: B environments, A actions or action size.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -216,9 +216,7 @@ def acting_of(policy: Any) -> Acting:
 
 
 def _mask(obs: Tree) -> np.ndarray | None:
-    mask: Mapping[str, Any] | np.ndarray | None = obs.get(MASK_KEY) if isinstance(obs, dict) else None
-    if isinstance(mask, dict):  # one for each component of a MultiDiscrete action
-        return np.concatenate([np.asarray(mask[str(k)], np.bool_) for k in range(len(mask))], -1)
+    mask = obs.get(MASK_KEY) if isinstance(obs, dict) else None
     return None if mask is None else np.asarray(mask, np.bool_)
 
 

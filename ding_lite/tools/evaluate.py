@@ -154,6 +154,8 @@ def evaluate(
             f"env: expected an id, or a function that makes one (lambda: MyEnv()), got {env!r:.80}"
         )
     count = min(num_envs, episodes)
+    if count < 1:
+        raise ContractError(f"expected at least 1 episode and 1 environment, got {episodes} and {num_envs}")
     if callable(env):
         make = env
         envs = vector_env_of(lambda _: make(), [None] * count, seed, max_steps, info_keys=(SUCCESS,))

@@ -143,12 +143,15 @@ class Numbered(LengthEnv):
 
     def step(self, action):
         _, _, *rest = super().step(action)
-        return self.shown, 0.5, *rest
+        return self.shown, np.array([1.0, -0.5]), *rest
 
 
 @pytest.mark.parametrize("kind", ["base", "subprocess"])
-def test_an_environment_gets_its_number_and_whether_it_evaluates(kind):
-    cfg = section(type=Numbered, manager={"type": kind, "worker_num": 2})
+def test_an_environment_gets_its_number_and_a_wrapper_may_add_up_its_rewards(kind):
+    def summed(env):
+        return gym.wrappers.TransformReward(env, lambda reward: float(np.sum(reward)))
+
+    cfg = section(type=Numbered, wrappers=[summed], manager={"type": kind, "worker_num": 2})
     for evaluate in (False, True):
         with contextlib.closing(make_vector_env(cfg, 3, 0, evaluate=evaluate)) as envs:
             assert envs.reset("x").tolist() == [[number, evaluate] for number in range(3)]
