@@ -141,9 +141,6 @@ class MultiDiscreteHead(Head):
         self.size = sum(self.sizes)
 
     def distribution(self, logit: Tensor, mask: Any = None) -> D.Distribution:
-        # A mask that the environment gives as a Tuple arrives as a tree with one mask per index.
-        if mask is not None and not isinstance(mask, Tensor):
-            mask = torch.cat([mask[str(i)] for i in range(len(self.sizes))], -1)
         return D.MultiCategorical(logit, self.sizes, mask)
 
     def to_env(self, action: np.ndarray) -> np.ndarray:

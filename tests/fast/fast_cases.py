@@ -22,7 +22,6 @@ BOX = spaces.Box(-1, 1, (2, 3), np.float32)
 TREE = spaces.Dict(move=DISCRETE, arm=spaces.Tuple((BOX, spaces.MultiBinary(2))), k=MULTI)
 MASKED = spaces.Dict(observation=VECTOR, action_mask=spaces.Box(0, 1, (3,), np.bool_))
 MULTI_MASKED = spaces.Dict(observation=VECTOR, action_mask=spaces.Box(0, 1, (5,), np.bool_))
-MASK_OF_PARTS = spaces.Dict(observation=VECTOR, action_mask=spaces.Tuple(map(spaces.MultiBinary, (2, 3))))
 MIXED = spaces.Dict(
     a=VECTOR,
     b=spaces.Dict(c=INDICES, d=INDEX),
@@ -53,7 +52,6 @@ NETWORKS = {
     "box, tanh_normal": (VECTOR, BOX, {"box_distribution": "tanh_normal"}, False),
     "multi-discrete": (VECTOR, MULTI, {}, False),
     "multi-discrete, masked": (MULTI_MASKED, MULTI, {}, False),
-    "multi-discrete, masks of parts": (MASK_OF_PARTS, MULTI, {}, False),
     "multi-binary": (VECTOR, spaces.MultiBinary(3), {}, False),
     "tree": (MIXED.spaces["b"], TREE, {}, False),
 }
