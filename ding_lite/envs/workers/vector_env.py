@@ -158,7 +158,7 @@ class SubprocessVectorEnv(VectorEnv):
         self._lost = np.zeros(num_envs, bool)  # replaced with their worker since their last transition
         self._in_flight: deque[tuple[Group, Exchange]] = deque()  # steps that were sent and not received
         self._episodes = 0  # that have ended
-        self._in_a_row = [0] * num_workers  # failures of each worker since an episode of it ended
+        self._in_a_row = [0] * num_workers  # failures of each worker since its last step
         # Runs once: at close(), when this object is garbage-collected, or when the interpreter exits.
         self._finalize = weakref.finalize(
             self, _end_all, self._workers, close_timeout, self._starter, os.getpid()
@@ -233,9 +233,8 @@ class SubprocessVectorEnv(VectorEnv):
         for number, share in group.shares.items():
             if reply := replies.get(number):
                 first = share.rows.start
-                if reply.episodes:
-                    self._episodes += len(reply.episodes)
-                    self._in_a_row[number] = 0
+                self._episodes += len(reply.episodes)
+                self._in_a_row[number] = 0
                 episodes += [episode._replace(env=episode.env + first) for episode in reply.episodes]
                 self._count_bad_values(reply.bad_values)
                 if reply.final_obs is not None:
@@ -488,7 +487,7 @@ class SubprocessVectorEnv(VectorEnv):
         if restarts >= allowed or self._in_a_row[number] > LEAST_RESTARTS:
             failure.args = (
                 f"{failure}. It is not replaced: {restarts} have been in {episodes:,} episodes, this one "
-                f"{self._in_a_row[number] - 1} times before an episode ended; env.manager.restart_share="
+                f"{self._in_a_row[number] - 1} times without a step; env.manager.restart_share="
                 f"{self.restart_share:g} allows that share, and at least {LEAST_RESTARTS}",
             )
             raise failure
