@@ -231,10 +231,11 @@ class SubprocessVectorEnv(VectorEnv):
         final_env: list[np.ndarray] = []
         episodes: list[Episode] = []
         for number, share in group.shares.items():
+            if number in replies:
+                self._in_a_row[number] = 0
             if reply := replies.get(number):
                 first = share.rows.start
                 self._episodes += len(reply.episodes)
-                self._in_a_row[number] = 0
                 episodes += [episode._replace(env=episode.env + first) for episode in reply.episodes]
                 self._count_bad_values(reply.bad_values)
                 if reply.final_obs is not None:

@@ -245,6 +245,13 @@ def test_restarts_are_a_share_of_the_episodes_and_said_once_an_iteration(share):
             envs.step(ZEROS)
 
 
+def test_a_worker_that_steps_between_its_failures_is_replaced_as_often_as_the_share_allows():
+    with pool(world(fault="raise", at=[2]), num_envs=2, restart_share=100.0) as envs:
+        envs.reset("x")
+        while envs.restarts < 12:
+            envs.step(ZEROS[:2])
+
+
 @pytest.mark.slow
 def test_an_environment_that_always_fails_ends_the_run_within_the_budget():
     with (
