@@ -92,7 +92,8 @@ class ObservationBuffer:
                 raise EnvContractError(
                     f"observation{path_text(path)}: {type(leaf).__name__} is not supported; supported are "
                     "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of them. A wrapper "
-                    "(env.wrappers, in MiniGrid minigrid_image) can leave it out or turn it into numbers"
+                    "can leave it out or turn it into numbers: for MiniGrid env.wrappers=['minigrid_image'] "
+                    "or ['minigrid_flat']"
                 )
         self.space = space
         if arrays is None:
