@@ -146,7 +146,7 @@ def evaluate(
         max_steps: an episode that reaches this length is cut.
 
     Raises:
-        ContractError: if ``env`` is of another kind.
+        ContractError: if ``env`` is of another kind, or no episode is to be played.
         EnvError: if the environments cannot be made, or the policy cannot play in them.
     """
     if not (isinstance(env, str) or callable(env)):
