@@ -116,8 +116,8 @@ class Config:
     Attributes:
         values: every key with its value, as an EasyDict.
         source: the origin of each value, by its path: ``{"policy.learn.batch_size": "default", ...}``.
-        imports: modules that the user has named beside the config (``--import``, ``trust``). They are not
-            saved.
+        imports: modules that the user has named beside the config (``--import``, ``trust``, DI-engine's
+            ``import_names``). They are not saved.
         notes: keys without effect, and what was converted or left out of a config of DI-engine.
     """
 
@@ -185,11 +185,12 @@ def compile_config(
         ConfigError: listing every fault, each with the whole path of its key and the remedy.
     """
     notes: list[str] = []
+    imports: list[str] = []
     saved: dict[str, str] = {}
     if seed is not None:
         overrides = {**(overrides or {}), "seed": seed}
     if pair := as_pair(user if create_cfg is None else (user, create_cfg)):
-        user, notes, refused = from_di_engine(*pair)
+        user, notes, refused, imports = from_di_engine(*pair)
         origin = PAIR if origin == "config" else origin
         _refuse(origin, refused)
     if not isinstance(user, Mapping):
@@ -241,7 +242,7 @@ def compile_config(
         values["exp_name"] = name or f"{env_name(values['env'])}_{name_of(values['policy']['type'])}"
         values["exp_name"] = re.sub(r"[^\w.-]", "_", values["exp_name"])
         source["exp_name"] = "name"
-    return Config(EasyDict(values), source, notes=tuple(notes))
+    return Config(EasyDict(values), source, tuple(imports), tuple(notes))
 
 
 def schema_of(user: Mapping[str, Any]) -> tuple[Schema, list[str]]:

@@ -121,16 +121,16 @@ def as_pair(config: Any) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
 
 def from_di_engine(
     main: Mapping[str, Any], create: Mapping[str, Any]
-) -> tuple[dict[str, Any], list[str], list[str]]:
+) -> tuple[dict[str, Any], list[str], list[str], list[str]]:
     """Converts a config of DI-engine; neither argument is changed.
 
     Returns:
         the config as a user of ding_lite writes it; what was converted or left out, and what is refused, one
-        line each.
+        line each; the modules that it has imported.
     """
     c = _Conversion(main, create)
     c.convert()
-    return c.config, c.notes, c.faults
+    return c.config, c.notes, c.faults, c.imports
 
 
 def _extended(kind: str) -> tuple[str, list[str]]:
@@ -156,10 +156,10 @@ class _Conversion:
         self.config: dict[str, Any] = {}
         self.notes: list[str] = []
         self.faults: list[str] = []
-        for section in ("env", "policy"):  # the modules that register them
-            for module in self.take(f"{CREATE}.{section}.import_names", []):
-                if module.partition(".")[0] not in THEIRS:
-                    import_module(module)
+        named = [m for each in ("env", "policy") for m in self.take(f"{CREATE}.{each}.import_names", [])]
+        self.imports = [m for m in named if m.partition(".")[0] not in THEIRS]
+        for module in self.imports:  # they register environment and policy
+            import_module(module)
         kind = self.take(f"{CREATE}.policy.type", "ppo")
         self.type = str(self.left.get("policy.type", kind)).removesuffix("_command")
         self.policy, self.declared = _extended(self.type)
