@@ -28,6 +28,7 @@ ROOT = Path(__file__).parents[2]
 # Several episodes in each environment, so that their order matters.
 SMALL = ("env.stop_value=None", "env.evaluator_env_num=2", "env.n_evaluator_episode=7")
 SCALES = ("policy.normalize.obs=True", "policy.normalize.reward=True", "policy.normalize.reward_clip=10.0")
+NEWEST = ("policy.recompute_adv=True", "policy.learn.value_norm=True")  # values of the newest network, scaled
 
 
 ITERATIONS = 4
@@ -52,7 +53,7 @@ CASES: dict[str, tuple[str, ...]] = {
         *("policy.learn.target_kl=0.01", "policy.learn.dual_clip=3.0", "policy.learn.value_clip=0.2"),
         *("policy.learn.adv_norm=batch", "policy.learn.clip_schedule=linear", "policy.recompute_adv=True"),
     ),
-    "pendulum, scales": _case("pendulum_ppo", 512, *SCALES),
+    "pendulum, scales": _case("pendulum_ppo", 512, *SCALES, *NEWEST),
     "pendulum, tanh-normal, same step": _case(
         "pendulum_ppo",
         512,

@@ -169,7 +169,8 @@ def first_iterations(folder, config, count, *overrides):
 
 def test_values_are_explained_early_where_rewards_and_values_both_have_a_scale(tmp_path):
     """In the old order it was below 0 until iteration 3: targets of raw rewards had set the scale."""
-    found = first_iterations(tmp_path / "run", "pendulum_ppo", 3, "policy.normalize.reward=True")
+    keys = ("policy.normalize.reward=True", "policy.learn.value_norm=True", "policy.recompute_adv=True")
+    found = first_iterations(tmp_path / "run", "pendulum_ppo", 3, *keys)
     assert found[2]["learn/explained_variance"] > 0.5
 
 
