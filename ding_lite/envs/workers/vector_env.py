@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     Worker = WorkerProcess | RayWorker  # of the same six methods
     Starter = Processes | RayActors
 
-LEAST_RESTARTS = 3  # of a whole run, and of a worker before one of its episodes ends
+LEAST_RESTARTS = 3  # of a whole run, and of a worker without a step between
 START_SECONDS = 300.0  # that a worker has at least to make its environments; a reset may be quicker
 POLL_SECONDS = 0.5  # between looks for dead workers: a child of a dead worker may hold its socket open
 FAILURE_GRACE = 1.0  # seconds that environments have to close after a failure
