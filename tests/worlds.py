@@ -16,6 +16,7 @@ from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.native import NativeVectorEnv
 from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.policies import PPOPolicy
+from ding_lite.run.checkpoint import packed, write
 from ding_lite.testing import MatchEnv
 
 
@@ -85,6 +86,10 @@ def copy_of(transition):
 def same_tree(a, b):
     """Returns whether two trees have the same keys, dtypes, shapes and values, bit for bit."""
     return digest(a) == digest(b)
+
+
+def save_checkpoint(file, state, config):
+    write(file, packed(state, config))
 
 
 def digest(tree):

@@ -24,6 +24,7 @@ from ding_lite.trees import value_at
 
 # Number of weights in a layer up to which NumPy is faster, with several threads and with one.
 MAX_WEIGHTS, MAX_WEIGHTS_OF_ONE_THREAD = 2**14, 2**18
+MANY_NUMBERS = 2**12  # torch's sigmoid is faster than NumPy's tanh from here on
 MAX_INDICES = 8  # in an observation; above it torch looks them up as fast
 
 
@@ -85,7 +86,7 @@ class NumpyLayers:
                 x = x @ step[0].T
                 x += step[1]
             elif step == "tanh":
-                x = np.tanh(x, out=x if len(outputs) > 1 else None)
+                x = _tanh(x, out=x if len(outputs) > 1 else None)
             else:
                 x = np.maximum(x, 0, out=x if len(outputs) > 1 else None)
             outputs.append(x)
@@ -120,6 +121,17 @@ class NumpyLayers:
             else:
                 slope = slope * (output > 0)
         return slope if to_input else None
+
+
+def _tanh(x: np.ndarray, out: np.ndarray | None) -> np.ndarray:
+    """Returns tanh x; of many numbers as 2 sigmoid(2 x) - 1, within 2e-7 and in half the time."""
+    if x.size < MANY_NUMBERS:
+        return np.tanh(x, out=out)
+    out = np.add(x, x, out=out)
+    torch.from_numpy(out).sigmoid_()
+    out += out
+    out -= 1
+    return out
 
 
 @lru_cache

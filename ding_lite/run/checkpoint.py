@@ -31,15 +31,6 @@ NO_DIGEST = "0" * 64  # stands for the digest where it is computed
 DIGEST = re.compile(rb'\\"sha256\\": \\"([0-9a-f]{64})\\"')  # in a JSON text within JSON
 
 
-def save_checkpoint(file: Path, state: Mapping[str, Any], config: Mapping[str, Any]) -> None:
-    """Writes a checkpoint; one that is already there is replaced atomically.
-
-    Raises:
-        CheckpointError: if it cannot be written. A checkpoint that is already there stays as it is.
-    """
-    _write(file, packed(state, config))
-
-
 def packed(state: Mapping[str, Any], config: Mapping[str, Any]) -> bytes:
     """Returns the contents of a checkpoint, with copies of the arrays of ``state``.
 
@@ -199,7 +190,7 @@ class Checkpoints:
 
     def _write(self, names: list[str], data: bytes) -> None:
         for name in names:
-            _write(self.folder / f"{name}{SUFFIX}", data)
+            write(self.folder / f"{name}{SUFFIX}", data)
         for old in sorted(self.folder.glob(f"iteration_*{SUFFIX}"), key=_iteration_of)[: -self.keep]:
             old.unlink(missing_ok=True)
 
@@ -238,7 +229,12 @@ def write_whole(file: Path, data: bytes | str) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def _write(file: Path, data: bytes) -> None:
+def write(file: Path, data: bytes) -> None:
+    """Writes the contents of a checkpoint; one that is already there is replaced atomically.
+
+    Raises:
+        CheckpointError: if it cannot be written. A checkpoint that is already there stays as it is.
+    """
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_whole(file, data)

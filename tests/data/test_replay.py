@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from worlds import digest
+from worlds import digest, save_checkpoint
 
 from ding_lite.data.replay import Replay
 from ding_lite.data.rollout import as_rollout
 from ding_lite.data.samples import Runs, Samples, Store
-from ding_lite.run.checkpoint import load_checkpoint, save_checkpoint
+from ding_lite.run.checkpoint import load_checkpoint
 
 ROWS, COLUMNS = 3, 2
 

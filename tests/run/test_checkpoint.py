@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import SCALARS, TEXTS, arrays, dicts, same
+from worlds import save_checkpoint
 
 from ding_lite.errors import CheckpointError
 from ding_lite.run.checkpoint import (
@@ -19,7 +20,6 @@ from ding_lite.run.checkpoint import (
     load_of_run,
     newest_checkpoint,
     packed,
-    save_checkpoint,
 )
 from ding_lite.trees import named_leaves
 

@@ -11,12 +11,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import SCALARS, places
-from worlds import merged, small_config
+from worlds import merged, save_checkpoint, small_config
 
 from ding_lite import SerialPipeline, load_policy
 from ding_lite.cli import main
 from ding_lite.errors import CheckpointError, EnvError
-from ding_lite.run.checkpoint import load_checkpoint, save_checkpoint
+from ding_lite.run.checkpoint import load_checkpoint
 from ding_lite.run.load import warm_start
 
 

@@ -7,12 +7,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from small_worlds import SeededEnv
-from worlds import MatchBox, MatchTree, ShownTwice, digest, merged, same_tree, small_config
+from worlds import MatchBox, MatchTree, ShownTwice, digest, merged, same_tree, save_checkpoint, small_config
 
 from ding_lite import SerialPipeline, load_policy
 from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.models import VAC
-from ding_lite.run.checkpoint import load_checkpoint, save_checkpoint
+from ding_lite.run.checkpoint import load_checkpoint
 from ding_lite.testing import MatchEnv
 from ding_lite.trees import map_tree
 

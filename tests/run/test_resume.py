@@ -9,13 +9,13 @@ import pytest
 import torch
 from cases import slow_but
 from small_worlds import LengthEnv, SeededBox, SeededTree, UnseededEnv
-from worlds import digest, merged, small_config
+from worlds import digest, merged, save_checkpoint, small_config
 
 from ding_lite import Hook, SerialPipeline
 from ding_lite.config.compile import compile_config
 from ding_lite.config.schema import leaves
 from ding_lite.errors import CheckpointError, ConfigError
-from ding_lite.run.checkpoint import checkpoints_of, load_checkpoint, save_checkpoint
+from ding_lite.run.checkpoint import checkpoints_of, load_checkpoint
 from ding_lite.run.resume import EFFECTS, FREE, REFUSED, WARNED, effect_of, resume_point
 
 TRUST = ["small_worlds", __name__]
