@@ -24,7 +24,7 @@ from ding_lite.trees import value_at
 
 # Number of weights in a layer up to which NumPy is faster, with several threads and with one.
 MAX_WEIGHTS, MAX_WEIGHTS_OF_ONE_THREAD = 2**14, 2**18
-MANY_NUMBERS = 2**12  # torch's sigmoid is faster than NumPy's tanh from here on
+MANY_NUMBERS = 2**13  # torch's sigmoid is faster than NumPy's tanh from here on
 MAX_INDICES = 8  # in an observation; above it torch looks them up as fast
 
 
