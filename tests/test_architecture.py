@@ -112,7 +112,7 @@ def test_modules_do_not_import_each_other_in_a_circle():
 
 def test_every_command_has_its_file_and_every_other_file_is_shared():
     files = {file.stem for file in (PACKAGE / "cli").glob("*.py")}
-    shared = {"__init__", "main", "options", "signals"}
+    shared = {"__init__", "main", "options"}
     assert files - shared == {command.replace("-", "_") for command in COMMANDS}
 
 

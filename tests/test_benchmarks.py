@@ -203,7 +203,3 @@ def test_generated_parts_are_those_of_the_stored_results(module):
         begin, end = harness.marks(name)
         (text,) = (text for text in texts if begin in text)
         assert text.split(begin)[1].split(end)[0].splitlines()[1:] == lines, f"{name}: write it again"
-
-
-def test_results_are_short():
-    assert len((BENCHMARKS / "RESULTS.md").read_text().splitlines()) <= 300

@@ -83,20 +83,6 @@ def hooks_of(items: Sequence[Any]) -> dict[str, Hook]:
     return hooks
 
 
-@HOOK_REGISTRY.register("stop_file")
-class StopFile(Hook):
-    """Ends the run in order when the file `stop` appears in its folder, and removes the file."""
-
-    def before_run(self, pipeline: Any) -> None:
-        # Later, an environment may have changed the working directory.
-        self.file = pipeline.folder.absolute() / "stop"
-
-    def after_iter(self, pipeline: Any) -> None:
-        if pipeline.ranks.is_first and self.file.exists():
-            self.file.unlink()
-            pipeline.request_stop(f"the file {pipeline.folder}/stop appeared")
-
-
 @HOOK_REGISTRY.register("early_stopping")
 class EarlyStopping(Hook):
     """Ends the run after `patience` evaluations in a row without a higher mean return than before.

@@ -20,7 +20,6 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -235,11 +234,8 @@ class SerialPipeline:
             undo.callback(self.files.close)
             self._watchers = [health, self.files, trackers, display or Hook()]
             keep_for_restart(str(self.folder.absolute()))
-        # The environments hold no reference to this object: a cycle would keep their workers until it is
-        # collected as garbage.
-        say = partial(_say, [*self.hooks.values(), *self._watchers])
-        self.evaluator.envs.say = lambda line: say(f"in evaluation: {line}")
-        self.collector.envs.say = say
+        self.evaluator.envs.say = lambda line: self.say(f"in evaluation: {line}")
+        self.collector.envs.say = self.say
         if self.files is not None:  # the tracebacks of workers that were replaced go to the log alone
             self.collector.envs.explain = self.evaluator.envs.explain = self.files.log
         lines = [f"run {self.folder}", *lines, *description(self.config, own, self.policy, self.collector)]
@@ -248,7 +244,8 @@ class SerialPipeline:
 
     def say(self, line: str) -> None:
         """Writes a line to log.txt, and shows it; on rank 0 only, since all ranks say the same."""
-        _say([*self.hooks.values(), *self._watchers], line)
+        for hook in (*self.hooks.values(), *self._watchers):
+            hook.say(line)
 
     def _call(self, method: str) -> None:
         """Calls a method of all hooks: those of the config first, but at the end of the run last."""
@@ -509,8 +506,6 @@ class SerialPipeline:
             self.policy.change_ranks(self.progress.env_step)
         lines = [f"number of ranks {saved_by} -> {ranks.size}"] if saved_by != ranks.size else []
         lost = next(filter(None, self.ranks.from_all(lost)), None)
-        if lost and self.cfg.env.strict_resume and not has_new:
-            raise CheckpointError(f"{lost}. env.strict_resume=False goes on with new episodes")
         if lost:
             mark = "" if has_new else "WARNING: "  # asked for, or not
             lines.append(f"{mark}{lost}. The run goes on with new episodes: {NOT_BIT_EQUAL}")
@@ -523,11 +518,6 @@ def _typed(module: str) -> str:
     if "." in module or file.suffix != ".py" or file.parent == here or "site-packages" in file.parts:
         return module
     return shlex.quote(str(file.relative_to(here) if file.is_relative_to(here) else file))
-
-
-def _say(hooks: Sequence[Hook], line: str) -> None:
-    for hook in hooks:
-        hook.say(line)
 
 
 def serial_pipeline(

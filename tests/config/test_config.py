@@ -17,7 +17,6 @@ from ding_lite import MODEL_REGISTRY, POLICY_REGISTRY, PPOPolicy
 from ding_lite.config.compile import (
     compile_config,
     differences,
-    find_config,
     load_config,
     parse_overrides,
     read_config,
@@ -374,11 +373,3 @@ def test_file_without_a_config_is_refused(tmp_path, name, text, said):
 def test_config_that_there_is_not_is_answered_with_what_there_is(name, said):
     with pytest.raises(ConfigError, match=re.escape(said)):
         load_config(name)
-
-
-@pytest.mark.parametrize("file", CONFIGS, ids=lambda file: file.stem)
-def test_shipped_config_compiles_under_its_name(file):
-    config = load_config(file.stem)
-    assert find_config(file.stem) == file
-    assert config.values.exp_name == file.stem
-    assert config.notes == ()

@@ -615,11 +615,6 @@ def test_dict_named_config_goes_before_the_pair(tmp_path, tail, env_id):
         load_config(theirs(tmp_path, tail="del create_config\n"))
 
 
-def test_overrides_name_keys_of_ding_lite(tmp_path):
-    config = load_config(theirs(tmp_path), ["policy.learn.batch_size=128", "policy.model.rnn=lstm"])
-    assert (config.values.policy.learn.batch_size, config.values.policy.model.rnn) == (128, "lstm")
-
-
 # ------------------------------------------------------------------ a file to keep
 
 
@@ -643,12 +638,12 @@ def test_file_of_di_engine_trains_and_is_kept_from_the_command_line(tmp_path, mo
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["env_id"] == "CartPole-v0"
     assert 512 <= result["env_step"] < 512 + 256  # whole rollouts of 256 rows, of which resets are no steps
-    assert main(["config", "-c", "their_config.py", "-o", "mine.py"]) == 0
+    assert main(["config", "-c", "their_config.py", "-o", "kept.py"]) == 0
     assert "left out: policy.learn.update_per_collect" in capsys.readouterr().err
-    assert main([*train, "mine.py", "--exp-name", "again"]) == 0
+    assert main([*train, "kept.py", "--exp-name", "again"]) == 0
     files = [(tmp_path / name / "episodes.csv").read_text() for name in ("run", "again")]
     assert files[0] == files[1]
-    assert main(["config", "-c", "mine.py", "-o", "mine.py"]) == 2, "the file exists"
+    assert main(["config", "-c", "kept.py", "-o", "kept.py"]) == 2, "the file exists"
 
 
 @pytest.mark.slow

@@ -123,6 +123,7 @@ def test_shipped_config_runs_two_iterations_and_its_policy_acts(name, tmp_path, 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_shipped_config_repeats_no_default(name):
     written, whole = read_config(CONFIGS[name]), load_config(name)
+    assert (whole.values.exp_name, whole.notes) == (name, ())
     for path, _ in leaves(written):
         *sections, key = path.split(".")
         fewer = copy.deepcopy(written)

@@ -44,14 +44,8 @@ def test_two_runs_with_one_seed_are_equal_to_the_last_bit(world, tmp_path):
     first, second = run(config, tmp_path / "a"), run(config, tmp_path / "b")
     assert len(first[0]) >= 4
     assert first == second
-
-
-def test_episodes_of_two_runs_are_equal_byte_for_byte(tmp_path):
-    for name in ("a", "b"):
-        run(WORLDS["base"], tmp_path / name)
-    texts = [(tmp_path / name / "episodes.csv").read_bytes() for name in ("a", "b")]
-    assert texts[0] == texts[1]
-    assert texts[0].count(b"\n") > 50
+    episodes = [(tmp_path / name / "episodes.csv").read_bytes() for name in ("a", "b")]
+    assert episodes[0] == episodes[1]
 
 
 def test_a_run_in_between_changes_nothing(tmp_path):

@@ -59,19 +59,6 @@ def test_an_error_of_a_hook_ends_the_run_which_is_saved(tmp_path):
     assert (tmp_path / "run" / "metrics.csv").read_text().count("\n") == 1 + 3
 
 
-class TouchStop(Hook):
-    def before_iter(self, pipeline):
-        if pipeline.progress.iteration == 2:
-            (pipeline.folder / "stop").touch()
-
-
-def test_a_stop_file_ends_the_run_in_order_and_is_removed(tmp_path):
-    pipeline = train(tmp_path / "run", hooks=[TouchStop, "stop_file"])
-    assert (pipeline.status, pipeline.progress.iteration) == ("interrupted", 3)
-    assert "stop appeared" in pipeline.stop_reason
-    assert not (tmp_path / "run" / "stop").exists()
-
-
 def test_early_stopping_ends_a_run_without_improvement_and_counts_on_after_a_resume(tmp_path, monkeypatch):
     means = iter([1.0, 3.0, 3.0, 2.0, 9.0, 1.0, 1.0, 1.0, 1.0])
     monkeypatch.setattr(

@@ -61,19 +61,6 @@ def test_a_loaded_policy_has_no_learn_mode_and_a_device_of_choice(trained):
         load_policy(trained, device="no such device")
 
 
-def test_best_is_loaded_by_default_and_last_where_there_is_none(tmp_path):
-    run = train(tmp_path / "run").folder
-    for name, scale in (("best", 1.0), ("last", 2.0)):
-        file = run / "ckpt" / f"{name}.safetensors"
-        state, config = load_checkpoint(file)
-        state["policy"]["model"][BIAS][:] = scale
-        save_checkpoint(file, state, config)
-    paths = [run, run / "ckpt" / "last", run / "ckpt" / "best.safetensors"]
-    assert [load_policy(path).model.state_dict()[BIAS][0].item() for path in paths] == [1.0, 2.0, 1.0]
-    (run / "ckpt" / "best.safetensors").unlink()
-    assert load_policy(run).model.state_dict()[BIAS][0].item() == 2.0
-
-
 def test_a_model_that_a_script_gave_is_given_again(tmp_path):
     spaces = SeededEnv().observation_space, SeededEnv().action_space
     config = small_config(SeededEnv, max_env_step=256)

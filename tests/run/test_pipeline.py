@@ -1,9 +1,7 @@
 """The pipeline: its loop, limits, evaluations and checkpoints, and how runs end."""
 
 import csv
-import gc
 import json
-import weakref
 
 import pytest
 import torch
@@ -177,14 +175,6 @@ def test_checkpoints_are_saved_when_they_are_due(make):
     assert seen[2] == ["iteration_00000002", "iteration_00000003", "last"]
 
 
-def test_an_evaluation_changes_nothing_in_training(make):
-    states = []
-    for freq in (0, 256):
-        state = finished(make(counted(policy={"eval": {"eval_freq": freq}}))).state_dict()
-        states.append({part: digest(state[part]) for part in ("policy", "collector")})
-    assert states[0] == states[1]
-
-
 # ---------------------------------------------------------------------- how runs end
 
 
@@ -302,34 +292,6 @@ def test_after_an_error_of_an_evaluation_the_iteration_has_its_row_and_is_saved(
     with pytest.raises(ValueError, match="unpack"):
         finished(pipeline)
     assert (saved(pipeline), len(rows_of(pipeline))) == (2, 2)
-
-
-def test_a_save_that_fails_ends_the_run(make, monkeypatch):
-    pipeline = make(counted(checkpoint={"freq": 512}))
-
-    def full(file, data):
-        raise CheckpointError(f"{file} cannot be written")
-
-    for _ in range(3):
-        pipeline.step()
-    pipeline.files.checkpoints.wait()
-    monkeypatch.setattr("ding_lite.run.checkpoint._write", full)
-    with pytest.raises(CheckpointError, match="cannot be written"):
-        pipeline.close()
-    assert (pipeline.status, result_of(pipeline)["status"], saved(pipeline)) == ("failed", "failed", 2)
-
-
-@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-def test_workers_of_a_pipeline_that_is_dropped_end_without_a_garbage_collection(make, tmp_path):
-    gc.disable()
-    try:
-        pipeline = SerialPipeline(counted(), folder=tmp_path / "dropped")
-        envs = weakref.ref(pipeline.collector.envs)
-        del pipeline
-        assert envs() is None
-    finally:
-        gc.enable()
-        gc.collect()
 
 
 # ---------------------------------------------------------------------- beginnings

@@ -59,18 +59,6 @@ def test_metrics_of_ranks_are_means_maxima_and_sums():
     }
 
 
-def test_a_multiple_is_crossed_once():
-    progress = Progress(env_step=100, step_before=80)
-    assert [progress.crossed(freq) for freq in (0, 10, 50, 90, 100, 101)] == [
-        False,
-        True,
-        True,
-        True,
-        True,
-        False,
-    ]
-
-
 def test_lines_show_evaluations_and_key_metrics_and_survive_a_closed_stream():
     stream = io.StringIO()
     lines = Display(stream)
