@@ -11,6 +11,7 @@ contact forces, as that of -v3 in effect did.
 config = dict(
     env=dict(env_id="HalfCheetah-v5", collector_env_num=64, evaluator_env_num=8),
     policy=dict(
+        recompute_adv=True,
         model=dict(initial_sigma_value=0.6065),
         learn=dict(lr_schedule="linear", adv_norm=False, value_weight=0.25),
         normalize=dict(obs=True, reward=True, reward_clip=10.0),
