@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from ding_lite.data.samples import Batch, Samples
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.errors import ContractError
-from ding_lite.fast.gradients import outputs_of
+from ding_lite.fast.gradients import checked, outputs_of
 from ding_lite.models.checks import check_distribution, undisturbed
 from ding_lite.models.encoders import Encoder
 from ding_lite.models.heads import clamp_to_ranges, parameter_ranges
@@ -356,24 +356,25 @@ def _check_gradients(policy: PPOPolicy, rollout: Rollout) -> None:
     model, reads = policy.model, ["actor", "critic"]
     model.zero_grad(set_to_none=True)
     batch = next(policy.minibatches(rollout).batches)
-    _loss_on(policy.with_outputs(batch, outputs_of(model, reads, batch.obs)), policy.loss, "loss").backward()
+    batch = policy.with_outputs(batch, outputs_of(model, reads, batch.obs))
+    _loss_on(policy, "loss", batch).backward()
     if isinstance(policy, PPGPolicy):  # only the auxiliary phase trains the auxiliary head
         outputs = outputs_of(model, (*reads, "auxiliary"), batch.obs)
         old_logit = as_field(map_tree(torch.clone, to_dict(outputs["actor"])))
         fields = {name: rollout[name].flatten(0, 1)[: len(batch)] for name in policy.auxiliary_fields}
         batch = policy.with_outputs(batch.plus(old_logit=old_logit, **fields), outputs)
-        _loss_on(batch, policy.auxiliary_loss, "auxiliary_loss").backward()
+        _loss_on(policy, "auxiliary_loss", batch).backward()
         _check_no_value_gradient(policy, batch)
     without = [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
     _expect(not without, f"the loss has a gradient for every parameter, got none for {', '.join(without)}")
     model.zero_grad(set_to_none=True)
 
 
-def _loss_on(batch: Batch, function: Callable[[Batch], Any], name: str) -> torch.Tensor:
+def _loss_on(policy: Policy, name: str, batch: Batch) -> torch.Tensor:
     """Returns the loss () of a minibatch, after checking what the function returns and leaves behind."""
     fields = {name: field for name, field in batch.fields().items() if not isinstance(field, Distribution)}
     before = {name: [leaf.detach().clone() for leaf in _tensors(field)] for name, field in fields.items()}
-    loss, metrics = function(batch)
+    loss, _ = checked(getattr(policy, name)(batch), policy, name)
     changed = [
         name for name, field in fields.items() if not all(map(torch.equal, _tensors(field), before[name]))
     ]
@@ -382,10 +383,6 @@ def _loss_on(batch: Batch, function: Callable[[Batch], Any], name: str) -> torch
         f"{name} changes nothing in its minibatch, got other values in batch.{', batch.'.join(changed)}: "
         "it computes new tensors and does not write into those of the batch (x * 2, not x.mul_(2))",
     )
-    _expect(loss.dim() == 0, f"{name} returns a 0-d tensor, got the shape {tuple(loss.shape)}")
-    _expect(isinstance(metrics, dict), f"{name} returns (loss, metrics), got {type(metrics).__name__}")
-    wrong = [k for k, v in metrics.items() if not (isinstance(v, torch.Tensor) and v.dim() == 0)]
-    _expect(not wrong, f"{name} returns metrics that are 0-d tensors, got others for {', '.join(wrong)}")
     return loss
 
 

@@ -70,7 +70,9 @@ class Collector:
         self.row = 0
         self.storage = RolloutStorage(self.steps, envs.num_envs)
         self._env_indices = [np.arange(envs.num_envs)[rows] for rows in envs.groups]  # of each group
-        self.hidden = None if mode.recurrence is None else HiddenStates(mode.recurrence, self._env_indices)
+        self.hidden = (
+            None if mode.recurrence is None else HiddenStates(mode.recurrence, self._env_indices, self.steps)
+        )
         # Of the current rollout: (t, environments, last observations and hidden states) of the episodes that
         # were cut at row t.
         self._finals: list[tuple[int, np.ndarray, dict[str, Tree]]] = []
@@ -119,7 +121,6 @@ class Collector:
                 # A worker that is replaced while the next group finishes writes over these observations.
                 last_row.write(0, "obs", self.obs[group], envs.groups[group])
         self.bad_values = envs.bad_values - bad_before
-        self._truncate_lost_episodes()
         if not self.storage.array("valid").any():
             raise EnvError(
                 f"none of the {self.n_sample} rows of a rollout is a step: all are resets, or lost with a "
@@ -176,6 +177,8 @@ class Collector:
         rows = self.envs.groups[group]
         env_indices = self._env_indices[group]
         final = {"obs": transition.final_obs}
+        if t and not transition.valid.all():
+            self._cut_lost_episodes(t, group, obs, transition.valid)
         if self.hidden is not None:
             output = dict(output)
             final["hidden"] = self.hidden.after(t, group, output.pop("hidden"), transition)
@@ -198,25 +201,24 @@ class Collector:
         if self.hidden is not None:
             self.hidden.begin_all()
 
-    def _truncate_lost_episodes(self) -> None:
-        """Marks episodes that were lost with their worker as truncated at their last known observation.
+    def _cut_lost_episodes(self, t: int, group: int, obs: Tree, valid: np.ndarray) -> None:
+        """Truncates the episodes that were lost with their worker at their last known observation.
 
-        An episode was lost if it is open and its next row is not valid. That row holds the last known
-        observation, from which the policy chose an action that was never stepped. If it is the first row of
-        the rollout, nothing needs to be done: the previous rollout ended with a bootstrap there.
+        An episode was lost if it was open after row ``t - 1``, and row ``t`` is not valid: from the observation
+        there the policy chose an action that was never stepped. At row 0 nothing needs to be done: the previous
+        rollout ended with a bootstrap there.
         """
-        valid, terminated, truncated = (
-            self.storage.array(name) for name in ("valid", "terminated", "truncated")
+        kept, terminated, truncated = (
+            self.storage.array(name)[t - 1, self.envs.groups[group]]
+            for name in ("valid", "terminated", "truncated")
         )
-        lost = valid[:-1] & ~terminated[:-1] & ~truncated[:-1] & ~valid[1:]
-        for t in np.flatnonzero(lost.any(axis=1)).tolist():
-            envs = np.flatnonzero(lost[t])
-            truncated[t, envs] = True
-            last_obs = map_tree(lambda obs, t=t, envs=envs: obs[t + 1, envs], self.storage.array("obs"))
-            final = {"obs": last_obs}
+        lost = np.flatnonzero(kept & ~terminated & ~truncated & ~valid)
+        if len(lost):
+            truncated[lost] = True  # in the storage
+            final = {"obs": map_tree(lambda leaf: leaf[lost], obs)}
             if self.hidden is not None:
-                final["hidden"] = self.hidden.before_lost(t + 1, envs)
-            self._finals.append((t, envs, final))
+                final["hidden"] = map_tree(lambda leaf: leaf[lost].cpu(), self.hidden.of_groups[group])
+            self._finals.append((t - 1, self._env_indices[group][lost], final))
 
     def random_observations(self, n: int, seed: int, *stream: str | int) -> Tree:
         """Returns the observations of random steps, and resets all environments afterwards.

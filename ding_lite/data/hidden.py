@@ -34,34 +34,30 @@ class HiddenStates:
     Args:
         recurrence: of the policy.
         env_indices: the environments of each group.
+        steps: T, of a rollout.
 
     Attributes:
         of_groups: hidden states (G, ...) of each group, before the row that it plays next.
     """
 
-    def __init__(self, recurrence: Recurrence, env_indices: Sequence[np.ndarray]) -> None:
+    def __init__(self, recurrence: Recurrence, env_indices: Sequence[np.ndarray], steps: int) -> None:
         self.recurrence, self._env_indices = recurrence, env_indices
-        self._storage = RolloutStorage(1, sum(map(len, env_indices)))
-        self._before_lost: dict[tuple[int, int], Tree] = {}  # by row and environment
+        self._storage = RolloutStorage(-(-steps // recurrence.length), sum(map(len, env_indices)))
         self.begin_all()
 
     def begin_all(self) -> None:
         """Begins an episode in every environment."""
         self.of_groups = [self.recurrence.initial_hidden(len(envs)) for envs in self._env_indices]
-        # Of each group, the environments (G,) whose episode was open after the row before.
-        self._open = [np.zeros(len(envs), bool) for envs in self._env_indices]
 
     def begin_rollout(self) -> None:
         """Forgets the stored hidden states."""
         self._storage.begin()
-        self._before_lost.clear()
 
     def before(self, t: int, group: int, envs: slice) -> Tree:
         """Returns the hidden states before row ``t`` of a group, and stores them if a run may begin there."""
         hidden = self.of_groups[group]
         slot, rest = divmod(t, self.recurrence.length)
         if not rest:
-            self._storage.reserve(slot + 1)
             self._storage.write(slot, "hidden", hidden, envs)
         return hidden
 
@@ -72,22 +68,12 @@ class HiddenStates:
             those of the episodes that were cut at this row (K, ...), on the host, or None.
         """
         envs = self._env_indices[group]
-        for k in np.flatnonzero(self._open[group] & ~transition.valid):
-            # A copy: a view would keep the hidden states of the whole group.
-            before = map_tree(lambda leaf, k=k: leaf[k].clone(), self.of_groups[group])
-            self._before_lost[t, int(envs[k])] = before
         final = None
         if transition.final_obs is not None:
             final = map_tree(lambda leaf: leaf[torch.from_numpy(transition.final_env)].cpu(), hidden)
         ends = ends_of(transition)
-        self._open[group] = ~ends
         self.of_groups[group] = begin_episodes(hidden, ends, self.recurrence.initial_hidden(len(envs)))
         return final
-
-    def before_lost(self, t: int, envs: np.ndarray) -> Tree:
-        """Returns the hidden states (K, ...) before the lost steps of row ``t``, on the host."""
-        lost = [self._before_lost[t, int(env)] for env in envs]
-        return map_tree(lambda *leaves: torch.stack(leaves).cpu(), *lost)
 
     def fields(self, steps: int) -> dict[str, Any]:
         """Returns the fields ``hidden`` (slots, B, ...) and ``last_hidden`` (B, ...) of a rollout."""

@@ -1,7 +1,7 @@
 """The rollouts that an iteration learns from: the fresh one, and off-policy those of the last iterations.
 
-Fresh data are a replay of one rollout. A rollout stays and leaves as
-a whole, so that the code that assigns credit to a fresh one does so to old ones too, by the newest network.
+On fresh data the queue holds one rollout. A rollout enters and leaves whole, so the code that assigns credit
+to a fresh one also does so to an old one, by the newest network.
 
 Shapes: T steps, B environments.
 """
@@ -32,14 +32,14 @@ class Stored:
         iteration: in which it was collected.
         uses: (T, B), how often each transition was drawn.
         ratio: (T, B), pi_prox / mu of each action (``policies.ppo``); 1 while it is fresh.
-        newer: fields (T, B, ...) of this iteration that replace those of collection, or are added to them.
+        renewed: fields (T, B, ...) of this iteration that replace those of collection, or are added to them.
     """
 
     rollout: Rollout
     iteration: int
     uses: Tensor
     ratio: Tensor
-    newer: dict[str, Any] = field(default_factory=dict)
+    renewed: dict[str, Any] = field(default_factory=dict)
 
 
 class Replay:

@@ -118,16 +118,6 @@ class RolloutStorage:
         """Begins a rollout. It has the fields that are written from now on."""
         self._written.clear()
 
-    def reserve(self, steps: int) -> None:
-        """Makes room for at least ``steps`` rows; existing rows stay."""
-        if steps <= self.steps:
-            return
-        more, self.steps = max(steps, 2 * self.steps) - self.steps, max(steps, 2 * self.steps)
-        self._rows = {}
-        self._arrays = map_tree(
-            lambda leaf: np.concatenate([leaf, np.zeros((more, *leaf.shape[1:]), leaf.dtype)]), self._arrays
-        )
-
     def write(self, t: int, name: str, value: Any, envs: slice = slice(None)) -> Any:
         """Copies ``value`` into the field ``name`` of row ``t``, for the environments ``envs``.
 

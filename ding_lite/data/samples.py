@@ -38,14 +38,13 @@ class Recurrence(NamedTuple):
 
 
 class Runs(NamedTuple):
-    """Rows that a recurrent network reads one after the other.
+    """Rows that a recurrent network reads one after the other; the samples are all rows of all runs.
 
     Attributes:
-        start, length: (S,), of the rows of each run among the samples.
+        length: (S,), rows of each run.
         hidden: (S, ...), before the first row of each run.
     """
 
-    start: Tensor
     length: Tensor
     hidden: Tree
 
@@ -151,9 +150,7 @@ class Samples:
         first, runs = parts[0], None
         if first.runs is not None:
             each = [part.runs for part in parts if part.runs is not None]
-            length = torch.cat([runs.length for runs in each])
-            hidden = map_tree(lambda *leaves: torch.cat(leaves), *[runs.hidden for runs in each])
-            runs = Runs(length.cumsum(0) - length, length, hidden)
+            runs = _joined_runs(each)
         starts = [sum(sizes[:k]) for k in range(len(sizes))]
         places = [
             part.place + start for part, start in zip(parts, starts, strict=True) if part.place is not None
@@ -264,7 +261,8 @@ class Samples:
         order = (step * len(index) + run).argsort()
         run, step = run[order], step[order]
         hidden = map_tree(lambda leaf: leaf[index.to(leaf.device)], runs.hidden)
-        return Group(runs.start[index][run] + step, torch.bincount(step).cpu(), hidden)
+        start = runs.length.cumsum(0) - runs.length
+        return Group(start[index][run] + step, torch.bincount(step).cpu(), hidden)
 
 
 class Pass(NamedTuple):
@@ -323,8 +321,7 @@ class Store:
         map_tree(lambda to, leaf: to[self.size : end].copy_(leaf), self._fields, samples.fields)
         if samples.runs is not None:
             hidden = map_tree(lambda leaf: leaf.cpu().clone(), samples.runs.hidden)
-            start, length = samples.runs.start.cpu() + self.size, samples.runs.length.cpu()
-            self._runs.append(Runs(start, length, hidden))
+            self._runs.append(Runs(samples.runs.length.cpu(), hidden))
         self.iterations, self.size = self.iterations + 1, end
 
     def _all(self) -> Any:
@@ -334,11 +331,7 @@ class Store:
         self, inputs: Callable[[Tree], Any] | None = None, device: torch.device | None = None
     ) -> Samples:
         """Returns all samples; they share the memory of the store. For the arguments see Samples."""
-        runs = None
-        if self._runs:
-            parts = {name: [getattr(each, name) for each in self._runs] for name in Runs._fields}
-            hidden = map_tree(lambda *leaves: torch.cat(leaves), *parts["hidden"])
-            runs = Runs(torch.cat(parts["start"]), torch.cat(parts["length"]), hidden)
+        runs = _joined_runs(self._runs) if self._runs else None
         return Samples(self._all(), runs, None, inputs, device)
 
     def state_dict(self) -> dict[str, Any]:
@@ -381,7 +374,12 @@ def _runs_of(rollout: Rollout, chosen: Tensor, recurrence: Recurrence) -> tuple[
     initial = recurrence.initial_hidden(len(first))
     stored = map_tree(lambda leaf, like: leaf.to(like), stored, initial)
     hidden = chosen_hidden(begins_episode[column_of, row_of], initial, stored)
-    return (row * columns + column)[rows], Runs(count.cumsum(0) - count, count, hidden)
+    return (row * columns + column)[rows], Runs(count, hidden)
+
+
+def _joined_runs(parts: Sequence[Runs]) -> Runs:
+    hidden = map_tree(lambda *leaves: torch.cat(leaves), *[runs.hidden for runs in parts])
+    return Runs(torch.cat([runs.length for runs in parts]), hidden)
 
 
 def _cut(tree: Any, order: Tensor, sizes: list[int]) -> Sequence[Any]:

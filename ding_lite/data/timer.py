@@ -19,7 +19,6 @@ class Timer:
         phase: that goes on; "" before the first.
         seconds: by phase, since the last :meth:`take`; time before the first call is left out.
         now: the clock, in seconds.
-        phase: that goes on.
     """
 
     def __init__(self) -> None:

@@ -210,7 +210,7 @@ def acting_of(policy: Any) -> Acting:
     if policy.device.type == "cuda":
         hooks = any(module._forward_hooks or module._forward_pre_hooks for module in policy.model.modules())
         return GraphActing(policy) if policy.cfg.cuda_graph and not hooks else Acting(policy)
-    is_plain = policy.device.type == "cpu" and not policy.overrides("inputs", "scaled")
+    is_plain = policy.device.type == "cpu" and not policy.overrides("scaled")
     stacks = numpy_stacks(policy.model, ("actor",)) if is_plain else None
     return Acting(policy) if stacks is None else NumpyActing(policy, stacks["actor"])
 

@@ -76,9 +76,9 @@ class Policy:
     """Base class of all policies.
 
     A subclass defines ``_init_learn`` and ``_forward_learn``, and ``_get_train_sample``. It may override what
-    the modes call: ``_forward_collect``, ``_forward_eval``, ``_process_transition``; :meth:`inputs` (what the
-    model is given; :meth:`scaled` if it is recurrent) and :meth:`distribution` (what its output means).
-    :meth:`keep` puts a part into the saved state, :meth:`say` a line into the first lines of a run.
+    the modes call: ``_forward_collect``, ``_forward_eval``, ``_process_transition``; :meth:`scaled` (what the
+    model is given) and :meth:`distribution` (what its output means). :meth:`keep` puts a part into the saved
+    state, :meth:`say` a line into the first lines of a run.
 
     Args:
         cfg: the section ``policy`` of a complete config.
@@ -339,11 +339,6 @@ class Policy:
             obs, self.recurrence.initial_hidden(leading_size(obs)) if hidden is None else hidden
         )
 
-    @property
-    def inputs_of_samples(self) -> Callable[[Tree], Any]:
-        """What ``Samples`` apply to raw observations; the hidden states are theirs."""
-        return self.inputs if self.recurrence is None else self.scaled
-
     def distribution(self, obs: Any, logit: Any) -> Distribution:
         """Returns the action distribution with the parameters ``logit``; illegal actions are masked."""
         obs, mask = obs.obs if isinstance(obs, Sequences) else obs, None
@@ -381,7 +376,7 @@ class Policy:
         sample_bytes = 4 * sum(math.prod(leaf.shape[1:]) for leaf in tree_leaves(samples.fields["obs"]))
         order, found = [], []
         size = max(1, min(CHUNK_SAMPLES, CHUNK_BYTES // max(1, sample_bytes)))
-        for rows, inputs in samples.chunks(size, self.inputs_of_samples):
+        for rows, inputs in samples.chunks(size, self.scaled):
             rest = (to_device(map_tree(lambda x, r=rows: x[r], other), self.device) for other in others)
             found.append(function(inputs, *rest))
             order.append(rows)

@@ -80,13 +80,10 @@ class PPGPolicy(PPOPolicy):
         is_one_buffer = self.cfg.on_policy or limits.policy == limits.value
         same_epochs = learn.actor_epoch_per_collect == learn.critic_epoch_per_collect
         self.has_one_loop = is_one_buffer and bool(same_epochs or learn.update_per_collect)
-        self.order = self.own_generator("minibatch", device=self.device)
-        self.replay = self.keep("replay", self.make_replay(limits.policy))
-        self.optimizer = self.keep("optimizer", self.make_optimizer())
+        super()._init_learn()
         if not self.has_one_loop:
-            self.value_replay = self.keep("value_replay", self.make_replay(limits.value))
+            self.value_replay = self.keep("value_replay", self.make_replay("value"))
             self.value_optimizer = self.keep("value_optimizer", self.make_optimizer())
-        self.say(f"gradients: {self.optimizer.gradients.of(self.objective)[0]}")
         if learn.aux_train_epoch:
             self.aux_order = self.own_generator("auxiliary")
             self.aux_optimizer = self.keep("aux_optimizer", self.make_optimizer(learn.aux_batch_size))
@@ -120,7 +117,7 @@ class PPGPolicy(PPOPolicy):
         self.begin_replay(rollout, self.replay, self.value_replay)
         epochs = self.passes(self.value_replay, critic, critic)
         value = self.take_steps(epochs, self.value_optimizer, self.critic_objective)
-        epochs = self.passes(self.replay, actor, actor, value_moved=True)
+        epochs = self.passes(self.replay, actor, actor, credit_is_old=True)
         policy = self.take_steps(epochs, self.optimizer, self.actor_objective)
         log = {**value, **policy, "updates": value["updates"] + policy["updates"]}
         log["value_grad_norm"] = value["grad_norm"]
@@ -132,7 +129,7 @@ class PPGPolicy(PPOPolicy):
     def auxiliary_phase(self) -> dict[str, float]:
         """Takes E_aux epochs over all samples since the last phase, and drops them. Returns metrics."""
         learn, history = self.cfg.learn, []
-        samples = self.store.samples(self.inputs_of_samples, self.device)
+        samples = self.store.samples(self.scaled, self.device)
         samples.fields["old_logit"] = map_tree(Tensor.cpu, self.over(self.model.compute_actor, samples))
         samples.fields["value_target"] = self.value_norm.normalize(samples.fields["value_target"])
         before, objective = self.measured(samples.some(MEASURED)), self.auxiliary_objective

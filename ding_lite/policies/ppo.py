@@ -78,13 +78,14 @@ class PPOPolicy(Policy):
 
     def _init_learn(self) -> None:
         self.order = self.own_generator("minibatch", device=self.device)
-        self.replay = self.keep("replay", self.make_replay(self.cfg.other.replay_buffer))
+        self.replay = self.keep("replay", self.make_replay("policy"))
         self.optimizer = self.keep("optimizer", self.make_optimizer())
         self.say(f"gradients: {self.optimizer.gradients.of(self.objective)[0]}")
 
-    def make_replay(self, limits: Any) -> Replay:
+    def make_replay(self, name: str) -> Replay:
         """Returns a queue of rollouts: on-policy for the fresh one, else within the limits of the config."""
-        return Replay(device=self.device, **({} if self.cfg.on_policy else limits))
+        limits = self.cfg.other.replay_buffer  # PPG's have names
+        return Replay(device=self.device, **({} if self.cfg.on_policy else limits.get(name, limits)))
 
     def make_optimizer(self, size: int | None = None) -> Optimizer:
         """Returns an optimiser by the config; ``size``: samples of full minibatches."""
@@ -196,39 +197,39 @@ class PPOPolicy(Policy):
             self.set_proximal(replay)
 
     @property
-    def renewed(self) -> tuple[str, ...]:
+    def renewed_fields(self) -> tuple[str, ...]:
         """The fields of credit that follow the newest value network, so that each pass has new ones."""
         if self.cfg.recompute_adv:
             return "value", "advantage", "value_target"
         return ("value_target",) if self.cfg.nstep_return else ()
 
     def passes(
-        self, replay: Replay, epochs: int, reuse: float, *, value_moved: bool = False
+        self, replay: Replay, epochs: int, reuse: float, *, credit_is_old: bool = False
     ) -> Iterator[Pass]:
         """Yields the passes of an iteration over the rollouts of ``replay``.
 
         Fresh rollouts are passed ``epochs`` times. Off-policy each pass draws every live sample, until as
-        many steps are taken as use each ``reuse`` times in full minibatches, or none is left. ``value_moved``
-        says that the value network has learned since the credit of the replay was computed.
+        many steps are taken as use each ``reuse`` times in full minibatches, or none is left. Credit is old
+        if the value network has learned since.
         """
         learn = self.cfg.learn
         if self.cfg.on_policy:
             for epoch in range(epochs):
-                if self.renewed and (epoch or value_moved):
+                if self.renewed_fields and (epoch or credit_is_old):
                     self.renew_credit(replay)
-                if self.renewed or not epoch:
+                if self.renewed_fields or not epoch:
                     samples = self.samples(replay)
                 yield self.minibatches(samples)
             return
         steps = learn.update_per_collect or math.ceil(reuse * self.cfg.collect.n_sample / learn.batch_size)
-        value_moved |= replay.has_stale
+        credit_is_old |= replay.has_stale
         while steps > 0 and not self.ranks.any(not replay.has_live()):
-            if self.renewed and value_moved:
+            if self.renewed_fields and credit_is_old:
                 self.renew_credit(replay)
             drawn = self.minibatches(replay, steps)
             replay.use(drawn.place)  # type: ignore[arg-type]
             yield drawn
-            steps, value_moved = steps - drawn.number, True
+            steps, credit_is_old = steps - drawn.number, True
         replay.log["missing_updates"] = float(steps)
 
     def take_steps(
@@ -268,7 +269,7 @@ class PPOPolicy(Policy):
         """Makes the policy as it is now pi_prox: sets its log-probs, and the weights w of stale rollouts."""
         learn, has_stale = self.cfg.learn, replay.has_stale
         for stored in replay.rollouts:
-            rollout, stored.newer = stored.rollout, {}
+            rollout, stored.renewed = stored.rollout, {}
             if has_stale:  # all rollouts have the same fields
                 log_prob = rollout.log_prob
                 if replay.age(stored):
@@ -277,19 +278,19 @@ class PPOPolicy(Policy):
                     stored.ratio = ratio.masked_fill(~rollout.valid, 1.0)
                 if learn.proximal == "decoupled":
                     weight = stored.ratio.clamp(max=learn.weight_bound)
-                    stored.newer |= {"log_prob": log_prob, "policy_weight": weight}
+                    stored.renewed |= {"log_prob": log_prob, "policy_weight": weight}
                 else:
-                    stored.newer["prox_log_prob"] = log_prob
+                    stored.renewed["prox_log_prob"] = log_prob
         replay.log = {} if self.cfg.on_policy else replay.metrics(self.clip_ratio)
 
     def renew_credit(self, replay: Replay) -> None:
-        """Computes the fields ``renewed`` by the newest value network."""
+        """Computes the fields ``renewed_fields`` by the newest value network."""
         self.timer("advantages")
         for stored in replay.rollouts:
             # V-trace with c-bar = rho-bar = 1 (arXiv:1802.01561).
             weight = stored.ratio.clamp(max=1.0) if replay.age(stored) else None
             credit = self.credit(stored.rollout, weight)
-            stored.newer |= {name: credit[name] for name in self.renewed}
+            stored.renewed |= {name: credit[name] for name in self.renewed_fields}
         self.timer("updates")
 
     @torch.no_grad()
@@ -300,12 +301,12 @@ class PPOPolicy(Policy):
             replay.push(rollout)
         parts = []
         for stored in replay.rollouts:
-            fields = time_major_fields(stored.rollout) | stored.newer
+            fields = time_major_fields(stored.rollout) | stored.renewed
             for name in ("value", "value_target"):
                 fields[name] = self.value_norm.normalize(fields[name])
             parts.append(Samples.of(stored.rollout, replay.live(stored), fields, self.recurrence))
         samples = Samples.joined(parts, [stored.uses.numel() for stored in replay.rollouts])
-        samples.fields["obs"] = self.inputs_of_samples(samples.fields["obs"])
+        samples.fields["obs"] = self.scaled(samples.fields["obs"])
         return samples
 
     @torch.no_grad()

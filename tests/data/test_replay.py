@@ -146,7 +146,7 @@ def samples_of(tag, n, runs=()):
         return Samples(fields)
     length = torch.tensor(runs)
     hidden = {"h": (10.0 * tag + torch.arange(len(runs)))[:, None]}
-    return Samples(fields, Runs(length.cumsum(0) - length, length, hidden))
+    return Samples(fields, Runs(length, hidden))
 
 
 @pytest.mark.parametrize("planned", [0, 7, 100])
@@ -170,7 +170,6 @@ def test_a_store_keeps_copies_and_runs_with_their_hidden_states():
     given.runs.hidden["h"].zero_()
     found = store.samples()
     assert found.fields["value_target"].tolist() == [0, 1, 2, 3, 50, 51, 52, 53, 54]
-    assert found.runs.start.tolist() == [0, 4, 6]
     assert found.runs.length.tolist() == [4, 2, 3]
     assert found.runs.hidden["h"].tolist() == [[0], [10], [11]]
 

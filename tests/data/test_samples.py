@@ -233,7 +233,7 @@ def test_no_minibatch_of_runs_is_empty_or_far_from_the_mean(seed):
     rng = np.random.default_rng(seed)
     length = torch.from_numpy(np.concatenate([rng.integers(1, 65, rng.integers(1, 200)), [64]]))
     n = int(length.sum())
-    runs = samples_module.Runs(length.cumsum(0) - length, length, initial_hidden(len(length)))
+    runs = samples_module.Runs(length, initial_hidden(len(length)))
     for size in (2, 8, 32, 64, 256):
         drawn = Samples({"obs": {}, "value_target": torch.arange(n)}, runs).minibatches(size, generator(seed))
         sizes = [len(batch) for batch in drawn.batches]

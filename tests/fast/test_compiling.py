@@ -6,7 +6,6 @@ from worlds import trainee
 
 from ding_lite import PPOPolicy
 from ding_lite.errors import ConfigError
-from ding_lite.fast.cuda_graphs import GraphPool
 from ding_lite.fast.gradients import Gradients, by_autograd
 
 
@@ -49,27 +48,26 @@ def test_a_loss_that_cannot_be_compiled_is_an_error_that_names_the_key():
         policy.learn_mode.forward(collector.collect())
 
 
-class Overwriting(GraphPool):
+class Overwriting:
     """Puts the results of all calls where those of the first one lie, as a replay does."""
 
-    def captured(self, function, name, generator=None):
-        first = []
+    def __init__(self, pool, function, name):
+        self.function, self.calls = function, []
 
-        def written(arguments):
-            first.append(function(arguments))
-            (old, new) = ([*x.values, *x.metrics.values(), x.total] for x in (first[0], first[-1]))
-            torch._foreach_copy_(old, new)
-            return first[0]
-
-        return written
+    def __call__(self, arguments):
+        self.calls.append(self.function(arguments))
+        old, new = ([*x.values, *x.metrics.values(), x.total] for x in (self.calls[0], self.calls[-1]))
+        torch._foreach_copy_(old, new)
+        return self.calls[0]
 
 
-def test_results_that_the_next_replay_writes_over_are_kept():
+def test_results_that_the_next_replay_writes_over_are_kept(monkeypatch):
+    monkeypatch.setattr("ding_lite.fast.gradients.CapturedFunction", Overwriting)
     learn = {"epoch_per_collect": 2, "batch_size": 24}
     (plain, collector), (policy, _) = (
         trainee("ppo", learn=learn, model={"activation": "gelu"}) for _ in range(2)
     )
-    policy.optimizer.gradients.pool, policy.optimizer.gradients.captured = Overwriting(), True
+    policy.optimizer.gradients.captured = True
     plain.optimizer.on_host, policy.optimizer.on_host = False, False
     rollout = collector.collect()
     expected, told = plain.learn_mode.forward(rollout), policy.learn_mode.forward(rollout)

@@ -36,7 +36,6 @@ def spied(policy):
     """Returns a list that the marks of every minibatch of the loss are appended to."""
     seen, plain = [], policy.policy_loss
     policy.policy_loss = lambda batch: (seen.append(batch.mark.tolist()), plain(batch))[1]
-    policy.slopes = lambda: None  # which stand for the losses
     return seen
 
 
