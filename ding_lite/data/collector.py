@@ -204,9 +204,9 @@ class Collector:
     def _cut_lost_episodes(self, t: int, group: int, obs: Tree, valid: np.ndarray) -> None:
         """Truncates the episodes that were lost with their worker at their last known observation.
 
-        An episode was lost if it was open after row ``t - 1``, and row ``t`` is not valid: from the observation
-        there the policy chose an action that was never stepped. At row 0 nothing needs to be done: the previous
-        rollout ended with a bootstrap there.
+        An episode was lost if it was open after row ``t - 1`` and row ``t`` is not valid: the policy chose an
+        action from its observation, which was never stepped. At row 0 nothing needs to be done, since the
+        previous rollout ended with a bootstrap there.
         """
         kept, terminated, truncated = (
             self.storage.array(name)[t - 1, self.envs.groups[group]]
