@@ -11,6 +11,7 @@ with halfcheetah_ppo, swimmer_ppo and inverted_double_pendulum_ppo.
 config = dict(
     env=dict(env_id="Hopper-v5", evaluator_env_num=8),
     policy=dict(
+        recompute_adv=True,
         learn=dict(lr_schedule="linear"),
         normalize=dict(obs=True, reward=True, reward_clip=10.0),
         eval=dict(eval_freq=50_000),
