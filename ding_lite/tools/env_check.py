@@ -91,7 +91,7 @@ def section_of(env: Mapping[str, Any] | Callable[..., gym.Env] | gym.Env | str) 
     kind = given.get("type", "gymnasium")
     # compile_config requires a class or function with a name; a functools.partial has none.
     given["type"] = kind if isinstance(kind, str) else gym.Env
-    return {**compile_config({"env": given}, origin="check_env").values.env, "type": kind}
+    return {**compile_config({"env": given}, origin="env").values.env, "type": kind}
 
 
 def findings(
