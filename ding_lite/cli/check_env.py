@@ -8,7 +8,7 @@ from ding_lite.errors import ConfigError, EnvError
 STYLES = {"OK": "green", "WARN": "yellow", "FAIL": "bold red"}
 
 
-@options.command(preload="ding_lite.tools.env_check")
+@options.command()
 @options.words(
     "overrides",
     "[ENV_ID | key.path=value]...",
