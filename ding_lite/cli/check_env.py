@@ -43,7 +43,7 @@ def run(
 
     Plays random actions under the guards of training, so that a fault is reported in the words of training.
     Then plays the same seeds again, and in worker processes, and compares every number. Also checks time
-    limits, observations that are overwritten, and speed.
+    limits, and speed.
 
     Each check prints OK, WARN (it works here, but may cause trouble) or FAIL, with what to do. The exit
     code is 3 if a check failed, and 0 otherwise.

@@ -65,7 +65,7 @@ def test_sound_environment_passes_every_check(env_id):
     assert checks == [
         *("make", "contract", "same seed", "other seeds", "subprocess"),
         *(["vector"] if env_id == "CartPole-v1" else []),
-        *("episodes end", "time limit", "aliasing", "speed"),
+        *("episodes end", "time limit", "speed"),
     ]
     assert "the same 500 transitions, bit for bit" in found[checks.index("subprocess")].text
 
@@ -186,7 +186,6 @@ class MaskInInfo(small_worlds.LengthEnv):
         (broken.NoSeed, "same seed", FAIL, r"step 0 of env 0: obs\[0\] was 0.*self.np_random"),
         (broken.Remembers, "same seed", FAIL, r"step 0 of env 0: obs\[0\] was 1.0, is .*begin every episode"),
         (broken.AlwaysTheSame, "other seeds", WARN, "self.np_random"),
-        (broken.OneArray, "aliasing", WARN, "overwritten by a later call"),
         (MaskInInfo, "action mask", WARN, "env.action_mask='info'"),
         (broken.NeverEnds, "episodes end", WARN, r"in 100 steps.*env.max_eval_steps=10000.*TimeLimit"),
         (limited(broken.NeverEnds, 500), "episodes end", OK, "the time limit is 500 steps"),
