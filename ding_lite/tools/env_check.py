@@ -142,7 +142,7 @@ def findings(
             yield _compared(env_cfg, kind, seed, played, stopwatches)
     limit = next((stopwatch.time_limit for stopwatch in stopwatches), None)
     yield from _ends(played, limit, env_cfg["max_eval_steps"])
-    yield from _entries(played)
+    yield from _ranges(played)
     if stopwatches:
         yield from _seen_by(stopwatches, env_cfg, envs.obs_space)
 
@@ -361,15 +361,18 @@ def _ends(played: list[Row], limit: int | None, max_eval_steps: int) -> Iterator
         yield Finding("time limit", OK, f"{len(ended) - cuts} episodes were terminated, {cuts} truncated")
 
 
-def _entries(played: list[Row]) -> Iterator[Finding]:
-    """Warns of numbers in vectors of floats that are too large for a network."""
-    seen = map_tree(lambda *rows: np.concatenate(rows), *[row["obs"] for row in played])
-    for path, leaf in named_leaves(seen):
+def _ranges(played: list[Row]) -> Iterator[Finding]:
+    """Shows ranges of numbers, and warns of those in vectors of floats that are too large for a network."""
+    fields = [{"observation": row["obs"], "reward": row["reward"]} for row in played]
+    for (field, *path), leaf in named_leaves(map_tree(lambda *rows: np.concatenate(rows), *fields)):
+        name = f"{field}{path_text(path)}"
+        axis = 0 if leaf.ndim == 2 and leaf.shape[1] <= ENTRIES else None
+        low, high = (np.array2string(bound, precision=3) for bound in (leaf.min(axis), leaf.max(axis)))
+        yield Finding(name, OK, f"{low} .. {high}")
         if leaf.dtype.kind != "f" or leaf.ndim != 2:
             continue
         if large := np.flatnonzero(np.abs(leaf).max(0) > LARGE).tolist():
-            where = f"numbers {large} of observation{path_text(path)}"
-            text = f"{where} reach {np.abs(leaf).max():.2g}: set policy.normalize.obs=True"
+            text = f"numbers {large} of {name} reach {np.abs(leaf).max():.2g}: set policy.normalize.obs=True"
             yield Finding("large numbers", WARN, text)
 
 
@@ -407,38 +410,3 @@ def suited_backend(seconds: float, num_envs: int, waits: float = 0.0) -> str:
     workers = min(num_envs, default_workers(double_buffer=False))
     pays = workers > 1 and seconds * num_envs / workers > 2 * MESSAGE
     return f"env.manager.type={'subprocess' if pays else 'base'} suits it"
-
-
-# ------------------------------------------------------------------ --rollout
-
-
-def random_rollout(env_cfg: Mapping[str, Any], steps: int, seed: int = 0) -> Tree:
-    """Returns random steps of one environment, as training stores them.
-
-    Shapes:
-        obs, action, reward, terminated, truncated: (steps, ...)
-
-    Raises:
-        EnvError: as training does.
-    """
-    with contextlib.closing(_vector(env_cfg, "base", 1, seed)) as envs:
-        rows = list(play(envs, steps, "check", random_actions(envs, seed)))
-    fields = [{name: row[name] for name in row if name not in ("valid", "final")} for row in rows]
-    return map_tree(lambda *leaves: np.concatenate(leaves), *fields)
-
-
-def rollout_rows(rollout: Tree) -> list[tuple[str, str, str, str]]:
-    """Returns the name, shape, dtype and range of each leaf of a rollout, and of its numbers, as text."""
-    rows = []
-
-    def spread(numbers: np.ndarray) -> str:
-        if numbers.dtype == bool:
-            return f"{numbers.sum()} of {numbers.size} True"
-        return f"{numbers.min():.4g} .. {numbers.max():.4g}"
-
-    for path, leaf in named_leaves(rollout):
-        name = ".".join(path)
-        rows.append((name, str(leaf.shape), str(leaf.dtype), spread(leaf)))
-        if leaf.ndim == 2 and 1 < leaf.shape[1] <= ENTRIES:
-            rows += [(f"{name}[{i}]", "", "", spread(numbers)) for i, numbers in enumerate(leaf.T)]
-    return rows
