@@ -26,7 +26,7 @@ from ding_lite.envs.checks import Watch, wide_actions
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.make import backend_of, make_vector_env
 from ding_lite.envs.vector import VectorEnv
-from ding_lite.envs.workers.cores import default_workers
+from ding_lite.envs.workers.cores import cores
 from ding_lite.errors import DingLiteError
 from ding_lite.models import VAC
 from ding_lite.rl.seeding import seeded_layers, torch_generator
@@ -407,6 +407,6 @@ def suited_backend(seconds: float, num_envs: int, waits: float = 0.0) -> str:
             f"env.manager.worker_num={num_envs}; raise both numbers, worker_num and "
             "env.collector_env_num, as long as it gets faster"
         )
-    workers = min(num_envs, default_workers(double_buffer=False))
+    workers = min(num_envs, cores())
     pays = workers > 1 and seconds * num_envs / workers > 2 * MESSAGE
     return f"env.manager.type={'subprocess' if pays else 'base'} suits it"
