@@ -189,20 +189,6 @@ class Flag(Sound):
         return obs, reward, terminated or None, truncated, info
 
 
-# ---- memory
-
-
-class OneArray(Sound):
-    """Returns the same array at every step."""
-
-    def __init__(self):
-        self.shown = np.zeros(2, np.float32)
-
-    def obs(self):
-        self.shown[:] = super().obs()
-        return self.shown
-
-
 # ---- seeds
 
 

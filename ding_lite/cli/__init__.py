@@ -17,8 +17,8 @@ To add the command ``ding-lite my-command``, put its name into ``COMMANDS`` in `
         print(f"Hello {name}")
 
 ``ding-lite --help`` imports these files, and must take milliseconds. So they import what may load NumPy,
-gymnasium or torch inside their functions; ``options.command(preload=MODULE)`` imports such a module without
-garbage collection, which is faster. ``run`` reports a fault of the user by an error of ``ding_lite.errors``.
+gymnasium or torch inside their functions. ``run`` reports a fault of the user by an error of
+``ding_lite.errors``.
 """
 
 from ding_lite.cli.main import main

@@ -1,4 +1,4 @@
-"""``ding-lite check-env``: checks an environment, or prints a random rollout of it."""
+"""``ding-lite check-env``: checks an environment."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ding_lite.errors import ConfigError, EnvError
 STYLES = {"OK": "green", "WARN": "yellow", "FAIL": "bold red"}
 
 
-@options.command(preload="ding_lite.tools.env_check")
+@options.command()
 @options.words(
     "overrides",
     "[ENV_ID | key.path=value]...",
@@ -23,11 +23,6 @@ STYLES = {"OK": "green", "WARN": "yellow", "FAIL": "bold red"}
     default=1000,
 )
 @options.option("-s --seed SEED", "(default: the config's)", options.NUMBER)
-@options.option(
-    "--rollout N",
-    "print the shapes, dtypes and ranges of N random steps, and check nothing",
-    options.POSITIVE,
-)
 @options.import_option
 @options.json_option
 def run(
@@ -35,7 +30,6 @@ def run(
     config: str | None,
     steps: int,
     seed: int | None,
-    rollout: int | None,
     imports: tuple[str, ...],
     json: bool,
 ) -> int:
@@ -43,18 +37,16 @@ def run(
 
     Plays random actions under the guards of training, so that a fault is reported in the words of training.
     Then plays the same seeds again, and in worker processes, and compares every number. Also checks time
-    limits, observations that are overwritten, and speed.
+    limits and speed, and shows the ranges of observations and rewards.
 
     Each check prints OK, WARN (it works here, but may cause trouble) or FAIL, with what to do. The exit
     code is 3 if a check failed, and 0 otherwise.
 
     ding-lite check-env my_module:MyEnv env.kwargs.size=8   a class in my_module.py, with an argument
     ding-lite check-env -c my.py                            the environment of a config, with its wrappers
-    ding-lite check-env CartPole-v1 --rollout 100           shapes, dtypes and ranges of 100 random steps
     """
     from ding_lite.config.registry import env_name
-    from ding_lite.tools.env_check import findings, random_rollout, rollout_rows
-    from ding_lite.trees import map_tree
+    from ding_lite.tools.env_check import findings
 
     names = [token for token in overrides if "=" not in token]
     if len(names) + bool(config) != 1:
@@ -64,16 +56,6 @@ def run(
     values = options.Source(config, env, None, imports, changes).read().values
     seed = values.seed if seed is None else seed
     name = env_name(values.env)
-    if rollout is not None:
-        tree = random_rollout(values.env, rollout, seed)
-        if json:
-            options.print_json(
-                map_tree(lambda leaf: {"shape": list(leaf.shape), "dtype": str(leaf.dtype)}, tree)
-            )
-        else:
-            print(f"{rollout} random steps of {name}, seed {seed}")
-            options.print_table(["", "shape", "dtype", "range"], rollout_rows(tree))
-        return 0
     rows = list(findings(values.env, steps=steps, seed=seed))
     failed, warned = (sum(row.verdict == verdict for row in rows) for verdict in ("FAIL", "WARN"))
     report = {"env": name, "steps": steps, "seed": seed, "failed": failed, "warned": warned}

@@ -11,7 +11,7 @@ from ding_lite.errors import ConfigError
 EPISODES, SHOWN = 16, 3  # episodes by default; with --video or --human, which take long
 
 
-@options.command(preload="ding_lite.tools.evaluate")
+@options.command()
 @options.run_argument
 @options.option("-n --episodes N", f"(default: {EPISODES}; shown: {SHOWN})", options.POSITIVE)
 @options.option("-s --seed SEED", "(default: 0)", options.NUMBER, default=0)

@@ -7,7 +7,7 @@ from pathlib import Path
 from ding_lite.cli import options
 
 
-@options.command(preload="ding_lite.tools.export")
+@options.command()
 @options.run_argument
 @options.option(
     "-o --output FILE",

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import dataclasses
 import functools
-import gc
-import importlib
 import inspect
 import json
 import os
@@ -54,22 +51,16 @@ def words(name: str, metavar: str, text: str, **more: Any) -> Decorator:
 
 
 class Command(click.Command):
-    """A command whose errors are one paragraph.
+    """A command whose errors are one paragraph."""
 
-    Args:
-        preload: module that is imported without garbage collection.
-    """
-
-    def __init__(self, *args: Any, preload: str = "", **kwargs: Any) -> None:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.preload = preload
         self.params.append(click.Option(["--debug"], is_flag=True, help="show the traceback of an error"))
 
     def invoke(self, ctx: click.Context) -> Any:
         """Runs the command; returns its exit code. A report of :func:`print_json` is alone on stdout."""
         debug = ctx.params.pop("debug")
         try:
-            _import_without_collection(self.preload)
             with stdout_to_stderr() if ctx.params.get("json") else contextlib.nullcontext():
                 code = super().invoke(ctx)
         except KeyboardInterrupt as error:
@@ -93,23 +84,6 @@ class Command(click.Command):
 
 
 command: Callable[..., Decorator] = functools.partial(click.command, cls=Command)
-
-
-def _import_without_collection(module: str) -> None:
-    """Imports a module; what it makes lives as long as the process, and is no garbage.
-
-    torch makes half a million objects. To search them takes a fifth of the time of a short command.
-    """
-    if not module or module in sys.modules:
-        return
-    gc.disable()
-    try:
-        importlib.import_module(module)
-    finally:
-        gc.freeze()
-        # nanobind reports its objects as leaked if they are still frozen at the end.
-        atexit.register(lambda: gc.unfreeze() if "ale_py" in sys.modules else None)
-        gc.enable()
 
 
 @contextlib.contextmanager

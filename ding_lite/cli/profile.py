@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ding_lite.config.compile import Config
 
 
-@options.command(preload="ding_lite.tools.profile")
+@options.command()
 @options.config_options
 @options.option(
     "--iterations N",

@@ -12,7 +12,7 @@ from ding_lite.cli import options
 SHOWN = 10  # best trials in the table
 
 
-@options.command(preload="ding_lite.tools.sweep")
+@options.command()
 @options.config_options
 @options.option("--search KEY=VALUES", "a key and its values; may be repeated", multiple=True)
 @options.option(

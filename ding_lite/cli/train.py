@@ -10,7 +10,7 @@ from ding_lite.cli import options
 from ding_lite.errors import ConfigError
 
 
-@options.command(preload="ding_lite.run.pipeline")
+@options.command()
 @options.config_options
 @options.seeds_option("seed (default: the config's seed); several, such as 0,1,2, train one run each")
 @options.option("--exp-name DIR", "the run's folder, which must not exist", options.PATH)

@@ -104,7 +104,7 @@ class Collector:
         envs, storage = self.envs, self.storage
         groups = range(len(envs.groups))
         self.is_incomplete = True
-        envs.has_said = False
+        envs.restart_was_shown = False
         bad_before = envs.bad_values
         self._begin_rollout()
         mode = self.mode.for_rollout()

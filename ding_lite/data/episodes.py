@@ -111,7 +111,7 @@ class Evaluator:
             NotFiniteError: if more than ``BAD_PER_EPISODE * n_episode`` episodes are lost to such values.
         """
         left = shares(self.n_episode, self.envs.num_envs)
-        self.envs.has_said = False
+        self.envs.restart_was_shown = False
         self._most_bad_values = self.envs.bad_values + BAD_PER_EPISODE * self.n_episode
         mode = self.mode.for_evaluation()
         results: list[list[Episode]] = [[] for _ in range(self.envs.num_envs)]

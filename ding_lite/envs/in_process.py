@@ -171,7 +171,7 @@ class InProcessVectorEnv(VectorEnv):
         for row, (i, one) in enumerate(zip(envs, actions, strict=True)):
             recorder = self._recorders[i]
             try:
-                reward[row], over, cut = self._step_one(i, one)
+                reward[row], is_terminated, is_truncated = self._step_one(i, one)
             except NotFiniteError as error:
                 if self.on_bad_value == RAISE:
                     raise
@@ -180,9 +180,9 @@ class InProcessVectorEnv(VectorEnv):
                 self._reset_until_finite(i, recorder.game.number + 1, self._begin_game)
                 valid[row] = False
                 continue
-            if over or cut:
-                terminated[row], truncated[row] = over, not over
-                if not over:
+            if is_terminated or is_truncated:
+                terminated[row], truncated[row] = is_terminated, not is_terminated
+                if not is_terminated:
                     final_rows.append(row)
                     final_obs.append(self._buffer.rows(slice(i, i + 1)))
                 self._reset_until_finite(i, recorder.game.number + 1, self._reset_one)
@@ -220,9 +220,9 @@ class InProcessVectorEnv(VectorEnv):
             if fault := bad_reward(number):
                 raise NotFiniteError(fault)
             self._check_row(i)
-            over = terminated if type(terminated) is bool else as_bool(terminated, "terminated")
-            cut = truncated if type(truncated) is bool else as_bool(truncated, "truncated")
-            return number, over, cut
+            is_terminated = terminated if type(terminated) is bool else as_bool(terminated, "terminated")
+            is_truncated = truncated if type(truncated) is bool else as_bool(truncated, "truncated")
+            return number, is_terminated, is_truncated
         except FOREIGN as error:
             raise self._located(i, f"step with action {action!r:.100}", error) from error
 
@@ -285,8 +285,8 @@ class InProcessVectorEnv(VectorEnv):
         """Restores the open game of environment ``i`` by repeating its resets and steps."""
         self._begin_game(i, episode)
         for action in [] if actions is None else split_actions(actions, self.action_space):
-            _, over, cut = self._step_one(i, action)
-            if over or cut:  # a wrapper ended an episode, and kept the reset from the environment
+            _, terminated, truncated = self._step_one(i, action)
+            if terminated or truncated:  # a wrapper ended an episode, and kept the reset from the environment
                 self._reset_one(i, episode + 1)
         self._recorders[i].finished.clear()
 

@@ -17,7 +17,7 @@ from ding_lite.envs.masks import MaskFromInfo
 from ding_lite.envs.native import STATES, EnvPoolVectorEnv, NativeVectorEnv
 from ding_lite.envs.packages import missing_extra, register_ids, with_correct_reset
 from ding_lite.envs.recorder import EpisodeRecorder
-from ding_lite.envs.vector import ALL, RAISE, VectorEnv, close_each, warn
+from ding_lite.envs.vector import RAISE, VectorEnv, close_each, warn
 from ding_lite.envs.wrappers import find_wrapper, wrap
 from ding_lite.errors import FOREIGN, DingLiteError, EnvError, error_text
 
@@ -141,14 +141,15 @@ def make_gymnasium(env_id: str | gym.envs.registration.EnvSpec, **kwargs: Any) -
 
 
 def make_env(
-    env_cfg: Mapping[str, Any], *, evaluate: bool = False, index: int = 0, **overrides: Any
+    env_cfg: Mapping[str, Any], index: int = 0, *, evaluate: bool = False, **overrides: Any
 ) -> gym.Env:
     """Makes one environment: the raw one, its recorder, then the wrappers of the config.
 
     Args:
         env_cfg: the complete section ``env``.
-        evaluate: leave out the wrappers that are for training only.
         index: number of the environment in its vector.
+        evaluate: truncate every episode after ``max_eval_steps``, and leave out the wrappers that are for
+            training only.
         overrides: laid over ``env.kwargs``.
 
     Raises:
@@ -184,6 +185,8 @@ def make_env(
             env = wrap(env, wrapper, evaluate=evaluate, index=index)
         if env_cfg["action_mask"] == "info":
             env = MaskFromInfo(env)
+        if evaluate:
+            env = gym.wrappers.TimeLimit(env, env_cfg["max_eval_steps"])
     except BaseException as error:
         if isinstance(env, gym.Env):  # a wrapper could not be made
             close_each([(f"env {name!r}", env)], warn)
@@ -209,8 +212,7 @@ def make_vector_env(
         env_cfg: the complete section ``env``.
         num_envs: B.
         seed: of the run.
-        evaluate: truncate every episode after ``max_eval_steps``, and leave out the wrappers that are for
-            training only.
+        evaluate: as for :func:`make_env`.
         index_offset: number of the first environment, which names its seeds, if these are the part of one
             rank of a larger vector.
     """
@@ -234,14 +236,14 @@ def make_vector_env(
             # Evaluations run while the workers that collect wait.
             options["starter"] = RayActors(workers, reserve=not evaluate)
         return SubprocessVectorEnv(
-            functools.partial(_make_numbered, _resolved(env_cfg), evaluate),
+            functools.partial(make_env, _resolved(env_cfg), evaluate=evaluate),
             num_envs,
             num_workers=manager["worker_num"],
             double_buffer=manager["double_buffer"] and not evaluate,
             **{name: manager[name] for name in WORKER_KEYS},
             **options,
         )
-    return InProcessVectorEnv(functools.partial(_make_numbered, env_cfg, evaluate), num_envs, **options)
+    return InProcessVectorEnv(functools.partial(make_env, env_cfg, evaluate=evaluate), num_envs, **options)
 
 
 def backend_of(env_cfg: Mapping[str, Any]) -> str:
@@ -263,11 +265,6 @@ def native_entry_point(env_cfg: Mapping[str, Any]) -> str:
         return ""
     spec = gym.registry.get(env_cfg["env_id"])
     return str(getattr(spec, "vector_entry_point", None) or "")
-
-
-def _make_numbered(env_cfg: Mapping[str, Any], evaluate: bool, index: int) -> gym.Env:
-    env = make_env(env_cfg, evaluate=evaluate, index=index)
-    return gym.wrappers.TimeLimit(env, env_cfg["max_eval_steps"]) if evaluate else env
 
 
 def _resolved(env_cfg: Mapping[str, Any]) -> dict[str, Any]:
@@ -298,38 +295,3 @@ def _make_native(env_cfg: Mapping[str, Any], num_envs: int) -> gym.vector.Vector
     except FOREIGN as error:
         message = f"{error_text(error)}{missing_extra(error)}"
         raise EnvError(f"vector env {env_name(env_cfg)!r} cannot be made: {message}") from error
-
-
-def vector_env_of(
-    make: Callable[[Any], gym.Env],
-    cfgs: Sequence[Any],
-    seed: int,
-    max_steps: int | None = None,
-    on_bad_value: str = RAISE,
-    part: slice = ALL,
-    info_keys: tuple[str, ...] = (),
-) -> VectorEnv:
-    """Makes a vector of one environment ``make(cfg)`` per cfg, stepped in this process.
-
-    Args:
-        make: makes one environment.
-        cfgs: arguments of ``make``.
-        seed: of the run.
-        max_steps: truncate every episode after so many steps; None: do not.
-        on_bad_value: as in :class:`InProcessVectorEnv`.
-        part: the cfgs to make environments of; they have the seeds that they have in the whole vector.
-        info_keys: keys of an ended episode's info that are recorded.
-    """
-    numbers = range(len(cfgs))[part]
-
-    def make_numbered(index: int) -> gym.Env:
-        env: gym.Env = EpisodeRecorder(make(cfgs[index]), info_keys)
-        return env if max_steps is None else gym.wrappers.TimeLimit(env, max_steps)
-
-    return InProcessVectorEnv(
-        make_numbered,
-        len(numbers),
-        seed,
-        on_bad_value=on_bad_value,
-        index_offset=numbers.start,
-    )

@@ -74,8 +74,8 @@ def as_mask(mask: Any, action_space: gym.Space) -> Tree:
     return np.asarray(mask, np.bool_)
 
 
-def branches_of(obs_space: gym.Space) -> Mapping[str, gym.Space]:
-    """Returns the branches of a Dict, or the space as the branch "observation"."""
+def observation_parts(obs_space: gym.Space) -> Mapping[str, gym.Space]:
+    """Returns the parts of a Dict, or the space as the part "observation"."""
     return obs_space.spaces if isinstance(obs_space, gym.spaces.Dict) else {OBSERVATION: obs_space}
 
 
@@ -96,7 +96,8 @@ class MaskFromInfo(gym.Wrapper):
         masks = mask_space(env.action_space)
         if masks is None:
             raise EnvContractError(f"env.action_mask: the actions {env.action_space} cannot be masked")
-        self.observation_space = gym.spaces.Dict({**branches_of(env.observation_space), MASK_KEY: masks})
+        parts = observation_parts(env.observation_space)
+        self.observation_space = gym.spaces.Dict({**parts, MASK_KEY: masks})
 
     def reset(self, **kwargs: Any) -> Any:
         obs, info = self.env.reset(**kwargs)

@@ -102,7 +102,7 @@ class VectorEnv(ABC):
         bad_values: number of values that were not finite, and ended an episode or its reset.
         say: called with one line of text after a restart and after the first bad value; warns by default.
         explain: called with more text about restarts, which is for a log; ignored by default.
-        has_said: whether a restart was said; until this is set to False, others are only explained.
+        restart_was_shown: whether a restart was said; until this is set to False, others are only explained.
         calls: the last arguments of each method that :meth:`call` has called, by its name.
     """
 
@@ -123,7 +123,7 @@ class VectorEnv(ABC):
     bad_values: int = 0
     say: Callable[[str], None] = staticmethod(warn)
     explain: Callable[[str], None] = staticmethod(lambda traceback: None)
-    has_said: bool = False
+    restart_was_shown: bool = False
     calls: Mapping[str, Sequence[Any]] = MappingProxyType({})
     _is_ready: bool = False  # False before the first reset, and after a call that failed
     _sent_action: Tree | None = None

@@ -32,7 +32,7 @@ from gymnasium.wrappers import (
 )
 
 from ding_lite.config.registry import WRAPPER_REGISTRY, as_choice
-from ding_lite.envs.masks import branches_of, with_branch
+from ding_lite.envs.masks import observation_parts, with_branch
 from ding_lite.errors import ConfigError
 
 
@@ -164,7 +164,7 @@ class PreviousStep(gym.Wrapper):
         super().__init__(env)
         sizes = {"previous_action": gym.spaces.flatdim(env.action_space), "previous_reward": 1}
         added = {name: gym.spaces.Box(-np.inf, np.inf, (n,), np.float32) for name, n in sizes.items()}
-        self.observation_space = gym.spaces.Dict({**branches_of(env.observation_space), **added})
+        self.observation_space = gym.spaces.Dict({**observation_parts(env.observation_space), **added})
         self._no_action = np.zeros(sizes["previous_action"], np.float32)
 
     def _told(self, obs: Any, action: np.ndarray, reward: float) -> dict[str, Any]:

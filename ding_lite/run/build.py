@@ -16,8 +16,8 @@ from ding_lite.config.values import encode
 from ding_lite.data.collector import Collector
 from ding_lite.data.episodes import shares
 from ding_lite.envs.checks import wide_actions
-from ding_lite.envs.make import EnvSetting, make_vector_env, vector_env_of
-from ding_lite.envs.vector import ALL, VectorEnv
+from ding_lite.envs.make import EnvSetting, make_vector_env
+from ding_lite.envs.vector import VectorEnv
 from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.policies.base import Policy
 from ding_lite.policies.ppo import PPOPolicy
@@ -89,28 +89,25 @@ def build_envs(
     Raises:
         EnvError: if the environments cannot be made.
     """
-    env, seed = cfg.env, cfg.seed
     made: list[VectorEnv] = []
     for number, side in enumerate(("collector", "evaluator")):
-        num_envs = own.env[f"{side}_env_num"]
+        env, total, num_envs = cfg.env, cfg.env[f"{side}_env_num"], own.env[f"{side}_env_num"]
         if not num_envs:  # such as for a simulator that exists once: nothing is evaluated
             return made[0], made[0]
-        if env_setting is None:
-            first = ranks.slice_of(env[f"{side}_env_num"]).start
-            envs = make_vector_env(env, num_envs, seed, evaluate=bool(number), index_offset=first)
-        else:
+        if env_setting is not None:
             make, *sides = env_setting
             cfgs: Any = sides[number]
-            first = ranks.slice_of(len(cfgs)).start
-            envs = vector_env_of(
-                make,
-                cfgs,
-                seed=seed,
-                on_bad_value=env.on_bad_value,
-                info_keys=tuple(env.info_keys),
-                max_steps=env.max_eval_steps if number else None,
-                part=slice(first, first + num_envs) if ranks.size > 1 else ALL,
-            )
+            total = len(cfgs)
+            num_envs = num_envs if ranks.size > 1 else total
+            env = {
+                **env,
+                "type": lambda env_index, make=make, cfgs=cfgs: make(cfgs[env_index]),
+                "kwargs": {},
+                "wrappers": [],
+                "manager": {"type": "base"},
+            }
+        first = ranks.slice_of(total).start
+        envs = make_vector_env(env, num_envs, cfg.seed, evaluate=bool(number), index_offset=first)
         resources.callback(envs.close)
         made.append(envs)
     return made[0], made[1]

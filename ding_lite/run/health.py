@@ -115,7 +115,7 @@ class HealthCheck(Hook):
                 "no action has made a difference yet",
                 f"all of the last {EPISODES} episodes returned {returns[-1]:g}",
                 'policy.intrinsic.type="rnd", start states that are nearer to the goal, or rewards that tell '
-                "good actions from bad ones (ding-lite check-env --rollout)",
+                "good actions from bad ones (ding-lite check-env)",
             )
             return
 

@@ -39,7 +39,6 @@ def recording_env(
 
     def make(index: int) -> gym.Env:
         env = make_env(env_cfg, evaluate=True, render_mode="rgb_array")
-        env = gym.wrappers.TimeLimit(env, env_cfg["max_eval_steps"])
         try:
             with warnings.catch_warnings():  # files of the same names are replaced
                 warnings.filterwarnings("ignore", ".*Overwriting existing videos")

@@ -11,10 +11,8 @@ command is ``ding-lite check-env``.
 from __future__ import annotations
 
 import contextlib
-import copy
 import time
 import warnings
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -28,11 +26,11 @@ from ding_lite.envs.checks import Watch, wide_actions
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.make import backend_of, make_vector_env
 from ding_lite.envs.vector import VectorEnv
-from ding_lite.envs.workers.cores import default_workers
+from ding_lite.envs.workers.cores import cores
 from ding_lite.errors import DingLiteError
 from ding_lite.models import VAC
 from ding_lite.rl.seeding import seeded_layers, torch_generator
-from ding_lite.trees import MASK_KEY, Tree, map_tree, named_leaves, path_text, to_tree, tree_leaves
+from ding_lite.trees import MASK_KEY, Tree, map_tree, named_leaves, path_text
 
 OK, WARN, FAIL = "OK", "WARN", "FAIL"
 NUM_ENVS = 2  # environments that are played; in "subprocess" each has a worker
@@ -91,7 +89,7 @@ def section_of(env: Mapping[str, Any] | Callable[..., gym.Env] | gym.Env | str) 
     kind = given.get("type", "gymnasium")
     # compile_config requires a class or function with a name; a functools.partial has none.
     given["type"] = kind if isinstance(kind, str) else gym.Env
-    return {**compile_config({"env": given}, origin="check_env").values.env, "type": kind}
+    return {**compile_config({"env": given}, origin="env").values.env, "type": kind}
 
 
 def findings(
@@ -114,7 +112,7 @@ def findings(
     others = [kind for kind in dict.fromkeys([*backends, own]) if kind != first] if has_single else []
 
     lines: list[str] = []
-    watchers: list[Watcher] = []
+    stopwatches: list[Stopwatch] = []
     try:
         with _warnings_to(lines):
             envs = _vector(env_cfg, first, num_envs, seed)
@@ -125,7 +123,7 @@ def findings(
     try:
         with _warnings_to(lines), contextlib.nullcontext() if is_made else contextlib.closing(envs):
             played = list(play(envs, steps, "check", random_actions(envs, seed)))
-            watchers += _watched(envs)
+            stopwatches += _timed(envs)
             not_repeated = first_difference(envs, "check", played)
             has_other_episodes = bool(first_difference(envs, "other", played))
     except DingLiteError as error:
@@ -141,12 +139,12 @@ def findings(
         if not_repeated:
             yield Finding(kind, WARN, "not compared: the same seed gives other episodes in any case")
         else:
-            yield _compared(env_cfg, kind, seed, played, watchers)
-    limit = next((watcher.time_limit for watcher in watchers), None)
+            yield _compared(env_cfg, kind, seed, played, stopwatches)
+    limit = next((stopwatch.time_limit for stopwatch in stopwatches), None)
     yield from _ends(played, limit, env_cfg["max_eval_steps"])
-    yield from _entries(played)
-    if watchers:
-        yield from _seen_by(watchers, env_cfg, envs.obs_space)
+    yield from _ranges(played)
+    if stopwatches:
+        yield from _seen_by(stopwatches, env_cfg, envs.obs_space)
 
 
 @contextlib.contextmanager
@@ -236,15 +234,14 @@ def first_difference(envs: VectorEnv, stream: str, played: Sequence[Row]) -> str
     return ""
 
 
-class Watcher(gym.Wrapper):
-    """The outermost wrapper of an environment that is played again: it notes what a vector does not show.
+class Stopwatch(gym.Wrapper):
+    """The outermost wrapper of an environment that is played again: it measures the steps.
 
     Attributes:
         seconds: of each step.
         computing: seconds of each step in which this process has computed.
         time_limit: of the environment; None if it has none.
-        overwrites: whether an observation changed after it was returned.
-        has_mask_in_info: whether an info had an action mask.
+        has_mask_in_info: whether the info of a reset had an action mask.
     """
 
     def __init__(self, env: gym.Env) -> None:
@@ -253,35 +250,28 @@ class Watcher(gym.Wrapper):
         self.computing: list[float] = []
         limited = env.has_wrapper_attr("_max_episode_steps")
         self.time_limit = env.get_wrapper_attr("_max_episode_steps") if limited else None
-        self.overwrites = self.has_mask_in_info = False
-        self._recent: deque[tuple[Any, Any]] = deque(maxlen=3)
+        self.has_mask_in_info = False
 
     def reset(self, **options: Any) -> Any:
-        return self._look(self.env.reset(**options))
+        obs, info = self.env.reset(**options)
+        self.has_mask_in_info |= MASK_KEY in info
+        return obs, info
 
     def step(self, action: Any) -> Any:
         began, computed = time.perf_counter(), time.process_time()
         result = self.env.step(action)
         self.computing.append(time.process_time() - computed)
         self.seconds.append(time.perf_counter() - began)
-        return self._look(result)
-
-    def _look(self, result: Any) -> Any:
-        for pair in self._recent:
-            before, now = (tree_leaves(to_tree(obs, self.env.observation_space)) for obs in pair)
-            self.overwrites |= not all(map(np.array_equal, before, now))
-        self._recent.append((copy.deepcopy(result[0]), result[0]))
-        self.has_mask_in_info |= MASK_KEY in result[-1]
         return result
 
 
-def _watched(envs: VectorEnv) -> list[Watcher]:
+def _timed(envs: VectorEnv) -> list[Stopwatch]:
     """Wraps the environments that are stepped in this process, and returns the wrappers."""
     if not isinstance(envs, InProcessVectorEnv):
         return []
-    watchers = [Watcher(env) for env in envs.envs]
-    envs.envs = [*watchers]
-    return watchers
+    stopwatches = [Stopwatch(env) for env in envs.envs]
+    envs.envs = [*stopwatches]
+    return stopwatches
 
 
 # ------------------------------------------------------------------ findings
@@ -306,13 +296,13 @@ def _seeds(not_repeated: str, has_other_episodes: bool) -> Iterator[Finding]:
 
 
 def _compared(
-    env_cfg: Mapping[str, Any], kind: str, seed: int, played: list[Row], watchers: list[Watcher]
+    env_cfg: Mapping[str, Any], kind: str, seed: int, played: list[Row], stopwatches: list[Stopwatch]
 ) -> Finding:
     """Plays on another backend; a vector environment has seeds of its own, and is compared with itself."""
     num_envs = len(played[0]["reward"])
     try:
         with _warnings_to([]), contextlib.closing(_vector(env_cfg, kind, num_envs, seed)) as envs:
-            watchers += _watched(envs)
+            stopwatches += _timed(envs)
             if is_vector := kind == "vector":
                 played = list(play(envs, len(played), "check", random_actions(envs, seed)))
             difference = first_difference(envs, "check", played)
@@ -351,7 +341,7 @@ def _ends(played: list[Row], limit: int | None, max_eval_steps: int) -> Iterator
             f". Evaluations will cut episodes at env.max_eval_steps={max_eval_steps}. Register the "
             "environment with max_episode_steps=N, or wrap it in gymnasium.wrappers.TimeLimit"
         )
-        text = f"no episode ended in {len(played)} steps; {has_limit}{'' if limit else advice}"
+        text = f"no episode ended in {len(played)} steps{has_limit}{'' if limit else advice}"
         yield Finding("episodes end", OK if limit else WARN, text)
         return
     advice = (
@@ -371,35 +361,32 @@ def _ends(played: list[Row], limit: int | None, max_eval_steps: int) -> Iterator
         yield Finding("time limit", OK, f"{len(ended) - cuts} episodes were terminated, {cuts} truncated")
 
 
-def _entries(played: list[Row]) -> Iterator[Finding]:
-    """Warns of numbers in vectors of floats that are too large for a network."""
-    seen = map_tree(lambda *rows: np.concatenate(rows), *[row["obs"] for row in played])
-    for path, leaf in named_leaves(seen):
+def _ranges(played: list[Row]) -> Iterator[Finding]:
+    """Shows ranges of numbers, and warns of those in vectors of floats that are too large for a network."""
+    fields = [{"observation": row["obs"], "reward": row["reward"]} for row in played]
+    for (field, *path), leaf in named_leaves(map_tree(lambda *rows: np.concatenate(rows), *fields)):
+        name = f"{field}{path_text(path)}"
+        axis = 0 if leaf.ndim == 2 and leaf.shape[1] <= ENTRIES else None
+        low, high = (np.array2string(bound, precision=3) for bound in (leaf.min(axis), leaf.max(axis)))
+        yield Finding(name, OK, f"{low} .. {high}")
         if leaf.dtype.kind != "f" or leaf.ndim != 2:
             continue
         if large := np.flatnonzero(np.abs(leaf).max(0) > LARGE).tolist():
-            where = f"numbers {large} of observation{path_text(path)}"
-            text = f"{where} reach {np.abs(leaf).max():.2g}: set policy.normalize.obs=True"
+            text = f"numbers {large} of {name} reach {np.abs(leaf).max():.2g}: set policy.normalize.obs=True"
             yield Finding("large numbers", WARN, text)
 
 
-def _seen_by(watchers: list[Watcher], env_cfg: Mapping[str, Any], obs_space: gym.Space) -> Iterator[Finding]:
-    if any(watcher.overwrites for watcher in watchers):
-        text = (
-            "an observation was overwritten by a later call. Return a copy: ding_lite copies observations, "
-            "but wrappers and other libraries keep references"
-        )
-        yield Finding("aliasing", WARN, text)
-    else:
-        yield Finding("aliasing", OK, "no observation changed after it was returned")
+def _seen_by(
+    stopwatches: list[Stopwatch], env_cfg: Mapping[str, Any], obs_space: gym.Space
+) -> Iterator[Finding]:
     has_mask = isinstance(obs_space, gym.spaces.Dict) and MASK_KEY in obs_space.spaces
-    if not has_mask and any(watcher.has_mask_in_info for watcher in watchers):
+    if not has_mask and any(stopwatch.has_mask_in_info for stopwatch in stopwatches):
         text = f"info has the key {MASK_KEY!r}, which is not used. Set env.action_mask='info'"
         yield Finding("action mask", WARN, text)
-    seconds = sorted(second for watcher in watchers for second in watcher.seconds)
+    seconds = sorted(second for stopwatch in stopwatches for second in stopwatch.seconds)
     mean = float(np.mean(seconds[: max(1, int(UNDISTURBED * len(seconds)))]))
     batch = env_cfg["collector_env_num"]
-    waits = max(0.0, 1 - sum(sum(watcher.computing) for watcher in watchers) / sum(seconds))
+    waits = max(0.0, 1 - sum(sum(stopwatch.computing) for stopwatch in stopwatches) / sum(seconds))
     text = f"{1 / max(mean, 1e-9):,.0f} steps/s; {batch} of them take {1000 * mean * batch:.2g} ms"
     yield Finding("speed", OK, f"{text}: {suited_backend(mean, batch, waits)}")
 
@@ -420,41 +407,6 @@ def suited_backend(seconds: float, num_envs: int, waits: float = 0.0) -> str:
             f"env.manager.worker_num={num_envs}; raise both numbers, worker_num and "
             "env.collector_env_num, as long as it gets faster"
         )
-    workers = min(num_envs, default_workers(double_buffer=False))
+    workers = min(num_envs, cores())
     pays = workers > 1 and seconds * num_envs / workers > 2 * MESSAGE
     return f"env.manager.type={'subprocess' if pays else 'base'} suits it"
-
-
-# ------------------------------------------------------------------ --rollout
-
-
-def random_rollout(env_cfg: Mapping[str, Any], steps: int, seed: int = 0) -> Tree:
-    """Returns random steps of one environment, as training stores them.
-
-    Shapes:
-        obs, action, reward, terminated, truncated: (steps, ...)
-
-    Raises:
-        EnvError: as training does.
-    """
-    with contextlib.closing(_vector(env_cfg, "base", 1, seed)) as envs:
-        rows = list(play(envs, steps, "check", random_actions(envs, seed)))
-    fields = [{name: row[name] for name in row if name not in ("valid", "final")} for row in rows]
-    return map_tree(lambda *leaves: np.concatenate(leaves), *fields)
-
-
-def rollout_rows(rollout: Tree) -> list[tuple[str, str, str, str]]:
-    """Returns the name, shape, dtype and range of each leaf of a rollout, and of its numbers, as text."""
-    rows = []
-
-    def spread(numbers: np.ndarray) -> str:
-        if numbers.dtype == bool:
-            return f"{numbers.sum()} of {numbers.size} True"
-        return f"{numbers.min():.4g} .. {numbers.max():.4g}"
-
-    for path, leaf in named_leaves(rollout):
-        name = ".".join(path)
-        rows.append((name, str(leaf.shape), str(leaf.dtype), spread(leaf)))
-        if leaf.ndim == 2 and 1 < leaf.shape[1] <= ENTRIES:
-            rows += [(f"{name}[{i}]", "", "", spread(numbers)) for i, numbers in enumerate(leaf.T)]
-    return rows

@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 
 from ding_lite.config.compile import Config, compile_config
-from ding_lite.config.registry import env_section
-from ding_lite.data.episodes import SUCCESS, Evaluation, Evaluator
+from ding_lite.data.episodes import Evaluation, Evaluator
 from ding_lite.envs.in_process import InProcessVectorEnv
-from ding_lite.envs.make import make_env, make_vector_env, vector_env_of
+from ding_lite.envs.make import make_env, make_vector_env
 from ding_lite.envs.vector import VectorEnv
 from ding_lite.errors import ConfigError, ContractError, EnvError
 from ding_lite.policies.base import Policy
@@ -24,6 +23,7 @@ from ding_lite.run.checkpoint import load_of_run
 from ding_lite.run.load import load_policy, refuse_without
 from ding_lite.run.resume import config_of_checkpoint
 from ding_lite.run.video import recording_env
+from ding_lite.tools.env_check import section_of
 from ding_lite.trees import space_leaves
 
 DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
@@ -156,13 +156,8 @@ def evaluate(
     count = min(num_envs, episodes)
     if count < 1:
         raise ContractError(f"expected at least 1 episode and 1 environment, got {episodes} and {num_envs}")
-    if callable(env):
-        make = env
-        envs = vector_env_of(lambda _: make(), [None] * count, seed, max_steps, info_keys=(SUCCESS,))
-    else:
-        user = {"env": {**env_section(env), "max_eval_steps": max_steps}}
-        section = compile_config(user, origin="evaluate").values["env"]
-        envs = make_vector_env(section, count, seed, evaluate=True)
+    section = {**section_of(env), "max_eval_steps": max_steps}
+    envs = make_vector_env(section, count, seed, evaluate=True)
     return play(policy, envs, episodes, max_steps, "script", seed if stochastic else None)
 
 
@@ -225,6 +220,6 @@ def _window(env_cfg: Mapping[str, Any], seed: int) -> InProcessVectorEnv:
         if env.render_mode != "human":
             modes = ", ".join(map(str, env.metadata.get("render_modes", []))) or "none"
             raise EnvError(f"the environment opens no window: it renders {modes}. {advice}")
-        return gym.wrappers.TimeLimit(env, env_cfg["max_eval_steps"])
+        return env
 
     return InProcessVectorEnv(make, 1, seed, on_bad_value=env_cfg["on_bad_value"])

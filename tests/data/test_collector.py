@@ -19,10 +19,11 @@ from small_worlds import (
 )
 from worlds import AUTORESET, digest, policy_for, vector_of
 
+from ding_lite.config.compile import compile_config
 from ding_lite.data.collector import Collector
 from ding_lite.data.samples import Recurrence
 from ding_lite.envs.in_process import InProcessVectorEnv
-from ding_lite.envs.make import vector_env_of
+from ding_lite.envs.make import make_vector_env
 from ding_lite.envs.native import NativeVectorEnv
 from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.envs.workers.vector_env import SubprocessVectorEnv
@@ -397,7 +398,8 @@ class NumberedEpisodes(LengthEnv):
 
 
 def test_numbers_of_infos_are_means_over_the_last_hundred_episodes():
-    envs = vector_env_of(NumberedEpisodes, [1], seed=0, info_keys=("number",))
+    env = {"type": NumberedEpisodes, "kwargs": {"length": 1}, "info_keys": ["number"]}
+    envs = make_vector_env(compile_config({"env": env}).values.env, 1, seed=0)
     collector = Collector(envs, policy_for(envs).collect_mode, 300)
     collector.collect()
     assert collector.metrics()["number"] == np.mean(range(201, 301))

@@ -9,7 +9,7 @@ from small_worlds import HalveReward, LengthEnv
 
 from ding_lite.config.compile import compile_config
 from ding_lite.config.registry import ENV_REGISTRY
-from ding_lite.envs.make import make_env, make_vector_env, vector_env_of
+from ding_lite.envs.make import make_env, make_vector_env
 from ding_lite.envs.native import NativeVectorEnv
 from ding_lite.envs.packages import EXTRAS
 from ding_lite.envs.recorder import EpisodeRecorder
@@ -215,11 +215,6 @@ def test_evaluation_environments_are_bounded_and_training_ones_are_not():
     assert lengths == [3, 50]
 
 
-def test_env_setting_makes_one_environment_for_each_cfg():
-    envs = vector_env_of(LengthEnv, [3, 4, 5], seed=0)
-    assert [env.unwrapped.length for env in envs.envs] == [3, 4, 5]
-
-
 class Telling(LengthEnv):
     """Puts a number and a word into its info."""
 
@@ -228,15 +223,19 @@ class Telling(LengthEnv):
         return *result, {**info, "is_success": True, "colour": "red"}
 
 
-def test_env_setting_records_the_keys_of_info_that_are_asked_for():
-    envs = vector_env_of(Telling, [1], seed=0, info_keys=("is_success", "missing"))
+def telling(*info_keys):
+    return make_vector_env(section(type=Telling, kwargs={"length": 1}, info_keys=list(info_keys)), 1, seed=0)
+
+
+def test_keys_of_info_that_are_asked_for_are_recorded():
+    envs = telling("is_success", "missing")
     envs.reset("collect")
     (episode,) = envs.step(np.zeros(1, int)).episodes
     assert episode.info == {"is_success": 1.0}
 
 
 def test_value_of_info_that_is_no_number_is_left_out_with_a_warning():
-    envs = vector_env_of(Telling, [1], seed=0, info_keys=("colour", "is_success"))
+    envs = telling("colour", "is_success")
     envs.reset("collect")
     with pytest.warns(RuntimeWarning, match=r"info\['colour'\] is 'red', and env.info_keys takes numbers"):
         (episode,) = envs.step(np.zeros(1, int)).episodes

@@ -135,8 +135,12 @@ class KeywordOnly(gym.Wrapper):
 
 @pytest.mark.parametrize("evaluate", [False, True])
 def test_wrapper_receives_evaluate_and_index_by_keyword_only_parameters(evaluate):
-    assert made(KeywordOnly, evaluate=evaluate, index=2).arguments == (evaluate, 7)
-    assert made({"type": KeywordOnly, "evaluate": "mine"}, evaluate=evaluate).arguments == ("mine", 7)
+    for wrapper, told in (
+        (KeywordOnly, (evaluate, 7)),
+        ({"type": KeywordOnly, "evaluate": "mine"}, ("mine", 7)),
+    ):
+        env = made(wrapper, evaluate=evaluate, index=2)
+        assert env.get_wrapper_attr("arguments") == told
 
 
 # ------------------------------------------------------------------ single wrappers

@@ -20,9 +20,6 @@ from ding_lite.tools.env_check import (
     OK,
     WARN,
     check_env,
-    random_rollout,
-    rollout_rows,
-    section_of,
     suited_backend,
 )
 
@@ -65,7 +62,7 @@ def test_sound_environment_passes_every_check(env_id):
     assert checks == [
         *("make", "contract", "same seed", "other seeds", "subprocess"),
         *(["vector"] if env_id == "CartPole-v1" else []),
-        *("episodes end", "time limit", "aliasing", "speed"),
+        *("episodes end", "time limit", "observation", "reward", "speed"),
     ]
     assert "the same 500 transitions, bit for bit" in found[checks.index("subprocess")].text
 
@@ -91,7 +88,7 @@ def test_an_environment_that_is_made_is_played_and_left_open():
     ],
 )
 def test_backend_is_advised_where_it_is_clear(milliseconds, num_envs, cores, suited, monkeypatch):
-    monkeypatch.setattr("ding_lite.envs.workers.cores.cores", lambda: cores)
+    monkeypatch.setattr("ding_lite.tools.env_check.cores", lambda: cores)
     assert "waits 98% of its time" in suited_backend(0.003, num_envs, 0.98)
     assert f"env.manager.worker_num={num_envs};" in suited_backend(0.003, num_envs, 0.98)
     assert suited_backend(milliseconds / 1000, num_envs).endswith(suited)
@@ -186,7 +183,6 @@ class MaskInInfo(small_worlds.LengthEnv):
         (broken.NoSeed, "same seed", FAIL, r"step 0 of env 0: obs\[0\] was 0.*self.np_random"),
         (broken.Remembers, "same seed", FAIL, r"step 0 of env 0: obs\[0\] was 1.0, is .*begin every episode"),
         (broken.AlwaysTheSame, "other seeds", WARN, "self.np_random"),
-        (broken.OneArray, "aliasing", WARN, "overwritten by a later call"),
         (MaskInInfo, "action mask", WARN, "env.action_mask='info'"),
         (broken.NeverEnds, "episodes end", WARN, r"in 100 steps.*env.max_eval_steps=10000.*TimeLimit"),
         (limited(broken.NeverEnds, 500), "episodes end", OK, "the time limit is 500 steps"),
@@ -245,6 +241,7 @@ def test_numbers_that_train_badly_are_warned_of():
     checks = [check for check, verdict in troubles(found.values()) if verdict == WARN]
     assert checks == ["actions", "large numbers"]
     assert "bounds 0 .. 512" in found["actions"].text
+    assert re.fullmatch(r"\[.* 7\.000e\+00\] \.\. \[.* 7\.000e\+00\]", found["observation"].text)
     assert found["large numbers"].text.startswith("numbers [0] of observation reach")
     assert found["large numbers"].text.endswith("reach 2e+05: set policy.normalize.obs=True")
 
@@ -259,31 +256,3 @@ def test_wrappers_of_the_config_are_checked_too():
 def test_a_section_with_a_fault_is_a_config_error():
     with pytest.raises(ConfigError, match="unknown key 'kwarg'; did you mean 'kwargs'"):
         check_env({"env_id": "CartPole-v1", "kwarg": {}})
-
-
-# ------------------------------------------------------------------ rollout
-
-
-def test_rollout_is_what_gymnasium_gives():
-    rollout = random_rollout(section_of(broken.Sound), 30)
-    kinds = {name: (leaf.shape, leaf.dtype.name) for name, leaf in rollout.items()}
-    assert kinds == {
-        "obs": ((30, 2), "float32"),
-        "action": ((30,), "int64"),
-        "reward": ((30,), "float32"),
-        "terminated": ((30,), "bool"),
-        "truncated": ((30,), "bool"),
-    }
-    assert set(np.unique(rollout["action"])) == {-1, 0, 1}
-    ended = rollout["terminated"] | rollout["truncated"]
-    assert ended.sum() >= 3
-    assert (rollout["obs"][1:][ended[:-1], 0] == 0).all()
-
-
-def test_rollout_has_a_row_for_each_leaf():
-    rows = {name: rest for name, *rest in rollout_rows(random_rollout(section_of(broken.Masked), 20))}
-    mask = [f"obs.action_mask{part}" for part in ("", "[0]", "[1]", "[2]")]
-    pose = ["obs.pose", "obs.pose[0]", "obs.pose[1]"]
-    assert list(rows) == [*mask, *pose, "action", "reward", "terminated", "truncated"]
-    assert rows["obs.action_mask"] == ["(20, 3)", "int8", "0 .. 1"]
-    assert re.fullmatch(r"\d+ of 20 True", rows["truncated"][2])

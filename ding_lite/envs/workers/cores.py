@@ -31,11 +31,6 @@ def _quota() -> int:
         return 0
 
 
-def default_workers(double_buffer: bool) -> int:
-    """Returns one worker process per core; half as many if they step while the policy acts."""
-    return max(1, cores() // 2) if double_buffer else cores()
-
-
 @contextlib.contextmanager
 def leaving_cores(busy: int) -> Iterator[None]:
     """Limits torch to the cores that ``busy`` other processes leave free, but to no fewer than one."""

@@ -18,7 +18,7 @@ from multiprocessing.connection import Pipe
 
 import gymnasium as gym
 
-from ding_lite.envs.workers import cores
+from ding_lite.envs.workers.cores import cores
 from ding_lite.envs.workers.shared import IDLE, SharedArrays
 from ding_lite.errors import EnvError
 
@@ -119,7 +119,8 @@ class Processes:
 
     def default_workers(self, double_buffer: bool) -> int:
         """Returns the number of workers where the config gives none."""
-        return cores.default_workers(double_buffer)
+        # With two halves, one steps while the policy acts on the other.
+        return max(1, cores() // 2) if double_buffer else cores()
 
     def start(self, grace: float) -> WorkerProcess:
         """Starts a worker without waiting for it; its environments have ``grace`` seconds to close."""

@@ -155,7 +155,7 @@ class SubprocessVectorEnv(VectorEnv):
         self._shared: SharedArrays | None = None
         self._workers: list[Worker] = []  # none before the start, and after an exchange that was interrupted
         self._failed: dict[int, EnvWorkerError] = {}  # of the workers to be replaced, by their numbers
-        self._lost = np.zeros(num_envs, bool)  # replaced with their worker since their last transition
+        self._rows_lost = np.zeros(num_envs, bool)  # replaced with their worker since their last transition
         self._in_flight: deque[tuple[Group, Exchange]] = deque()  # steps that were sent and not received
         self._episodes = 0  # that have ended
         self._in_a_row = [0] * num_workers  # failures of each worker since its last step
@@ -202,7 +202,7 @@ class SubprocessVectorEnv(VectorEnv):
         self._check_ready()
         action = map_tree(np.asarray, action)
         requests = {}
-        lost = group.of(self._lost)
+        lost = group.of(self._rows_lost)
         for number, share in group.shares.items():
             # A transition must report the loss before the new episodes are stepped.
             if lost[share.rows].any():
@@ -221,7 +221,7 @@ class SubprocessVectorEnv(VectorEnv):
             while self._failed:
                 self._replace()
         transition = self._transition(sent, replies)
-        sent.of(self._lost)[:] = False
+        sent.of(self._rows_lost)[:] = False
         self._note_progress(sent.rows)
         return transition
 
@@ -251,7 +251,7 @@ class SubprocessVectorEnv(VectorEnv):
             final_env=np.concatenate(final_env) if final_env else NO_ENVS,
             episodes=episodes,
         )
-        lost = group.of(self._lost)
+        lost = group.of(self._rows_lost)
         for array in transition[1:5]:
             array[lost] = 0
         return transition
@@ -271,7 +271,7 @@ class SubprocessVectorEnv(VectorEnv):
             "returns": np.concatenate([part["returns"] for part in parts]),
             "obs": map_tree(np.copy, self._arrays.obs),
             "envs": [env for part in parts for env in part["envs"]],
-            **({"lost": self._lost.copy()} if self._lost.any() else {}),
+            **({"lost": self._rows_lost.copy()} if self._rows_lost.any() else {}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> Tree:
@@ -295,7 +295,7 @@ class SubprocessVectorEnv(VectorEnv):
         timeout = self.num_envs * reset + sum(map(leading_size, records)) * step
         self._request("restore", arguments, timeout)
         obs = self._begun()
-        self._lost[:] = state.get("lost", False)
+        self._rows_lost[:] = state.get("lost", False)
         return obs
 
     def _call(self, name: str, args: Sequence[Any]) -> list[Any]:
@@ -316,7 +316,7 @@ class SubprocessVectorEnv(VectorEnv):
 
     def _begun(self) -> Tree:
         """Returns the current observations after all environments have begun or restored their episodes."""
-        self._lost[:] = False
+        self._rows_lost[:] = False
         self._note_progress(ALL)
         self._is_ready = True
         return self._arrays.obs
@@ -399,7 +399,7 @@ class SubprocessVectorEnv(VectorEnv):
                 worker.send(requests[number])
                 workers[number] = worker
             except OSError:
-                self._lose_dead(number)
+                self._mark_dead(number)
         return Exchange(workers, time.monotonic() + timeout, f"within {setting}={timeout:g} s")
 
     def _receive(self, exchange: Exchange) -> dict[int, Any]:
@@ -425,21 +425,21 @@ class SubprocessVectorEnv(VectorEnv):
                 try:
                     succeeded, reply = pickle.loads(worker.recv())
                 except (EOFError, OSError):
-                    self._lose_dead(number)
+                    self._mark_dead(number)
                     continue
                 if succeeded:
                     replies[number] = reply
                 else:
-                    self._lose(number, self._failure_of(number, reply))
+                    self._mark_failed(number, self._reported_failure(number, reply))
             if not ready:
                 is_late = time.monotonic() >= deadline
                 for worker, number in list(waiting.items()):
                     if worker.death():
-                        self._lose_dead(number)
+                        self._mark_dead(number)
                     elif is_late:
                         worker.end()  # first, so that it no longer writes to the shared memory
-                        what = f"did not answer {exchange.limit}"
-                        self._lose(number, self._failure(number, what, f". Killed; {self._starter.advice}"))
+                        what, advice = f"did not answer {exchange.limit}", f". Killed; {self._starter.advice}"
+                        self._mark_failed(number, self._failure(number, what, advice))
                     else:
                         continue
                     del waiting[worker]
@@ -458,7 +458,7 @@ class SubprocessVectorEnv(VectorEnv):
             where = "" if busy == IDLE else f", in {self.describe(busy)}"
         return EnvWorkerError(f"{self._name(number)} {what}{where}{advice}")
 
-    def _failure_of(self, number: int, report: ErrorReport) -> EnvWorkerError:
+    def _reported_failure(self, number: int, report: ErrorReport) -> EnvWorkerError:
         """Returns the failure that a worker reports.
 
         Raises:
@@ -473,11 +473,11 @@ class SubprocessVectorEnv(VectorEnv):
             return failure
         raise failure
 
-    def _lose_dead(self, number: int) -> None:
+    def _mark_dead(self, number: int) -> None:
         death = self._workers[number].death(KILL_SECONDS) or "closed its connection"
-        self._lose(number, self._failure(number, death))
+        self._mark_failed(number, self._failure(number, death))
 
-    def _lose(self, number: int, failure: EnvWorkerError) -> None:
+    def _mark_failed(self, number: int, failure: EnvWorkerError) -> None:
         """Marks a worker as failed; raises its failure if no restart is left."""
         episodes = self._episodes + self.num_envs  # with the open ones
         allowed = max(LEAST_RESTARTS, self.restart_share * episodes) if self.restart_share else 0
@@ -509,14 +509,14 @@ class SubprocessVectorEnv(VectorEnv):
             for array in (self.episode_lengths, self.episode_returns, shared.step, shared.episode_return):
                 array[rows] = 0
             shared.busy[number] = IDLE
-            self._lost[rows] = True
+            self._rows_lost[rows] = True
             self.restarts += 1
             self.cut_steps += cut
-            (self.explain if self.has_said else self.say)(
+            (self.explain if self.restart_was_shown else self.say)(
                 f"{failure}. {self._name(number)} is replaced, and its open episodes are cut ({cut} steps): "
                 f"restart {self.restarts} in {self._episodes:,} episodes"
             )
-            self.has_said = True
+            self.restart_was_shown = True
             if failure.__cause__:
                 self.explain(str(failure.__cause__))
         self._prepare(list(failed))
