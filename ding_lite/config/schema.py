@@ -53,6 +53,7 @@ SYNONYMS = {
     "net_arch": "encoder_hidden_size_list",
     "features_extractor_class": "model.encoder",
 }
+SCHEDULES = {"learning_rate": "lr_schedule", "clip_ratio": "clip_schedule"}  # of rl-zoo's values "lin_..."
 
 
 @dataclass(frozen=True)
@@ -304,6 +305,8 @@ def check(
                 text = value.__name__ if isinstance(value, type) else str(value)  # torch.nn.ReLU means "relu"
                 close = difflib.get_close_matches(text.lower(), _choices(rule.type), n=1)
                 meant = f"; did you mean {close[0]!r}?" if close else ""
+                if name in SCHEDULES and text.startswith("lin_"):
+                    meant = f"; rl-zoo's {text} is {name}={text[4:]} {SCHEDULES[name]}=linear here"
                 faults.append(f"{where}: {error}{meant}")
                 continue
             fault = _range_fault(values[name], rule)

@@ -61,6 +61,9 @@ CONFIG: dict[str, Any] = dict(
         doc='what a nan or an infinite number in an observation or a reward does. "raise" ends the run; '
         '"reset_env" ends its episode before that step, and vector and env_pool do not have it',
     ),
+    strict_resume=Key(
+        False, doc="refuse to resume a run whose open episodes cannot be restored; False: it begins new ones"
+    ),
     action_mask=Key(
         "obs",
         Literal["obs", "info"],

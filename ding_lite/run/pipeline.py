@@ -506,6 +506,8 @@ class SerialPipeline:
             self.policy.change_ranks(self.progress.env_step)
         lines = [f"number of ranks {saved_by} -> {ranks.size}"] if saved_by != ranks.size else []
         lost = next(filter(None, self.ranks.from_all(lost)), None)
+        if lost and self.cfg.env.strict_resume and not has_new:
+            raise CheckpointError(f"{lost}. env.strict_resume=False goes on with new episodes")
         if lost:
             mark = "" if has_new else "WARNING: "  # asked for, or not
             lines.append(f"{mark}{lost}. The run goes on with new episodes: {NOT_BIT_EQUAL}")

@@ -36,6 +36,7 @@ EFFECTS = {
     "env.stop_value": FREE,
     "env.max_eval_steps": FREE,
     "env.info_keys": FREE,
+    "env.strict_resume": FREE,
     "env.manager": FREE,  # transitions do not depend on worker processes and their limits
     "env.manager.type": REFUSED,
     "env.manager.double_buffer": WARNED,  # which environments share a batch of actions, and their order
