@@ -20,6 +20,7 @@ config = dict(
             learning_rate=1e-3,
             lr_schedule="linear",
             entropy_weight=0.01,
+            value_norm=True,
         ),
         collect=dict(gae_lambda=0.9),
         eval=dict(eval_freq=250_000),

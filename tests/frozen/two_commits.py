@@ -64,7 +64,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "masks": _case(str(ROOT / "examples" / "masked_actions.py"), 512),
     "Tuple observations": _case("cliffwalking_ppo", 512, "env.env_id=Blackjack-v1", "env.wrappers=[]"),
     "Dict observations": _case("minigrid_ppo", 256),
-    "images": _case("minatar_ppo", 512, "policy.learn.value_norm=True"),
+    "images": _case("minatar_ppo", 512),
     "images, ppg": _case("minatar_ppg", 512, "policy.learn.aux_freq=2", "policy.model.arch=dual"),
     "ppo_offpolicy": _case("cartpole_ppo_offpolicy", 512),
     "ppo_offpolicy, n-step": _case("pendulum_ppo_offpolicy", 512, "policy.nstep_return=True"),
