@@ -58,13 +58,15 @@ def test_the_world_that_the_faults_are_planted_in_is_sound(env):
 def test_sound_environment_passes_every_check(env_id):
     found = check_env(env_id, steps=250)
     assert troubles(found) == []
-    checks = [finding.check for finding in found]
+    # A leaf of a tree has a line of its own.
+    checks = list(dict.fromkeys(finding.check.split("[")[0] for finding in found))
     assert checks == [
         *("make", "contract", "same seed", "other seeds", "subprocess"),
         *(["vector"] if env_id == "CartPole-v1" else []),
         *("episodes end", "time limit", "observation", "reward", "speed"),
     ]
-    assert "the same 500 transitions, bit for bit" in found[checks.index("subprocess")].text
+    (compared,) = [finding.text for finding in found if finding.check == "subprocess"]
+    assert "the same 500 transitions, bit for bit" in compared
 
 
 def test_an_environment_that_is_made_is_played_and_left_open():
