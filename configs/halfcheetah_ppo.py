@@ -5,7 +5,7 @@
     ding-lite train -c halfcheetah_ppo env.env_id=Ant-v5 env.kwargs.include_cfrc_ext_in_observation=False
 
 Tianshou's settings: 64 environments, less noise, advantages as they are. Ant's observation leaves out the
-contact forces, as that of -v3 in effect did.
+contact forces, as that of -v3 in effect did. Ant was measured with policy.learn.value_norm=True.
 """
 
 config = dict(
