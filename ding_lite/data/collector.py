@@ -133,7 +133,7 @@ class Collector:
         self.episode_count += len(self.episodes)
         others = {"last_obs": map_tree(lambda rows: rows[0], last_row.array("obs"))}
         if self.hidden is not None:
-            others |= self.hidden.fields(self.steps)
+            others |= self.hidden.fields()
         if self._finals:
             others["final"] = _final_fields(self._finals)
         self.is_incomplete = False
@@ -147,12 +147,10 @@ class Collector:
                 transition = self.envs.receive(group)
                 self.obs[group], self._pending[group] = transition.obs, None
                 if self.hidden is not None:
-                    self.hidden.after(0, group, pending[1]["hidden"], transition)
+                    self.hidden.after(group, pending[1]["hidden"], transition)
         self.episodes = []
         self._finals = []
         self.storage.begin()
-        if self.hidden is not None:
-            self.hidden.begin_rollout()
 
     def _act(self, mode: CollectMode, t: int, group: int) -> None:
         """Chooses the actions of row ``t`` for a group of environments, and sends them."""
@@ -181,7 +179,7 @@ class Collector:
             self._cut_lost_episodes(t, group, obs, transition.valid)
         if self.hidden is not None:
             output = dict(output)
-            final["hidden"] = self.hidden.after(t, group, output.pop("hidden"), transition)
+            final["hidden"] = self.hidden.after(group, output.pop("hidden"), transition)
         for name, value in mode.process_transition(obs, output, transition).items():
             if name != "obs":
                 self.storage.write(t, name, value, rows)

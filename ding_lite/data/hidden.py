@@ -49,10 +49,6 @@ class HiddenStates:
         """Begins an episode in every environment."""
         self.of_groups = [self.recurrence.initial_hidden(len(envs)) for envs in self._env_indices]
 
-    def begin_rollout(self) -> None:
-        """Forgets the stored hidden states."""
-        self._storage.begin()
-
     def before(self, t: int, group: int, envs: slice) -> Tree:
         """Returns the hidden states before row ``t`` of a group, and stores them if a run may begin there."""
         hidden = self.of_groups[group]
@@ -61,25 +57,22 @@ class HiddenStates:
             self._storage.write(slot, "hidden", hidden, envs)
         return hidden
 
-    def after(self, t: int, group: int, hidden: Tree, transition: Transition) -> Tree | None:
-        """Takes the hidden states after row ``t`` of a group.
+    def after(self, group: int, hidden: Tree, transition: Transition) -> Tree | None:
+        """Takes the hidden states after a row of a group.
 
         Returns:
             those of the episodes that were cut at this row (K, ...), on the host, or None.
         """
-        envs = self._env_indices[group]
         final = None
         if transition.final_obs is not None:
             final = map_tree(lambda leaf: leaf[torch.from_numpy(transition.final_env)].cpu(), hidden)
         ends = ends_of(transition)
-        self.of_groups[group] = begin_episodes(hidden, ends, self.recurrence.initial_hidden(len(envs)))
+        self.of_groups[group] = begin_episodes(hidden, ends, self.recurrence.initial_hidden(len(ends)))
         return final
 
-    def fields(self, steps: int) -> dict[str, Any]:
+    def fields(self) -> dict[str, Any]:
         """Returns the fields ``hidden`` (slots, B, ...) and ``last_hidden`` (B, ...) of a rollout."""
-        slots = -(-steps // self.recurrence.length)
-        stored = map_tree(lambda leaf: leaf[:slots], self._storage.array("hidden"))
-        return {"hidden": stored, "last_hidden": self.state_dict()}
+        return {"hidden": self._storage.array("hidden"), "last_hidden": self.state_dict()}
 
     def state_dict(self) -> Tree:
         """Returns the hidden states (B, ...) of all environments."""

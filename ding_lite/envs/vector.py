@@ -102,7 +102,7 @@ class VectorEnv(ABC):
         bad_values: number of values that were not finite, and ended an episode or its reset.
         say: called with one line of text after a restart and after the first bad value; warns by default.
         explain: called with more text about restarts, which is for a log; ignored by default.
-        restart_was_shown: whether a restart was said; until this is set to False, others are only explained.
+        restart_was_shown: whether a restart was shown; until this is set to False, others are only explained.
         calls: the last arguments of each method that :meth:`call` has called, by its name.
     """
 

@@ -89,28 +89,28 @@ def build_envs(
     Raises:
         EnvError: if the environments cannot be made.
     """
-    made: list[VectorEnv] = []
+    both: list[VectorEnv] = []
     for number, side in enumerate(("collector", "evaluator")):
         env, total, num_envs = cfg.env, cfg.env[f"{side}_env_num"], own.env[f"{side}_env_num"]
         if not num_envs:  # such as for a simulator that exists once: nothing is evaluated
-            return made[0], made[0]
+            return both[0], both[0]
         if env_setting is not None:
             make, *sides = env_setting
             cfgs: Any = sides[number]
             total = len(cfgs)
             num_envs = num_envs if ranks.size > 1 else total
-            env = {
-                **env,
-                "type": lambda env_index, make=make, cfgs=cfgs: make(cfgs[env_index]),
-                "kwargs": {},
-                "wrappers": [],
-                "manager": {"type": "base"},
-            }
+
+            def made(env_index: int, make: Any = make, cfgs: Any = cfgs) -> Any:
+                return make(cfgs[env_index])
+
+            for name in ("__module__", "__qualname__"):  # for messages
+                setattr(made, name, getattr(make, name, "env_setting"))
+            env = {**env, "type": made, "kwargs": {}, "wrappers": [], "manager": {"type": "base"}}
         first = ranks.slice_of(total).start
         envs = make_vector_env(env, num_envs, cfg.seed, evaluate=bool(number), index_offset=first)
         resources.callback(envs.close)
-        made.append(envs)
-    return made[0], made[1]
+        both.append(envs)
+    return both[0], both[1]
 
 
 def build_policy(cfg: Any, envs: VectorEnv, model: torch.nn.Module | None, trust: Sequence[str]) -> Policy:
