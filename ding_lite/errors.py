@@ -74,7 +74,7 @@ class EnvContractError(EnvError):
 
 
 class NotFiniteError(EnvContractError):
-    """Raised when an observation or a reward is nan or infinite; see ``env.on_bad_value``."""
+    """Raised when an observation or a reward is nan or infinite."""
 
 
 class EnvWorkerError(EnvError):

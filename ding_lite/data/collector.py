@@ -48,7 +48,6 @@ class Collector:
         infos: the numbers that ``env.info_keys`` takes from their last infos.
         episodes: that finished in the last rollout.
         episode_count: finished episodes since the start of the run.
-        bad_values: values in the last rollout that are not finite.
         is_incomplete: whether the last rollout is not complete: it runs, or an error ended it.
     """
 
@@ -58,7 +57,6 @@ class Collector:
         "episode_length_max",
         "episode_count",
         "env_restarts",
-        "bad_values",
     )
 
     def __init__(self, envs: VectorEnv, mode: CollectMode, n_sample: int, timer: Timer | None = None) -> None:
@@ -81,7 +79,6 @@ class Collector:
         self.infos: deque[Mapping[str, float]] = deque(maxlen=RECENT_EPISODES)
         self.episodes: list[Episode] = []
         self.episode_count = 0
-        self.bad_values = 0
         self.is_incomplete = False
 
     @property
@@ -105,7 +102,6 @@ class Collector:
         groups = range(len(envs.groups))
         self.is_incomplete = True
         envs.restart_was_shown = False
-        bad_before = envs.bad_values
         self._begin_rollout()
         mode = self.mode.for_rollout()
         with torch.inference_mode(), leaving_cores(envs.busy_cores):
@@ -120,12 +116,10 @@ class Collector:
                 self._finish_row(mode, self.steps - 1, group)
                 # A worker that is replaced while the next group finishes writes over these observations.
                 last_row.write(0, "obs", self.obs[group], envs.groups[group])
-        self.bad_values = envs.bad_values - bad_before
         if not self.storage.array("valid").any():
             raise EnvError(
                 f"none of the {self.n_sample} rows of a rollout is a step: all are resets, or lost with a "
-                "worker or to values that are not finite; raise policy.collect.n_sample, or correct the "
-                "environment"
+                "worker; raise policy.collect.n_sample, or correct the environment"
             )
         recent = self.episodes[-RECENT_EPISODES:]
         self.finished.extend((episode.episode_return, episode.length) for episode in recent)
@@ -256,13 +250,11 @@ class Collector:
         """Returns the metrics named in ``METRICS``, and the mean of each key of ``env.info_keys``.
 
         Returns, lengths and means are taken over the most recent finished episodes, and are missing before
-        the first one. ``env_restarts`` counts from 0 in a resumed run. ``bad_values`` counts the last rollout
-        only.
+        the first one. ``env_restarts`` counts from 0 in a resumed run.
         """
         counts = {
             "episode_count": float(self.episode_count),
             "env_restarts": float(self.envs.restarts),
-            "bad_values": float(self.bad_values),
         }
         if not self.finished:
             return counts

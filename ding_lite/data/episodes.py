@@ -17,10 +17,8 @@ from ding_lite.data.modes import EvalMode
 from ding_lite.data.samples import even_sizes
 from ding_lite.envs.checks import Watch
 from ding_lite.envs.vector import Episode, VectorEnv
-from ding_lite.errors import NotFiniteError
 from ding_lite.ranks import ALONE, Ranks
 
-BAD_PER_EPISODE = 10  # episodes that may be lost to values that are not finite, for each one to play
 SUCCESS = "is_success"  # the key of info that says whether an episode reached its goal
 
 
@@ -108,11 +106,9 @@ class Evaluator:
         Raises:
             EnvContractError: if an observation or a reward is not finite, an index is outside of its range,
                 or a mask leaves no legal action.
-            NotFiniteError: if more than ``BAD_PER_EPISODE * n_episode`` episodes are lost to such values.
         """
         left = shares(self.n_episode, self.envs.num_envs)
         self.envs.restart_was_shown = False
-        self._most_bad_values = self.envs.bad_values + BAD_PER_EPISODE * self.n_episode
         mode = self.mode.for_evaluation()
         results: list[list[Episode]] = [[] for _ in range(self.envs.num_envs)]
         round_number = 0
@@ -151,11 +147,6 @@ class Evaluator:
             if hidden is not None:
                 hidden = begin_episodes(output["hidden"], ends_of(transition), initial)
             self._watch.look(transition, self._env_indices)
-            if envs.bad_values > self._most_bad_values:
-                raise NotFiniteError(
-                    f"an evaluation of {self.n_episode} episodes lost more than {BAD_PER_EPISODE} times as "
-                    "many to values that are not finite: correct the environment"
-                )
             obs = transition.obs
             steps += 1
             for episode in transition.episodes:

@@ -13,13 +13,12 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from ding_lite.envs.checks import bad_observation, bad_reward
+from ding_lite.envs.checks import bad_reward
 from ding_lite.envs.recorder import EpisodeRecorder, as_bool, as_float, info_numbers
 from ding_lite.envs.spaces import ObservationBuffer, split_actions, stack_actions
 from ding_lite.envs.vector import (
     ALL,
     NO_ENVS,
-    RAISE,
     Episode,
     Transition,
     VectorEnv,
@@ -31,8 +30,6 @@ from ding_lite.errors import FOREIGN, EnvError, NotFiniteError, ReplayError, err
 from ding_lite.rl.seeding import integer_seed
 from ding_lite.trees import Tree, map_tree, tree_leaves
 
-MAX_RESETS = 10  # resets in a row whose first observation may be not finite
-
 
 class InProcessVectorEnv(VectorEnv):
     """Steps B environments in a loop.
@@ -42,9 +39,6 @@ class InProcessVectorEnv(VectorEnv):
         num_envs: B.
         seed: of the run.
         index_offset: number of the first environment, for ``make``, seeds and messages.
-        on_bad_value: with ``"raise"`` the caller checks observations. With ``"reset_env"`` every returned
-            observation is finite: in place of one that is not, the environment begins a new episode, and the
-            row is not valid.
 
     Attributes:
         advice: what to do about an exception of an environment.
@@ -61,12 +55,10 @@ class InProcessVectorEnv(VectorEnv):
         num_envs: int,
         seed: int = 0,
         index_offset: int = 0,
-        on_bad_value: str = RAISE,
     ) -> None:
         self.num_envs = num_envs
         self.seed = seed
         self.index_offset = index_offset
-        self.on_bad_value = on_bad_value
         self.backend = f"{num_envs} environments in this process"
         self.envs: list[gym.Env] = []
         try:
@@ -107,26 +99,10 @@ class InProcessVectorEnv(VectorEnv):
         """
         self._is_ready, self._stream = False, stream
         for i, episode in enumerate(episodes):
-            self._reset_until_finite(i, episode, self._begin_game)
+            self._begin_game(i, episode)
             self._recorders[i].finished.clear()
         self._is_ready = True
         return self._buffer.tree
-
-    def _reset_until_finite(self, i: int, episode: int, begin: Callable[[int, int], None]) -> None:
-        """Begins an episode by ``begin(i, episode)``; if its first observation is not finite, the next one.
-
-        Raises:
-            NotFiniteError: if MAX_RESETS episodes in a row begin with such an observation.
-        """
-        for resets_left in reversed(range(MAX_RESETS)):
-            try:
-                begin(i, episode)
-                return
-            except NotFiniteError as error:
-                if not resets_left:
-                    raise
-                self._discard_game(i, error)
-                episode, begin = self._recorders[i].game.number + 1, self._begin_game
 
     def _begin_game(self, i: int, episode: int) -> None:
         """Resets environment ``i`` until a new game begins: a wrapper may keep the first reset from it."""
@@ -145,7 +121,6 @@ class InProcessVectorEnv(VectorEnv):
         try:
             obs, _ = self.envs[i].reset(seed=self._seed_of(i, episode))
             self._buffer.write(i, obs)
-            self._check_row(i)
         except FOREIGN as error:
             raise self._located(i, "reset", error) from error
         finally:
@@ -164,28 +139,18 @@ class InProcessVectorEnv(VectorEnv):
         reward = np.zeros(len(envs), np.float32)
         terminated = np.zeros(len(envs), bool)
         truncated = np.zeros(len(envs), bool)
-        valid = np.ones(len(envs), bool)
         final_rows: list[int] = []
         final_obs: list[Tree] = []
         episodes: list[Episode] = []
         for row, (i, one) in enumerate(zip(envs, actions, strict=True)):
             recorder = self._recorders[i]
-            try:
-                reward[row], is_terminated, is_truncated = self._step_one(i, one)
-            except NotFiniteError as error:
-                if self.on_bad_value == RAISE:
-                    raise
-                self._discard_game(i, error)
-                recorder.finished.clear()
-                self._reset_until_finite(i, recorder.game.number + 1, self._begin_game)
-                valid[row] = False
-                continue
+            reward[row], is_terminated, is_truncated = self._step_one(i, one)
             if is_terminated or is_truncated:
                 terminated[row], truncated[row] = is_terminated, not is_terminated
                 if not is_terminated:
                     final_rows.append(row)
                     final_obs.append(self._buffer.rows(slice(i, i + 1)))
-                self._reset_until_finite(i, recorder.game.number + 1, self._reset_one)
+                self._reset_one(i, recorder.game.number + 1)
             for game in recorder.finished:
                 info = info_numbers(game.info, recorder.info_keys)
                 episodes.append(Episode(row, game.episode_return, game.length, info, game.cut))
@@ -196,7 +161,7 @@ class InProcessVectorEnv(VectorEnv):
             reward=reward,
             terminated=terminated,
             truncated=truncated,
-            valid=valid,
+            valid=np.ones(len(envs), bool),
             final_obs=map_tree(lambda *leaves: np.concatenate(leaves), *final_obs) if final_obs else None,
             final_env=np.array(final_rows) if final_rows else NO_ENVS,
             episodes=episodes,
@@ -219,24 +184,11 @@ class InProcessVectorEnv(VectorEnv):
                 game.episode_return += number
             if fault := bad_reward(number):
                 raise NotFiniteError(fault)
-            self._check_row(i)
             is_terminated = terminated if type(terminated) is bool else as_bool(terminated, "terminated")
             is_truncated = truncated if type(truncated) is bool else as_bool(truncated, "truncated")
             return number, is_terminated, is_truncated
         except FOREIGN as error:
             raise self._located(i, f"step with action {action!r:.100}", error) from error
-
-    def _discard_game(self, i: int, error: NotFiniteError) -> None:
-        """Counts a value that is not finite, and keeps its game from being reported."""
-        self._count_bad_values([str(error)])
-        self._recorders[i].game.ended = True
-
-    def _check_row(self, i: int) -> None:
-        """Refuses an observation that is not finite, unless the caller checks observations."""
-        if self.on_bad_value == RAISE:
-            return
-        if fault := bad_observation(map_tree(lambda leaf: leaf[i : i + 1], self._buffer.tree)):
-            raise NotFiniteError(fault.message)
 
     def _located(self, i: int, call: str, error: BaseException) -> EnvError:
         """Returns an error that says in which environment, episode, step and call ``error`` was raised."""

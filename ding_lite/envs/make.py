@@ -17,7 +17,7 @@ from ding_lite.envs.masks import MaskFromInfo
 from ding_lite.envs.native import STATES, EnvPoolVectorEnv, NativeVectorEnv
 from ding_lite.envs.packages import missing_extra, register_ids, with_correct_reset
 from ding_lite.envs.recorder import EpisodeRecorder
-from ding_lite.envs.vector import RAISE, VectorEnv, close_each, warn
+from ding_lite.envs.vector import VectorEnv, close_each, warn
 from ding_lite.envs.wrappers import find_wrapper, wrap
 from ding_lite.errors import FOREIGN, DingLiteError, EnvError, error_text
 
@@ -54,12 +54,6 @@ CONFIG: dict[str, Any] = dict(
     ),
     max_eval_steps=Key(
         10_000, low=1, doc="steps after which an evaluation episode is truncated, and reported as cut"
-    ),
-    on_bad_value=Key(
-        RAISE,
-        Literal["raise", "reset_env"],
-        doc='what a nan or an infinite number in an observation or a reward does. "raise" ends the run; '
-        '"reset_env" ends its episode before that step, and vector and env_pool do not have it',
     ),
     strict_resume=Key(
         False, doc="refuse to resume a run whose open episodes cannot be restored; False: it begins new ones"
@@ -110,7 +104,7 @@ CONFIG: dict[str, Any] = dict(
     ),
 )
 # Keys that "vector" and "env_pool" do not have: they step all environments in one call.
-SINGLE_KEYS = ("wrappers", "on_bad_value", "action_mask")
+SINGLE_KEYS = ("wrappers", "action_mask")
 # Keys of env.manager that are arguments of SubprocessVectorEnv.
 WORKER_KEYS = ("step_timeout", "reset_timeout", "restart_share")
 
@@ -228,7 +222,6 @@ def make_vector_env(
         entry_point = native_entry_point(env_cfg)
         return NativeVectorEnv(_make_native(env_cfg, num_envs), entry_point=entry_point, **options)
     manager = env_cfg["manager"]
-    options["on_bad_value"] = env_cfg["on_bad_value"]
     if kind in ("subprocess", "ray"):
         from ding_lite.envs.workers.vector_env import SubprocessVectorEnv
 

@@ -29,7 +29,6 @@ import numpy as np
 from ding_lite.errors import FOREIGN, CheckpointError, EnvContractError, EnvError, error_text
 from ding_lite.trees import Tree
 
-RAISE = "raise"  # what env.on_bad_value does; else "reset_env"
 RECENT_EPISODES = 100  # number of recent episodes that training metrics are averaged over
 NO_ENVS = np.zeros(0, np.int64)
 ALL = slice(None)
@@ -59,9 +58,8 @@ class Transition(NamedTuple):
             valid, and has the new episode's first observation
         reward: (B,) float32
         terminated, truncated: (B,) bool, never both
-        valid: (B,) bool, False where nothing was stepped: the row is a reset (NEXT_STEP), its worker was
-            replaced, or its step gave a value that is not finite. An episode that was open before such a row
-            was lost, and the row before holds its last step
+        valid: (B,) bool, False where nothing was stepped: the row is a reset (NEXT_STEP), or its worker was
+            replaced. An episode that was open before was lost, and the row before holds its last step
         final_obs: (K, ...), the true last observations of the truncated episodes of the environments
             ``final_env``; None if K is 0
         final_env: (K,), rows of these environments
@@ -98,9 +96,7 @@ class VectorEnv(ABC):
         restorable: whether ``load_state_dict`` can restore open episodes.
         restarts: number of workers that were lost and replaced.
         cut_steps: number of steps of the episodes that were lost with them.
-        on_bad_value: what happens at a value that is not finite: "raise" or "reset_env".
-        bad_values: number of values that were not finite, and ended an episode or its reset.
-        say: called with one line of text after a restart and after the first bad value; warns by default.
+        say: called with one line of text after a restart; warns by default.
         explain: called with more text about restarts, which is for a log; ignored by default.
         restart_was_shown: whether a restart was shown; until this is set to False, others are only explained.
         calls: the last arguments of each method that :meth:`call` has called, by its name.
@@ -119,8 +115,6 @@ class VectorEnv(ABC):
     restorable: bool = True
     restarts: int = 0
     cut_steps: int = 0
-    on_bad_value: str = RAISE
-    bad_values: int = 0
     say: Callable[[str], None] = staticmethod(warn)
     explain: Callable[[str], None] = staticmethod(lambda traceback: None)
     restart_was_shown: bool = False
@@ -200,16 +194,6 @@ class VectorEnv(ABC):
             raise CheckpointError(
                 f"the checkpoint has {len(state['envs'])} environments, this run {self.num_envs}"
             )
-
-    def _count_bad_values(self, messages: Sequence[str]) -> None:
-        """Counts values that are not finite, and reports the first one of the run."""
-        if messages and not self.bad_values:
-            self.say(
-                f"{messages[0]}. Its episode ends before this step, and so does every later episode with "
-                f"such a value (env.on_bad_value={self.on_bad_value!r}); in training, the metric "
-                "collect/bad_values counts them"
-            )
-        self.bad_values += len(messages)
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:

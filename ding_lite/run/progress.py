@@ -13,7 +13,7 @@ from ding_lite.data.episodes import SUCCESS, Evaluation, Evaluator, means_of
 from ding_lite.data.timer import PHASES
 from ding_lite.envs.vector import Episode
 
-COUNTS = ("episode_count", "env_restarts", "bad_values", "aux_memory")  # metrics that are summed over ranks
+COUNTS = ("episode_count", "env_restarts", "aux_memory")  # metrics that are summed over ranks
 COUNTERS = ("env_step", "train_iter", "iteration")
 VALUES = ("eval_value", "eval_value_std", "best_eval_value")
 

@@ -48,7 +48,7 @@ def recording_env(
         except FOREIGN as error:
             raise EnvError(f"no video can be recorded: {error_text(error)}{missing_extra(error)}") from error
 
-    return InProcessVectorEnv(make, 1, seed, on_bad_value=env_cfg["on_bad_value"])
+    return InProcessVectorEnv(make, 1, seed)
 
 
 @HOOK_REGISTRY.register("video")

@@ -222,4 +222,4 @@ def _window(env_cfg: Mapping[str, Any], seed: int) -> InProcessVectorEnv:
             raise EnvError(f"the environment opens no window: it renders {modes}. {advice}")
         return env
 
-    return InProcessVectorEnv(make, 1, seed, on_bad_value=env_cfg["on_bad_value"])
+    return InProcessVectorEnv(make, 1, seed)

@@ -145,13 +145,3 @@ class Spawning(Scripted):
     def __init__(self, index, folder):
         super().__init__(index)
         (folder / f"{index}").write_text(str(subprocess.Popen(["sleep", "1000"]).pid))
-
-
-def nan_obs(result):
-    """A fault: the observation of a call has a nan."""
-    return (np.array([0, np.nan, 0], np.float32), *result[1:])
-
-
-def nan_reward(result):
-    """A fault: the reward of a step is nan."""
-    return (result[0], np.nan, *result[2:]) if len(result) == 5 else result

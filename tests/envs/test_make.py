@@ -96,7 +96,6 @@ def test_unregistered_type_lists_what_is_registered():
         ("vector", "wrappers", ["time_limit"]),
         ("env_pool", "wrappers", ["time_limit"]),
         ("env_pool", "action_mask", "info"),
-        ("vector", "on_bad_value", "reset_env"),
         ("vector", "action_mask", "info"),
     ],
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import mmap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -33,7 +33,6 @@ class Job(NamedTuple):
     num_envs: int  # in the whole vector
     index_offset: int  # number of the vector's first environment
     seed: int
-    on_bad_value: str
 
 
 class StepReply(NamedTuple):
@@ -42,7 +41,6 @@ class StepReply(NamedTuple):
     final_obs: Tree | None  # (K, ...)
     final_env: np.ndarray  # (K,)
     episodes: list[Episode]
-    bad_values: Sequence[str]  # a message for each
 
 
 class ErrorReport(NamedTuple):

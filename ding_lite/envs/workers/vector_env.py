@@ -40,7 +40,7 @@ import gymnasium as gym
 import numpy as np
 
 from ding_lite import errors
-from ding_lite.envs.vector import ALL, NO_ENVS, RAISE, Episode, Transition, VectorEnv, check_same_spaces
+from ding_lite.envs.vector import ALL, NO_ENVS, Episode, Transition, VectorEnv, check_same_spaces
 from ding_lite.envs.workers.process import KILL_SECONDS, Processes
 from ding_lite.envs.workers.shared import IDLE, ErrorReport, Job, SharedArrays, StepReply
 from ding_lite.errors import DingLiteError, EnvError, EnvWorkerError
@@ -102,7 +102,7 @@ class SubprocessVectorEnv(VectorEnv):
         restart_share: workers that may be replaced, as a share of the finished episodes, and at least
             ``LEAST_RESTARTS``; 0: none. Environments that cannot be made at the start, or break their
             contract, are an error at once.
-        on_bad_value, index_offset: as in :class:`InProcessVectorEnv`.
+        index_offset: as in :class:`InProcessVectorEnv`.
         double_buffer: make two ``groups``: one half of the environments steps while the policy acts on the
             other half.
         starter: starts the workers, only for this object; None: processes of this machine.
@@ -124,7 +124,6 @@ class SubprocessVectorEnv(VectorEnv):
         reset_timeout: float = 300.0,
         close_timeout: float = 5.0,
         restart_share: float = 0.0,
-        on_bad_value: str = RAISE,
         double_buffer: bool = False,
         index_offset: int = 0,
         starter: Starter | None = None,
@@ -132,7 +131,6 @@ class SubprocessVectorEnv(VectorEnv):
         self.num_envs = num_envs
         self.seed = seed
         self.index_offset = index_offset
-        self.on_bad_value = on_bad_value
         self._timeouts = dict(step_timeout=step_timeout, reset_timeout=reset_timeout)
         self.close_timeout = close_timeout
         self.restart_share = restart_share
@@ -166,7 +164,7 @@ class SubprocessVectorEnv(VectorEnv):
         try:
             # Pickled before any worker is started, because pickling ``make`` is what fails most often.
             jobs = [
-                Job(make, n, num_workers, rows, num_envs, index_offset, seed, on_bad_value)
+                Job(make, n, num_workers, rows, num_envs, index_offset, seed)
                 for n, rows in enumerate(self._rows)
             ]
             try:
@@ -187,8 +185,7 @@ class SubprocessVectorEnv(VectorEnv):
         self._start_if_ended()
         self._stream = stream
         arguments = {n: (stream, [0] * len(rows)) for n, rows in enumerate(self._rows)}
-        replies = self._request("begin_episodes", arguments)
-        self._count_bad_values(list(itertools.chain(*replies.values())))
+        self._request("begin_episodes", arguments)
         return self._begun()
 
     def step(self, action: Tree) -> Transition:
@@ -237,7 +234,6 @@ class SubprocessVectorEnv(VectorEnv):
                 first = share.rows.start
                 self._episodes += len(reply.episodes)
                 episodes += [episode._replace(env=episode.env + first) for episode in reply.episodes]
-                self._count_bad_values(reply.bad_values)
                 if reply.final_obs is not None:
                     final_obs.append(reply.final_obs)
                     final_env.append(reply.final_env + first)
@@ -525,8 +521,7 @@ class SubprocessVectorEnv(VectorEnv):
             episodes = shared.episode[self._rows[number].start : self._rows[number].stop]
             episodes += 1  # also here, because a worker that fails at once has not written the new numbers
             requests[number] = _request("begin_episodes", self._stream, episodes.tolist())
-        replies = self._receive(self._send(requests, "reset_timeout"))
-        self._count_bad_values(list(itertools.chain(*replies.values())))
+        self._receive(self._send(requests, "reset_timeout"))
 
     @contextlib.contextmanager
     def _ending_on_error(self) -> Iterator[None]:

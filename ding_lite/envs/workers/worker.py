@@ -44,18 +44,8 @@ class WorkerEnvs(InProcessVectorEnv):
     def __init__(self, job: Job) -> None:
         self._job = job
         self.stepped = ALL  # the environments that the last request was for
-        self._bad_value_messages: list[str] = []  # since the last answer; the parent counts and reports them
         self._busy: Any = [IDLE]  # until the shared one is attached
-        super().__init__(
-            job.make,
-            len(job.rows),
-            job.seed,
-            index_offset=job.index_offset + job.rows.start,
-            on_bad_value=job.on_bad_value,
-        )
-
-    def _count_bad_values(self, messages: Sequence[str]) -> None:
-        self._bad_value_messages += messages
+        super().__init__(job.make, len(job.rows), job.seed, job.index_offset + job.rows.start)
 
     def attach(self, memory: int) -> SharedArrays:
         """Moves the batches of this slice into the memory of a descriptor; -1: of this process alone."""
@@ -101,10 +91,9 @@ class WorkerEnvs(InProcessVectorEnv):
         self._busy[0] = IDLE
         return result
 
-    def begin_episodes(self, stream: tuple[str | int, ...], episodes: Sequence[int]) -> list[str]:
-        """Begins episodes, and returns a message for each first observation that was not finite."""
+    def begin_episodes(self, stream: tuple[str | int, ...], episodes: Sequence[int]) -> None:
+        """Begins episodes."""
         self.begin(stream, episodes)
-        return self._take_bad_values()
 
     def step_shared(self, rows: slice, action: Tree) -> StepReply | None:
         """Steps some environments, and writes into the shared arrays."""
@@ -112,18 +101,13 @@ class WorkerEnvs(InProcessVectorEnv):
         transition = self.step(action, rows)
         for array, values in zip(self._results, transition[1:5], strict=True):
             array[rows] = values
-        bad_values = self._take_bad_values()
-        if transition.final_obs is None and not transition.episodes and not bad_values:
+        if transition.final_obs is None and not transition.episodes:
             return None
-        return StepReply(transition.final_obs, transition.final_env, transition.episodes, bad_values)
+        return StepReply(transition.final_obs, transition.final_env, transition.episodes)
 
     def restore(self, state: dict[str, Any]) -> None:
         """Restores the open episodes."""
         self.load_state_dict(state)
-
-    def _take_bad_values(self) -> list[str]:
-        messages, self._bad_value_messages = self._bad_value_messages, []
-        return messages
 
 
 def _view(array: np.ndarray) -> Any:
