@@ -169,15 +169,20 @@ class Checkpoints:
         self._saving: Future[None] | None = None
 
     def save(self, names: Iterable[str], state: Mapping[str, Any], wait: bool = False) -> None:
-        """Saves checkpoints of one state, in this order; a thread writes them. The state may change then.
+        """Saves checkpoints of one state, in this order; a thread writes them, unless ``wait``.
 
         Raises:
             CheckpointError: if the state cannot be saved, or an earlier save has failed.
         """
         self.wait()
-        self._saving = self._thread.submit(self._write, list(names), packed(state, self.config))
+        arguments = (
+            list(names),
+            packed(state, self.config),
+        )  # a copy: the state may change meanwhile
         if wait:
-            self.wait()
+            self._write(*arguments)
+        else:
+            self._saving = self._thread.submit(self._write, *arguments)
 
     def wait(self) -> None:
         """Waits until the checkpoints are written.

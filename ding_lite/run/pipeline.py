@@ -13,6 +13,7 @@ gradient step together (:mod:`ding_lite.ranks`); rank 0 writes the run's folder 
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import shlex
 import sys
@@ -276,6 +277,8 @@ class SerialPipeline:
 
     def _loop(self) -> Iterator[Progress]:
         signals = self._resources.enter_context(StopSignals(self.request_stop))
+        atexit.register(self.finish)  # a script may end within the loop
+        self._resources.callback(atexit.unregister, self.finish)
         try:
             self._call("before_run")
             while not (self.is_over() or self._is_asked_to_stop()):
@@ -388,7 +391,7 @@ class SerialPipeline:
         is_new = self.progress.iteration > self.progress.saved_at
         try:
             if is_new and not (self._is_learning or at_once) and (stopped or self.ranks.size == 1):
-                self._save(["last"])
+                self._save(["last"], wait=True)
             if self.files is not None:
                 self.files.checkpoints.wait()
         except BaseException as second:  # the first error counts

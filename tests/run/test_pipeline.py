@@ -2,6 +2,8 @@
 
 import csv
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -215,6 +217,17 @@ def test_steps_without_a_loop_are_saved_by_close(make):
         pipeline.step()
     pipeline.close()
     assert (pipeline.status, saved(pipeline)) == ("interrupted", 2)
+
+
+def test_a_script_that_ends_within_the_loop_saves_the_run(tmp_path):
+    code = (
+        "from ding_lite import SerialPipeline\n"
+        "loop = iter(SerialPipeline('cartpole_ppo', folder='run'))\n"
+        "next(loop)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert load_checkpoint(tmp_path / "run" / "ckpt" / "last.safetensors")[0]["progress"]["iteration"] == 1
 
 
 def test_a_pipeline_that_never_trained_saves_nothing(make):
