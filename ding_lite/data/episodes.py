@@ -163,7 +163,7 @@ class Evaluator:
                         env=env,
                         episode_return=float(envs.episode_returns[env]),
                         length=int(envs.episode_lengths[env]),
-                        info=envs.open_info(env),
+                        info={},
                         cut=True,
                     )
 

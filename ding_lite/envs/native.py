@@ -85,7 +85,6 @@ class NativeVectorEnv(VectorEnv):
         self._all_valid = np.ones(self.num_envs, bool)
         self._final = ObservationBuffer(self.obs_space, self.num_envs)
         self._shapes: Tree = None  # of the observations of a step, which was checked in full
-        self._last_info: Mapping[str, Any] = {}
 
     def reset(self, *stream: str | int) -> Tree:
         self._is_ready = False
@@ -126,7 +125,6 @@ class NativeVectorEnv(VectorEnv):
             if not self._shapes:
                 check_result("step", result, 5)
             obs, reward, terminated, truncated, info = result
-            self._last_info = info
             if self._has_obs_branches or getattr(obs, "dtype", None) == np.float64:
                 obs = observation_to_tree(obs, self.obs_space)
             shapes = map_tree(np.shape, obs) if self._has_obs_branches else np.shape(obs)
@@ -216,9 +214,6 @@ class NativeVectorEnv(VectorEnv):
         """
         has = [key for key in self.info_keys if key in info and info.get(f"_{key}", self._all_valid)[env]]
         return info_numbers({key: info[key][env] for key in has}, has)
-
-    def open_info(self, env: int) -> dict[str, float]:
-        return self._chosen_info(self._last_info, env)
 
     def _call(self, name: str, args: Sequence[Any]) -> list[Any]:
         """Calls a method of the vector, or if it has none, that of each environment, as gymnasium does."""

@@ -177,10 +177,6 @@ class VectorEnv(ABC):
     def _call(self, name: str, args: Sequence[Any]) -> list[Any]:
         """Calls a method of every environment."""
 
-    def open_info(self, env: int) -> dict[str, float]:
-        """Returns the numbers that ``env.info_keys`` takes from the last info of an open episode."""
-        return {}
-
     def describe(self, env: int) -> str:
         """Returns the number of an environment and its current episode and step, for messages."""
         return f"env {self.index_offset + env} (step {int(self.episode_lengths[env])})"

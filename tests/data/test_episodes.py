@@ -1,6 +1,5 @@
 """Evaluation: fixed quotas, named seeds, bounded length, and an unchanged policy."""
 
-import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -13,7 +12,6 @@ from ding_lite.data.modes import EvalMode
 from ding_lite.data.samples import Recurrence
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.make import make_vector_env
-from ding_lite.envs.native import NativeVectorEnv
 from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.errors import EnvContractError
 from ding_lite.run.progress import merged_metrics
@@ -133,29 +131,6 @@ def test_native_environments_keep_number_and_bound_of_episodes_too(manager):
     assert len(result.lengths) == 6
     assert max(result.lengths) <= 4
     assert result.cut_short == 6
-
-
-class Successes(gym.vector.VectorEnv):
-    """Reports a success at each step, and never ends."""
-
-    metadata = {"autoreset_mode": gym.vector.AutoresetMode.NEXT_STEP}  # noqa: RUF012
-    single_observation_space = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
-    single_action_space = gym.spaces.Discrete(2)
-
-    def __init__(self, num_envs):
-        self.num_envs = num_envs
-
-    def reset(self, *, seed=None, options=None):
-        return np.zeros((self.num_envs, 1), np.float32), {}
-
-    def step(self, action):
-        obs, never = np.zeros((self.num_envs, 1), np.float32), np.zeros(self.num_envs, bool)
-        return obs, np.zeros(self.num_envs), never, never, {"is_success": np.arange(self.num_envs) == 1}
-
-
-def test_an_episode_that_is_cut_keeps_its_last_info():
-    envs = NativeVectorEnv(Successes(2), info_keys=("is_success",))
-    assert Evaluator(envs, passive(), 2, 3).evaluate(0).infos == ({"is_success": 0.0}, {"is_success": 1.0})
 
 
 def test_returns_are_raw_below_wrappers():
