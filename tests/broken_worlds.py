@@ -3,9 +3,7 @@
 Worker processes import this module: it imports nothing heavy.
 """
 
-import itertools
 import os
-import sys
 import time
 
 import gymnasium as gym
@@ -41,15 +39,6 @@ class Sound(gym.Env):
 # ---- making and spaces
 
 
-class NeedsMinAtar(Sound):
-    def __init__(self):
-        raise ModuleNotFoundError("No module named 'minatar'", name="minatar")
-
-
-class TextLeaf(Sound):
-    observation_space = spaces.Dict(pose=Sound.observation_space, name=spaces.Text(5))
-
-
 class WholeBoxAction(Sound):
     action_space = spaces.Box(0, 5, (2,), np.int64)
 
@@ -62,30 +51,7 @@ class EmptyPart(Sound):
     observation_space = spaces.Dict(pose=Sound.observation_space, bag=spaces.Dict())
 
 
-class NoSpace(Sound):
-    observation_space = None
-
-
-class OtherSpaces(Sound):
-    """Has another space of observations each time that it is made."""
-
-    made = itertools.count(1)
-
-    def __init__(self):
-        self.observation_space = spaces.Box(-10.0, 10.0, (next(self.made),), np.float32)
-
-
 # ---- the old API, and exceptions
-
-
-class OldReset(Sound):
-    def reset(self, *, seed=None, options=None):
-        return super().reset(seed=seed)[0]
-
-
-class SeedlessReset(Sound):
-    def reset(self):
-        return super().reset()[0]
 
 
 class OldStep(Sound):
@@ -94,22 +60,12 @@ class OldStep(Sound):
         return obs, reward, terminated or truncated, info
 
 
-class NoInfo(Sound):
-    def step(self, action):
-        return (*super().step(action)[:4], None)
-
-
 class Raises(Sound):
     taken = 0
 
     def step(self, action):
         self.taken += 1
         return super().step(action) if self.taken < 20 else {}["key"]
-
-
-class Exits(Raises):
-    def step(self, action):
-        return super().step(action) if self.taken < 19 else sys.exit(0)
 
 
 class Hangs(Raises):
@@ -130,30 +86,6 @@ class WrongShape(Sound):
         return np.zeros(3, np.float32)
 
 
-class Shows(Sound):
-    """Returns the observation that it is made with."""
-
-    def __init__(self, shown):
-        self.shown = shown
-
-    def obs(self):
-        return self.shown
-
-
-class FloatImage(Sound):
-    observation_space = spaces.Box(0, 255, (4, 4), np.uint8)
-
-    def obs(self):
-        return np.full((4, 4), 0.5, np.float32)
-
-
-class MissingKey(Sound):
-    observation_space = spaces.Dict(here=Sound.observation_space, gone=spaces.Discrete(2))
-
-    def obs(self):
-        return {"here": super().obs()}
-
-
 class OutOfRange(Sound):
     observation_space = spaces.Tuple([spaces.Discrete(2), spaces.MultiDiscrete([9, 9])])
 
@@ -168,7 +100,7 @@ class NanObservation(Sound):
         return {"a": np.array([0, np.nan if self.count == 2 else 0], np.float32)}
 
 
-# ---- rewards and flags
+# ---- rewards
 
 
 class Reward(Sound):
@@ -179,14 +111,6 @@ class Reward(Sound):
 
     def reward(self):
         return self.pays if self.count > 2 else 0.0
-
-
-class Flag(Sound):
-    """Returns None in place of False."""
-
-    def step(self, action):
-        obs, reward, terminated, truncated, info = super().step(action)
-        return obs, reward, terminated or None, truncated, info
 
 
 # ---- seeds
@@ -261,35 +185,19 @@ class RefusesTheEnds(Pushed):
 
 
 class Masked(Sound):
-    """Refuses actions that its mask forbids; the mask of the steps in ``bare`` forbids all."""
+    """Refuses actions that its mask forbids."""
 
     action_space = spaces.Discrete(3)
     observation_space = spaces.Dict(action_mask=spaces.Box(0, 1, (3,), np.int8), pose=Sound.observation_space)
-    bare = ()
 
     def obs(self):
         self.mask = np.zeros(3, np.int8)
-        if self.count not in self.bare:
-            self.mask[self.np_random.integers(3)] = 1
+        self.mask[self.np_random.integers(3)] = 1
         return {"action_mask": self.mask.copy(), "pose": super().obs()}
 
     def step(self, action):
-        assert self.mask[action] or not self.mask.any(), "an illegal action"
+        assert self.mask[action], "an illegal action"
         return super().step(action)
-
-
-class NoLegalAction(Masked):
-    bare = (2,)
-
-
-class MaskTooLong(Masked):
-    observation_space = spaces.Dict(action_mask=spaces.Box(0, 1, (4,), np.int8), pose=Sound.observation_space)
-
-    def obs(self):
-        return {"action_mask": np.ones(4, np.int8), "pose": Sound.obs(self)}
-
-    def step(self, action):
-        return Sound.step(self, action)
 
 
 # ---- faults that only a vector environment shows

@@ -26,13 +26,12 @@ import learning  # noqa: E402
 import tables  # noqa: E402
 import throughput  # noqa: E402
 import zoo  # noqa: E402
-from rows import Comparison, Row  # noqa: E402
-from systems import Done, Skipped, Work, faults  # noqa: E402
+from rows import Row  # noqa: E402
+from systems import Done, Work, faults  # noqa: E402
 from throughput import Training  # noqa: E402
 
 TASK = Work("task", "CartPole-v1", envs=4, rollout=25, epochs=2, batch=50, parameters=10)
 PHASIC = replace(TASK, epochs=1, aux_freq=2, aux_epochs=3, aux_batch=100)
-HERE = {"commit": "aaaaaaa", "machine": "here", "date": "2026-01-01"}
 
 
 # ------------------------------------------------------------------ speed
@@ -66,30 +65,6 @@ def test_speed_comes_from_two_lengths_after_an_uncounted_run(monkeypatch):
     system = Training(TASK, "ours:train", (1_000, 5_000))
     assert system.measure(0) == {"steps_per_second": pytest.approx(500), "peak_mib": 9.0}
     assert ran == [1_000, 1_000, 5_000]
-
-
-def test_rounds_are_interleaved_stored_and_not_repeated(tmp_path, monkeypatch):
-    store, called = tmp_path / "throughput.csv", []
-    store.write_text(throughput.STORE.read_text().splitlines()[0] + "\n")
-    monkeypatch.setattr(throughput, "STORE", store)
-
-    def measure(self, number):
-        called.append((self.function, number))
-        if self.function == "missing":
-            raise Skipped("not installed")
-        return {"steps_per_second": float(len(called)), "peak_mib": 1.0}
-
-    monkeypatch.setattr(Training, "measure", measure)
-    systems = {name: Training(TASK, name, (1, 2)) for name in ("ours", "missing", "theirs")}
-    monkeypatch.setattr(throughput, "ROWS", {"row": throughput.Row(systems, base="theirs")})
-    assert not throughput.measure("row", 2, deadline=0.0)
-    assert throughput.measure("row", 2)
-    assert called == [("ours", 0), ("missing", 0), ("theirs", 0), ("ours", 1), ("theirs", 1)]
-    assert throughput.measure("row", 2)
-    assert called[5:] == [("missing", 0)]
-    *_, ours, theirs = throughput.sections()["speed"]
-    assert "| row | ours | **2** | 1 to 4 | 0.62 (0.33 to 0.80) | 1 | 2 |" in ours
-    assert "| row | theirs | **4** | 3 to 5 | 1.00 | 1 | 2 |" in theirs
 
 
 @pytest.mark.parametrize("row", throughput.ROWS.values(), ids=throughput.ROWS)
@@ -153,34 +128,6 @@ def test_a_tiny_row_from_end_to_end(tmp_path, monkeypatch, capsys):
     assert [seed["seed"] for seed in stored] == [0, 1]
     assert all(seed["env_step"] >= 2000 and 1 <= seed["return"] <= 500 for seed in stored)
     assert (tmp_path / "tiny.png").stat().st_size > 1000
-
-
-def seeds(row, *returns, **others):
-    ends = {"env_step": 200, "wall_time_s": 10.0}
-    return [{"row": row, "seed": k, "return": x, **ends, **HERE, **others} for k, x in enumerate(returns)]
-
-
-def test_table_has_the_published_figure_and_the_interquartile_mean():
-    row = Row("some_ppo", "env.env_id=A-v1 seed=3", (5.0, "another, 1M"), checkpoint="best")
-    # The middle half of three seeds: the second one, and a quarter of the others.
-    assert tables.rows_table({"other": row, "new": row}, {"other": seeds("other", 1.0, 2.0, 12.0)})[2:] == [
-        "| other: some_ppo, A-v1, 1 other key, best checkpoint | 5 (another, 1M) | **3.5** (1.0 to 12.0) "
-        "| 5.0 | 1.0, 2.0, 12.0 | 200 to 200 | 10 | aaaaaaa |",
-        "",
-        "3 seeds, 2026-01-01, here.",
-    ]
-
-
-def test_comparison_has_a_line_for_each_arm_and_a_column_for_each_group():
-    arms = {f"{group}.{arm}": Row("some_ppg") for group in ("a", "b") for arm in ("ppo", "ppg")}
-    found = {"a.ppo": seeds("a.ppo", 1.0, 2.0, 3.0), "a.ppg": seeds("a.ppg", 2.5, 3.5, elsewhere=7.0)}
-    lines = tables.comparison_table(Comparison(arms, baseline="ppo", where="on unseen levels"), found)
-    assert lines[2:4] == [
-        "| ppo | **2.0** (1.0 to 3.0) |",
-        "| ppg | **3.0**, beats 0.83; on unseen levels 7.0 |",
-    ]
-    games = tables.comparison_table(Comparison(arms, baseline="ppo", games=True), found)
-    assert games[3].endswith(" | **1.50** |")
 
 
 def test_curves_of_seeds_are_on_one_grid():

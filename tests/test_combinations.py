@@ -59,7 +59,7 @@ def covering(parts, seed=0):
 
 
 def config_of(kind, rnn, action, observation, normalize, value_norm, intrinsic, manager="base"):
-    """Returns the config of a combination; the manager is "base", "subprocess" or "two halves"."""
+    """Returns the config of a combination; the manager is "base" or "two halves"."""
     learn = dict(batch_size=16, value_norm=value_norm, sequence_length=4)
     if kind.startswith("ppg"):
         learn |= PHASE
@@ -182,13 +182,3 @@ SPACES = [
 )
 def test_every_kind_of_action_and_of_observation_is_learned_from(kind, action, observation, tmp_path):
     check(config_of(kind=kind, action=action, observation=observation, **PLAIN), tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("action", "observation"),
-    [("box-float64", "image-hwc"), ("multi-discrete", "box-int"), ("discrete", "multi-binary")],
-)
-def test_other_spaces_in_worker_processes(action, observation, tmp_path):
-    parts = {**PLAIN, "kind": "ppo", "manager": "subprocess"}
-    check(config_of(action=action, observation=observation, **parts), tmp_path)

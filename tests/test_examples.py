@@ -50,11 +50,3 @@ def test_example_solves_its_task_and_leaves_one_complete_run(name, tmp_path):
         assert "policy ppo_kl_penalty on " in done.stdout, "its check"
     if name == "embed_pipeline":
         assert float(re.search(r"^one episode: (\d+)$", done.stdout, re.MULTILINE).group(1)) >= 300
-
-
-def test_example_says_how_to_run_it():
-    files = sorted(FOLDER.glob("*.py"))
-    assert [file.stem for file in files] == sorted([*PROGRAMS, *CONFIGS, "procgen_paper_ppg"])
-    for file in files:
-        program = "python" if file.stem in PROGRAMS else "ding-lite train -c"
-        assert f"{program} examples/{file.name}\n" in file.read_text()

@@ -1,6 +1,7 @@
 """Helpers to train on small environments and to compare results, and environments that need torch."""
 
 import copy
+import csv
 import functools
 import hashlib
 
@@ -16,7 +17,7 @@ from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.native import NativeVectorEnv
 from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.policies import PPOPolicy
-from ding_lite.run.checkpoint import packed, write
+from ding_lite.run.checkpoint import load_checkpoint, packed, write
 from ding_lite.testing import MatchEnv
 
 
@@ -63,19 +64,6 @@ def trainee(kind, world=SeededEnv, n_sample=64, envs=4, seed=0, autoreset="same_
 def rollout_log_probs(policy, rollout):
     """Returns the log-probs (T, B), under the newest policy, of the actions of a rollout."""
     return policy.over_rollout(policy.log_prob, rollout, rollout.action)
-
-
-def random_actions(space, num_envs, rng):
-    """Returns a batch of random actions for a VectorEnv."""
-    if isinstance(space, SPACES.Dict):
-        return {name: random_actions(child, num_envs, rng) for name, child in space.spaces.items()}
-    if isinstance(space, SPACES.Tuple):
-        return {str(i): random_actions(child, num_envs, rng) for i, child in enumerate(space.spaces)}
-    if isinstance(space, SPACES.Discrete):
-        return rng.integers(space.start, space.start + space.n, num_envs)
-    if isinstance(space, SPACES.MultiBinary):
-        return rng.integers(0, 2, (num_envs, *space.shape)).astype(np.int8)
-    return rng.uniform(-1, 1, (num_envs, *space.shape)).astype(np.float32)
 
 
 def copy_of(transition):
@@ -168,3 +156,17 @@ def merged(below, above):
         both = isinstance(value, dict) and isinstance(out.get(name), dict)
         out[name] = merged(out[name], value) if both else value
     return out
+
+
+def state_of(run):
+    """Returns a hash of each part of the state in a run's last checkpoint, without the clock."""
+    state, _ = load_checkpoint(run / "ckpt" / "last.safetensors")
+    assert state.pop("wall_time") > 0
+    return {part: digest(value) for part, value in state.items()}
+
+
+def timeless_rows(run):
+    """Returns the rows of a run's metrics.csv without the clock."""
+    with (run / "metrics.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    return [{name: x for name, x in row.items() if not name.startswith("time/")} for row in rows]

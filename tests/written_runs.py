@@ -13,9 +13,8 @@ EVAL_HEADER = ["eval/episode_return_mean", "eval/episode_return_std", "eval/epis
 
 def write_run(
     folder: Path, *, seed: int = 0, returns: list[float] | None = None, every: int = 2, step: int = 1000,
-    policy: str = "ppo", env_id: str | None = "CartPole-v1", learn: dict[str, Any] | None = None,
-    limit: int = 4000, status: str | None = "finished", commit: str = "", hooks: list[str] | None = None,
-    env: dict[str, Any] | None = None,
+    policy: str = "ppo", env_id: str = "CartPole-v1", learn: dict[str, Any] | None = None,
+    limit: int = 4000, status: str | None = "finished", env: dict[str, Any] | None = None,
 ) -> Path:  # fmt: skip
     """Writes a run whose iteration i ends at (i + 1) * step, evaluated ``every`` iterations (0: never).
 
@@ -27,7 +26,7 @@ def write_run(
         "seed": seed,
         "max_env_step": limit,
         "max_train_iter": None,
-        "hooks": hooks or [],
+        "hooks": [],
         "env": {"env_id": env_id, "type": "gymnasium", **(env or {})},
         "policy": {"type": policy, "learn": learn or {"learning_rate": 0.001}},
     }
@@ -44,6 +43,4 @@ def write_run(
     if status:
         result = {"status": status, "error": None, "env_step": len(returns) * step}
         (folder / "result.json").write_text(json.dumps(result))
-    if commit:
-        (folder / "git.txt").write_text(f"{commit}\n")
     return folder

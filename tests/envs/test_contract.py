@@ -37,13 +37,11 @@ CONTRACT = EnvContractError
 FAULTS = {
     "old reset": (lambda result: result[0], 0, CONTRACT, "reset.*old gym API"),
     "old step": (only(4), 2, CONTRACT, "step.*4 values.*old gym API"),
-    "three values": (only(3), 2, CONTRACT, "step.*3 values"),
     "nothing": (lambda result: None, 2, CONTRACT, "step.*NoneType"),
     "reset without info": (replaced(1, None), 0, CONTRACT, "reset.*info"),
     "step without info": (replaced(4, None), 2, CONTRACT, "step.*info"),
     "shape at reset": (replaced(0, np.zeros(4, np.float32)), 0, CONTRACT, r"reset.*\(4,\)"),
     "shape at a step": (replaced(0, np.zeros((1, 3), np.float32)), 2, CONTRACT, r"step.*\(1, 3\)"),
-    "complex": (replaced(0, np.zeros(3, complex)), 2, CONTRACT, "step.*complex128"),
     "text": (replaced(0, "left"), 2, CONTRACT, "step.*str"),
     "ragged": (replaced(0, [[1], [2, 3], 4]), 2, CONTRACT, "step"),
     "observation missing": (replaced(0, None), 2, CONTRACT, "step.*NoneType"),
@@ -159,12 +157,6 @@ def test_an_environment_that_does_not_fit_is_refused(make, words):
         play(InProcessVectorEnv(make, 2))
 
 
-def test_a_type_error_in_a_reset_is_not_taken_for_the_old_api():
-    with pytest.raises(EnvError) as caught:
-        play(InProcessVectorEnv(world(fault=lambda result: result + 1, at=[0]), 1))
-    assert "old gym" not in str(caught.value)
-
-
 def test_after_an_error_a_reset_comes_first_and_begins_all_anew():
     envs = InProcessVectorEnv(world(fault="raise", at=[3], only=1), 2)
     begun = envs.reset("x").copy()
@@ -229,13 +221,9 @@ class OwnVector(gym.vector.VectorEnv):
         (0, dict(info=None), "reset.*info"),
         (1, dict(obs=np.zeros((2, 4), np.float32)), r"step.*\(2, 3\), got \(2, 4\)"),
         (1, dict(obs=np.full((2, 3), None)), "step.*object"),
-        (1, dict(obs=[[0.0] * 3] * 2), "step.*list"),
-        (1, dict(reward=np.ones(1)), r"step.*reward.*\(2,\), got \(1,\)"),
         (1, dict(reward=np.ones((2, 1))), r"step.*reward.*\(2,\), got \(2, 1\)"),
-        (1, dict(reward=np.array(["a", "b"])), "step.*reward"),
         (1, dict(terminated=np.zeros(2)), "step.*terminated.*float64"),
         (1, dict(truncated=[False, False]), "step.*truncated.*list"),
-        (1, dict(truncated=np.zeros(1, bool)), r"step.*truncated.*\(1,\)"),
         (1, dict(info=[]), "step.*info"),
         (5, dict(obs=np.zeros((2, 4), np.float32)), r"step.*\(2, 3\), got \(2, 4\)"),
         (5, dict(obs=np.full((2, 3), np.nan, np.float32)), "env 0.*nan"),

@@ -4,7 +4,6 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from scripted import Scripted
 from small_worlds import LengthEnv, SeededEnv
 from worlds import copy_of
 
@@ -99,18 +98,6 @@ def test_rewards_and_ends_of_a_step_stay_when_the_reset_reuses_their_arrays():
     steps = [envs.step(np.zeros(2, np.int64)) for _ in range(6)]
     assert [step.terminated.tolist() for step in steps[:3]] == [[False, False], [True, False], [False, True]]
     assert all(step.reward.tolist() == [1, 1] for step in steps)
-
-
-def test_a_reset_that_fails_after_an_end_names_its_call():
-    calls = []
-
-    def second(result):
-        calls.append(result)
-        return result if len(calls) == 1 else {}["key"]
-
-    inner = SyncVectorEnv([lambda: Scripted(fault=second, at=[0])], autoreset_mode=AutoresetMode.DISABLED)
-    with pytest.raises(EnvError, match=r"SyncVectorEnv.*reset: KeyError"):
-        rows_of(NativeVectorEnv(inner), 9)
 
 
 @pytest.mark.slow

@@ -6,14 +6,12 @@ import cv2
 import gymnasium as gym
 import numpy as np
 import pytest
-import torch
 from worlds import copy_of, same_tree
 
 from ding_lite.config.compile import compile_config, load_config
 from ding_lite.envs.make import make_env, make_vector_env
 from ding_lite.envs.packages import register_ids
 from ding_lite.errors import ConfigError
-from ding_lite.models.encoders import NatureCNN
 
 NOOP, FIRE, RIGHT, LEFT = range(4)
 
@@ -74,15 +72,6 @@ def test_newest_frame_is_the_screen_made_small_after_four_emulator_frames(played
     assert 42 * 4 + 1 <= frames <= 42 * 4 + 30
 
 
-def test_encoder_scales_the_frames_once(played):
-    env, seen, _, _ = played
-    encoder = NatureCNN(env.observation_space)
-    batch = torch.as_tensor(np.stack(seen[:2]))
-    assert torch.equal(encoder.images(batch), batch.to(torch.float32) * (1 / 255))
-    assert encoder.in_shape == (4, 84, 84)
-    assert encoder(batch).shape == (2, 64 * 7 * 7)
-
-
 def lives_and_games(env_cfg, evaluate, steps):
     """Returns (ends seen by the agent, finished games, rewards) of a player who never moves."""
     envs = make_vector_env(base(env_cfg), 1, seed=0, evaluate=evaluate)
@@ -130,13 +119,6 @@ def test_frames_that_the_game_skips_itself_are_refused_with_the_key_to_set():
         make_env(section(env_id="ALE/Breakout-v5", wrappers=["atari"]))
     env = make_env(section(env_id="ALE/Breakout-v5", wrappers=["atari"], kwargs={"frameskip": 1}))
     assert env.observation_space.shape == (4, 84, 84)
-    env.close()
-
-
-@pytest.mark.parametrize("env_id", ["PongNoFrameskip-v4", "ALE/Pong-v5"])
-def test_every_kind_of_atari_id_is_known(env_id):
-    env = make_env(section(env_id=env_id))
-    assert env.unwrapped.spec.id == env_id
     env.close()
 
 
@@ -212,11 +194,8 @@ def test_last_action_of_minatar_does_not_stick_over_a_reset():
         assert np.array_equal(firsts[seed], firsts[120 + seed])
 
 
-@pytest.mark.parametrize(
-    ("wrapper", "shape"), [("minigrid_image", (7, 7, 3)), ("minigrid_flat", (2835,))], ids=str
-)
-def test_minigrid_is_seen_as_its_wrapper_says(wrapper, shape):
-    env = make_env(section(env_id="MiniGrid-Empty-5x5-v0", wrappers=[wrapper]))
+def test_minigrid_flat_is_one_vector_of_bytes():
+    env = make_env(section(env_id="MiniGrid-Empty-5x5-v0", wrappers=["minigrid_flat"]))
     obs, _ = env.reset(seed=0)
-    assert (obs.shape, obs.dtype) == (shape, np.uint8)
+    assert (obs.shape, obs.dtype) == ((2835,), np.uint8)
     env.close()

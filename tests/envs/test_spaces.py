@@ -131,14 +131,6 @@ def test_branches_of_an_observation_may_have_any_order_and_others_are_left_out()
         assert (tree["a"].tolist(), tree["b"].tolist()) == ([0, 2], [[0, 0], [1, 1]])
 
 
-@pytest.mark.parametrize(
-    "space", [SPACES.Text(3), SPACES.Dict(a=SPACES.Sequence(SPACES.Discrete(2)))], ids=["text", "sequence"]
-)
-def test_unsupported_observation_spaces_are_refused_with_the_list_of_supported_ones(space):
-    with pytest.raises(EnvContractError, match="Box, Discrete, MultiDiscrete, MultiBinary"):
-        ObservationBuffer(space, 1)
-
-
 @given(spaces(), st.integers(1, 5))
 def test_split_actions_are_of_the_space_and_are_stacked_to_the_same_batch(space, n):
     batch = sample_actions(space, n)

@@ -14,7 +14,7 @@ from written_runs import write_run
 
 from ding_lite.errors import ConfigError
 from ding_lite.tools import statistics
-from ding_lite.tools.compare import compare, number
+from ding_lite.tools.compare import compare
 from ding_lite.tools.compare_pictures import draw_comparison, learning_curves, page_of, score_levels
 
 
@@ -77,11 +77,6 @@ def test_named_groups_compare_equal_configs(tmp_path):
         compare([f"all={tmp_path / 'old'}", f"all={tmp_path / 'new'}"])
     with pytest.raises(ConfigError, match="another group is ppo"):
         compare([tmp_path / "old", f"ppo={tmp_path / 'new'}"])
-
-
-def test_a_path_with_an_equals_sign_is_a_path(tmp_path):
-    seeds(tmp_path / "lr=0.1", 3, [1.0, 2.0, 3.0])
-    assert compare([tmp_path / "lr=0.1"]).labels == compare([str(tmp_path / "lr=*")]).labels == ("ppo",)
 
 
 # Tasks
@@ -202,14 +197,6 @@ def test_json_has_the_table_the_runs_and_the_notes(tasks):
     assert data["differences"]["policy.type"] == {"ppg": "ppg", "ppo": "ppo"}
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(1234.56, "1,234.6"), (-9.5, "-9.50"), (0.934, "0.93"), (0, "0.00"), (0.0042, "0.0042")],
-)
-def test_numbers_have_as_many_digits_as_are_of_use(value, text):
-    assert number(value) == text
-
-
 def test_curves_are_interquartile_means_with_intervals(two):
     ppo, ppg = learning_curves(compare([two / "ppo", two / "ppg"]), "CartPole-v1")
     assert (ppo.x.tolist(), ppo.y.tolist()) == ([2000, 4000], [12.5, 25])
@@ -235,13 +222,6 @@ def test_the_figure_has_labelled_axes_for_every_panel(tasks):
     ]
     scores = [list(line.get_xdata()) for line in figure.axes[2].get_lines()]
     assert all([summary.iqm] in scores for summary in comparison.summaries())
-
-
-@pytest.mark.parametrize(("count", "bands"), [(4, 0), (5, 1)])
-def test_profiles_have_bands_from_five_runs_on(count, bands, tmp_path):
-    seeds(tmp_path / "a", count, [float(n) for n in range(count)])
-    figure = draw_comparison(compare([tmp_path]))
-    assert len(figure.axes[2].collections) == bands
 
 
 def test_eight_groups_are_readable(tmp_path):

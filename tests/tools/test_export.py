@@ -167,31 +167,17 @@ def test_manifest_describes_the_file_and_is_in_it(run_of, tmp_path):
 
 @pytest.fixture(scope="module")
 def exported(run_of):
-    """Returns a policy, its module, the file of it, and recorded steps."""
+    """Returns the module of a policy, the file of it, and recorded steps."""
     policy = load_policy(run_of("mlp"))
     module = ExportedPolicy(policy)
     env = load(run_of("mlp"), trust=THIS).config.values.env
     ports = {"inputs": [{"name": "obs"}], "outputs": [{"name": "action"}, {"name": "logit"}]}
-    return policy, module, model_of(module, ports), list(record(env, policy, 64, seed=3))
-
-
-@needs_onnx
-def test_difference_of_one_weight_is_found(exported):
-    policy, module, data, recorded = exported
-    run = runner(data)
-    assert parity_of(run, module, recorded)["difference"] < 1e-5
-    bias = policy.model.actor_head.layers[0].bias
-    before = bias.clone()
-    bias[0] += 1e-4
-    parity = parity_of(run, module, recorded)
-    bias.copy_(before)
-    assert parity["output"] == "logit"
-    assert 0.5e-4 < parity["difference"] < 1.1e-4
+    return module, model_of(module, ports), list(record(env, policy, 64, seed=3))
 
 
 @needs_onnx
 def test_another_action_and_a_nan_are_found(exported):
-    _, module, data, recorded = exported
+    module, data, recorded = exported
     run = runner(data)
 
     def shifted(inputs):
@@ -206,15 +192,6 @@ def test_another_action_and_a_nan_are_found(exported):
         return {**outputs, "logit": outputs["logit"] * np.nan}
 
     assert np.isnan(parity_of(spoiled, module, recorded)["difference"])
-
-
-@needs_onnx
-def test_value_network_is_not_in_the_file(exported):
-    import onnx
-
-    names = [tensor.name for tensor in onnx.load_from_string(exported[2]).graph.initializer]
-    assert "model.actor_encoder.trunk.0.weight" in names
-    assert not any("critic" in name for name in names)
 
 
 class Deviating(VAC):

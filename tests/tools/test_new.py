@@ -1,6 +1,5 @@
 """``ding-lite new`` writes files that work as they are, under names that Python can import."""
 
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +8,6 @@ import pytest
 
 from ding_lite.cli import main
 from ding_lite.cli import new as command
-from ding_lite.cli.main import commands
 from ding_lite.errors import ConfigError
 from ding_lite.tools.new import TEMPLATES, write_new
 
@@ -18,14 +16,6 @@ KINDS = command.KINDS
 
 def test_kinds_of_the_command_have_templates():
     assert sorted(folder.name for folder in TEMPLATES.iterdir()) == sorted(KINDS)
-
-
-@pytest.mark.parametrize(("kind", "name"), [("env", "test_env"), ("policy", "my_config")])
-def test_commands_name_the_test_and_the_module_however_the_module_is_called(kind, name, tmp_path, capsys):
-    assert main(["new", kind, name, "-o", str(tmp_path)]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[-1].endswith(f"-c {tmp_path / name}.py")
-    assert any(line.endswith(f"test_{name}.py") and "pytest" in line for line in lines)
 
 
 @pytest.mark.parametrize("name", ["2fast", "a/b", "a.b", "", "class"])
@@ -53,18 +43,6 @@ def test_no_placeholder_is_left(tmp_path, kind):
         assert "my_own_thing" in text or "MyOwnThing" in text
         assert f"my_{kind}" not in text
         assert f"My{kind.capitalize()}" not in text
-
-
-@pytest.mark.parametrize("help_text", [commands.help, command.run.help], ids=["ding-lite", "new"])
-def test_examples_of_the_help_write_their_files(tmp_path, monkeypatch, help_text):
-    monkeypatch.chdir(tmp_path)
-    lines = [line.strip().split("  ")[0] for line in help_text.splitlines()]
-    examples = [shlex.split(line)[1:] for line in lines if line.startswith("ding-lite new ")]
-    assert examples
-    for arguments in examples:
-        assert main(arguments) == 0
-        (module,) = tmp_path.rglob(f"{arguments[2].replace('-', '_')}.py")
-        assert module.with_name(f"test_{module.name}").is_file()
 
 
 @pytest.mark.slow

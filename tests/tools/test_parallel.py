@@ -36,14 +36,10 @@ TESTS = Path(__file__).parents[1]
         ("Traceback ...\nValueError: no\n\n", 1, "Traceback ...\nValueError: no"),
         ("", -9, "ended by SIGKILL"),
         ("", 3, "ended with exit code 3"),
-        ("\nending\n", 130, ""),
-        ("a warning\n", 0, ""),
     ],
 )
 def test_error_of_a_process(text, code, message):
-    assert error_of(text, code).splitlines() == message.splitlines() or error_of(text, code).startswith(
-        message
-    )
+    assert error_of(text, code).startswith(message)
 
 
 def test_exit_code_is_that_of_the_first_failure_and_that_of_a_killed_run_is_1():
@@ -231,17 +227,3 @@ def test_seeds_on_ray_are_the_same_runs(tmp_path):
     assert "over 2 of 2 seeds" in output
     for seed in (0, 1):
         assert state_of(tmp_path / f"ray_s{seed}") == state_of(tmp_path / f"here_s{seed}")
-
-
-@pytest.mark.bench
-def test_ctrl_c_saves_seeds_on_ray(tmp_path):
-    pytest.importorskip("ray")
-    slow(tmp_path, 0.01)
-    words = ("train", "-c", "c.json", "-s", "0,1", "--exp-name", "stopped", "--ray", "auto")
-    process = start(*words, cwd=tmp_path)
-    until(lambda: all(iterations_of(tmp_path / f"stopped_s{seed}") > 0 for seed in (0, 1)), process)
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=300)
-    assert process.returncode == 130
-    for seed in (0, 1):
-        assert result_of(tmp_path / f"stopped_s{seed}")["error"] == "SIGTERM"

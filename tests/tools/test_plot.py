@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 from written_runs import write_run
 
 from ding_lite.errors import ConfigError
-from ding_lite.tools.plot import RETURNS, common_grid, curve, draw, format_count, plot_runs
+from ding_lite.tools.plot import RETURNS, common_grid, curve, draw, plot_runs
 from ding_lite.tools.runs import Run, seed_groups
 from ding_lite.tools.runs import read_run as read
 
@@ -106,37 +105,6 @@ def test_seeds_that_share_no_step_have_no_mean(tmp_path):
 # The picture
 
 
-def test_every_axis_and_group_says_what_it_is(tmp_path):
-    runs = [read_run(write_run(tmp_path / name, policy=name)) for name in ("ppo", "ppg")]
-    figure, _ = draw(seed_groups(runs))
-    assert [axes.get_title(loc="left") for axes in figure.axes] == [panel.title for panel in RETURNS]
-    assert [axes.get_ylabel() for axes in figure.axes] == ["Return", "Return"]
-    assert {axes.get_xlabel() for axes in figure.axes} == {"Env steps"}
-    assert figure.get_suptitle() == "CartPole-v1"
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["ppo (seed 0)", "ppg (seed 0)"]
-    figure, _ = draw(seed_groups(runs), title="Two $policies_")
-    assert figure.get_suptitle() == "Two $policies_"
-    figure, _ = draw([runs[:1]])  # one group is named by the title
-    assert figure.get_suptitle() == "ppo, CartPole-v1 (seed 0)"
-    assert not figure.legends
-
-
-def test_eight_groups_can_be_told_apart_and_no_text_covers_a_plot(tmp_path):
-    folders = [
-        write_run(tmp_path / f"{n}", learn={"a_rather_long_name": n, "x" * 40: n % 2}) for n in range(8)
-    ]
-    figure, _ = draw(seed_groups([read_run(folder) for folder in folders]))
-    drawn = figure.axes[0].get_lines()
-    assert len({(line.get_color(), line.get_linestyle()) for line in drawn}) == 8
-    figure.draw_without_rendering()
-    legend = figure.legends[0].get_window_extent()
-    assert 0 <= legend.x0 < legend.x1 <= figure.bbox.x1
-    for axes in figure.axes:
-        box = axes.get_tightbbox()
-        assert box.y0 >= legend.y1
-        assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1 + 1
-
-
 def test_panels_are_chosen_by_name(tmp_path):
     run = read_run(write_run(tmp_path / "run"))
     for names in (["evaluation", "training"], ["collect/episode_return"]):
@@ -154,39 +122,6 @@ def test_a_group_that_lacks_seeds_and_different_environments_are_noted(tmp_path)
     _, notes = draw(seed_groups([read_run(folder) for folder in folders]))
     assert any("Evaluation return: 3 of 4 seeds" in note for note in notes)
     assert any("CartPole-v1, Acrobot-v1" in note for note in notes)
-
-
-@pytest.mark.parametrize(
-    ("value", "text"), [(500, "500"), (20_000, "20k"), (1_500_000, "1.5M"), (-0.1 - 0.2, "\N{MINUS SIGN}0.3")]
-)
-def test_counts_are_in_thousands_and_millions(value, text):
-    assert format_count(value) == text
-
-
-@pytest.mark.parametrize(
-    ("name", "start"), [("A.PNG", b"\x89PNG\r\n\x1a\n"), ("a.pdf", b"%PDF-"), ("a.svg", b"<?xml")]
-)
-def test_the_file_is_an_image_of_its_suffix(tmp_path, name, start):
-    folders = [write_run(tmp_path / f"_run${seed}", seed=seed) for seed in (0, 1)]
-    plot_runs(folders, tmp_path / name, panels=["training"])
-    content = (tmp_path / name).read_bytes()
-    assert content.startswith(start)
-    if name == "a.pdf":
-        assert b"/TrueType" in content or b"/CIDFontType2" in content
-        assert b"/Type3" not in content
-
-
-def test_nothing_global_is_used(tmp_path):
-    folder = write_run(tmp_path / "run")
-    code = (
-        "import sys, ding_lite.tools.plot as p; from pathlib import Path\n"
-        "assert 'matplotlib' not in sys.modules\n"
-        "p.plot_runs([Path(sys.argv[1])], Path(sys.argv[2]))\n"
-        "assert 'matplotlib.pyplot' not in sys.modules and 'torch' not in sys.modules\n"
-    )
-    root = Path(__file__).resolve().parents[2]
-    arguments = [sys.executable, "-c", code, str(folder), str(tmp_path / "a.png")]
-    subprocess.run(arguments, check=True, timeout=120, cwd=root)
 
 
 # Errors

@@ -53,11 +53,7 @@ def test_values_of_keys():
     [
         [],
         ["seed=int(0, 3)"],
-        *(
-            [f"key={spec}"]
-            for spec in ("lgo(1, 2)", "3", "", "log(", "log(0, 1)", "uniform(2, 1)", "choice()")
-        ),
-        *([f"key={spec}"] for spec in ("int(1, 2.5)", "uniform(1, __import__('os'))", "uniform(1)")),
+        *([f"key={spec}"] for spec in ("lgo(1, 2)", "log(", "uniform(1, __import__('os'))")),
     ],
 )
 def test_wrong_searches_are_refused(searches):
