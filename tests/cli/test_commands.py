@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 
 import pytest
 from written_runs import write_run
@@ -40,17 +39,6 @@ def test_eval_records_videos(run, well, tmp_path, monkeypatch):
     assert len(list((tmp_path / "videos").glob("eval-episode-*.mp4"))) == 3
 
 
-def test_a_changed_environment_prints_beside_the_json(run, ding_lite, tmp_path):
-    (tmp_path / "loud.py").write_text(
-        "import gymnasium as gym\n\n\nclass Loud(gym.Wrapper):\n    def reset(self, **options):\n"
-        "        print('a word')\n        return self.env.reset(**options)\n"
-    )
-    words = ("env.wrappers=['loud:Loud']", "--import", "loud.py")
-    done = ding_lite("eval", "run", "-n", 2, "--json", *words)
-    assert json.loads(done.out)["episodes"] == 2
-    assert set(done.err.splitlines()) == {"a word"}
-
-
 def test_config_shows_every_value_with_its_source(well):
     lines = well("config", "-c", "tiny.py", "policy.learn.batch_size=32").splitlines()
     cells = {line.split()[0]: line.split()[1:] for line in lines}
@@ -59,28 +47,11 @@ def test_config_shows_every_value_with_its_source(well):
     assert cells["policy.learn.clip_ratio"] == ["0.2", "default"]
 
 
-def test_config_can_be_given_back(well):
-    shown = json.loads(well("config", "seed=4", "-c", "tiny.py", "policy.learn.batch_size=32", "--json"))
-    assert (shown["config"]["seed"], shown["config"]["policy"]["learn"]["batch_size"]) == (4, 32)
-    well("config", "-c", "tiny.py", "seed=4", "policy.learn.batch_size=32", "-o", "mine.py")
-    again = json.loads(well("config", "-c", "mine.py", "--json"))
-    assert again["config"] == shown["config"]
-
-
-@pytest.mark.parametrize(
-    ("text", "path"),
-    [
-        ("learn.clip_r", "policy.learn.clip_ratio"),
-        ("gamma", "policy.collect.discount_factor"),
-        ("aux_freq", "policy.learn.aux_freq"),
-    ],
-)
-def test_explain_says_what_a_key_does(text, path, well):
-    first, *_ = re.findall(
-        r"^(\S+) = .+ \(.+\)\n((?:    .+\n)+)", well("config", "--explain", text), re.MULTILINE
-    )
-    assert first[0] == path
-    assert len(first[1].split()) > 3
+def test_explain_says_what_a_key_does(well):
+    said = well("config", "--explain", "gamma")
+    (key, text), *_ = re.findall(r"^(\S+) = .+ \(.+\)\n((?:    .+\n)+)", said, re.MULTILINE)
+    assert key == "policy.collect.discount_factor"
+    assert len(text.split()) > 3
 
 
 def test_list_has_every_kind_and_what_a_module_registers(well, tmp_path):
@@ -118,30 +89,3 @@ def test_runs_are_listed_plotted_and_compared(ding_lite, well, tmp_path):
     assert len(json.loads(well("compare", "slow=runs/slow*", "fast=runs/fast*", "--json"))["runs"]) == 6
     assert ding_lite("plot", "runs/fast*", "-o", "b.png")[:2] == (0, "b.png\n")
     assert (tmp_path / "b.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_tables_fit_a_terminal_of_80_columns(well, tmp_path, monkeypatch):
-    for seed in range(3):
-        write_run(tmp_path / "runs" / f"cartpole_ppo_s{seed}", seed=seed, learn={"learning_rate": 1e-4})
-        write_run(tmp_path / "runs" / f"cartpole_ppg_s{seed}", seed=seed, policy="ppg")
-    write_run(tmp_path / "runs" / "cartpole_lr", learn={"learning_rate": 2e-4})
-    monkeypatch.setenv("TERM", "dumb")  # of 80 columns, without colours
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    for words in (["runs"], ["compare", "runs/cartpole_pp*"]):
-        lines = well(*words).partition("what differs")[0].splitlines()
-        assert max(map(len, lines)) <= 80
-        rows = {line.split()[0]: line.split() for line in lines if line.strip()}
-        if words == ["runs"]:
-            shown = ["cartpole_ppg_s0", "finished", "45.0", "4,000", "0", "ppg,", "CartPole-v1"]
-            assert rows["cartpole_ppg_s0"] == shown
-        else:
-            assert rows["ppg"][1:] == ["3", "45.0", "45.0", "[45.0,", "45.0]", "-"]
-
-
-def test_profile_shows_where_the_time_goes(well, tmp_path):
-    small = ("--env", "CartPole-v1", "policy.collect.n_sample=128", "--iterations", 2)
-    report = json.loads(well("profile", *small, "--json"))
-    assert report["iterations"] == 2
-    table = well("profile", *small)
-    assert all(phase in table for phase in report["phases"])
-    assert [path.name for path in tmp_path.iterdir()] == ["tiny.py"]

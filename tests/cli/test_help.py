@@ -1,30 +1,18 @@
 """Help, version, completion, and what it takes to add a command."""
 
 import os
-import resource
 import shlex
 import subprocess
 import sys
 import textwrap
 
 import pytest
+from click.shell_completion import ShellComplete
 
 import ding_lite.cli
 from ding_lite.cli.main import COMMANDS, commands
 
 PROGRAM = (sys.executable, "-m", "ding_lite")
-
-
-def test_help_takes_less_than_a_quarter_of_a_second(tmp_path):
-    """By CPU time, which the load of the machine hardly changes."""
-    times = []
-    for _ in range(3):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        done = subprocess.run([*PROGRAM, "--help"], cwd=tmp_path, capture_output=True, text=True, check=True)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    assert min(times) < 0.25
-    assert all(f"\n  {command} " in done.stdout for command in COMMANDS)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -50,21 +38,11 @@ def test_script_and_module_are_the_same_program(tmp_path):
     assert said == {"ding_lite 0.1.0\n"}
 
 
-@pytest.mark.parametrize(
-    ("typed", "expected"),
-    [
-        (["tra"], {"train"}),
-        (["train", "--init"], {"--init-from"}),
-        (["config", "-c", "cartpole_ppo_"], {"cartpole_ppo_offpolicy"}),
-    ],
-)
-def test_words_are_completed(typed, expected):
-    from click.shell_completion import ShellComplete
-
+def test_the_name_of_a_config_is_completed():
     completer = ShellComplete(commands, {}, "ding-lite", "_DING_LITE_COMPLETE")
-    found = completer.get_completions(typed[:-1], typed[-1])
-    assert expected <= {item.value for item in found}
-    assert all(item.value.startswith(typed[-1]) for item in found)
+    found = completer.get_completions(["config", "-c"], "cartpole_ppo_")
+    assert "cartpole_ppo_offpolicy" in {item.value for item in found}
+    assert all(item.value.startswith("cartpole_ppo_") for item in found)
 
 
 def test_the_command_of_the_docstring_needs_one_file_and_its_name(tmp_path, monkeypatch, well):

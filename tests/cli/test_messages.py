@@ -16,17 +16,6 @@ FILES = {
     "syntax.py": "seed = 3\nconfig = dict(seed=seed\n",
     # In the working folder it is found before an installed one, and behaves as one that is not there.
     "ale_py.py": "raise ModuleNotFoundError(\"No module named 'ale_py'\", name='ale_py')\n",
-    "loss.py": """\
-from ding_lite import PPOPolicy
-
-
-class Own(PPOPolicy):
-    def policy_loss(self, batch):
-        raise ValueError("boom")
-
-
-config = dict(exp_name="loss", env=dict(env_id="CartPole-v1"), policy=dict(type=Own))
-""",
     "fails.py": """\
 import gymnasium as gym
 

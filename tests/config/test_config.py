@@ -28,8 +28,6 @@ from ding_lite.errors import ConfigError, DingLiteError
 from ding_lite.models import ActorCritic
 
 CARTPOLE = {"env": {"env_id": "CartPole-v1"}}
-FOLDER = Path(__file__).parents[2] / "configs"
-CONFIGS = sorted(file for file in FOLDER.glob("*.py") if not file.stem.endswith("_env"))
 
 
 class OwnPolicy(PPOPolicy):
@@ -155,18 +153,12 @@ def test_all_faults_are_reported_at_once_with_their_whole_paths():
 @pytest.mark.parametrize(
     ("config", "path", "said"),
     [
-        (user(learn={"aux_freq": 3}), "policy.learn", "unknown key 'aux_freq'"),
         (user(type="ppg", learn={"n_epochs": 3}), "policy.learn", "actor_epoch_per_collect"),
         (user(model={"encoder_hidden_size_list": 64}), "policy.model.encoder_hidden_size_list", "list[int]"),
         (user(model={"encoder": {"type": "cnn"}}), "policy.model.encoder", "nature_cnn"),
-        (user(type="pppo"), "policy.type", "Did you mean 'ppo'?"),
-        (user(type="builtins:dict", learn={"mine": 1}), "policy.type", "no subclass of Policy"),
-        (user(intrinsic="rdn"), "policy.intrinsic.type", "Did you mean 'rnd'?"),
         ({}, "env.env_id", "missing"),
-        ({"env": {"type": "nothing"}}, "env.type", "no environment named 'nothing'"),
         (user(learn={"batch_size": 4096}), "policy.learn.batch_size", "2048"),
         (user(learn={"reuse": 2.0}), "policy.learn.reuse=2.0", "no effect with policy.on_policy"),
-        (user(learn={"kl_beta": 0.1}), "policy.learn.kl_beta=0.1", "policy.learn.pretrained_model_path"),
         (user(type="ppg", learn={"value_norm": False}), "policy.learn.value_norm", "allow_raw_values"),
     ],
 )
@@ -182,13 +174,6 @@ def test_keys_without_effect_are_noted_where_they_are_no_mistake():
     assert [note.split("=")[0] for note in config.notes] == ["policy.learn.lr_final", "policy.nstep"]
     for kind in ("ppo", "ppo_offpolicy", "ppg", "ppg_offpolicy"):
         assert compile_config(user(type=kind)).notes == ()
-
-
-def test_value_that_cannot_be_saved_is_refused_with_its_key_and_what_to_give():
-    with pytest.raises(
-        ConfigError, match=r"^env\.kwargs\.board\[1\]: a object cannot be saved .* a text, a number"
-    ):
-        compile_config({"env": {"env_id": "CartPole-v1", "kwargs": {"board": [1, object()]}}})
 
 
 # ------------------------------------------------------------------ overrides
@@ -264,15 +249,6 @@ def test_source_tells_default_file_and_command_line_apart():
     assert found == {"batch_size": "my.py", "clip_ratio": "command line", "adv_norm": "default"}
     assert config.source["policy.learn.schedule_env_step"] == "max_env_step"
     assert config.source["exp_name"] == "name"
-
-
-def test_limit_stops_the_run_and_leaves_its_schedules_alone():
-    config = compile_config({**CARTPOLE, "max_env_step": 500})
-    limited = config.replaced({"max_env_step": 100})
-    assert (limited.values.max_env_step, limited.values.policy.learn.schedule_env_step) == (100, 500)
-    assert (limited.source["max_env_step"], config.values.max_env_step) == ("command line", 500)
-    with pytest.raises(ConfigError, match="has 1 fault:\n  seed: "):
-        config.replaced({"seed": -1})
 
 
 FULL = {
@@ -352,11 +328,7 @@ def test_classes_of_a_config_file_are_named_by_it(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("no_config.py", "conf = {}", "no dict named `config`"),
         ("no_dict.py", "config = 3", "no dict named `config`"),
-        ("wrong_syntax.py", "x = 1\nconfig = {", r"wrong_syntax.py, line 2"),
-        ("divides.py", "config = {}\n1 / 0", r"ZeroDivisionError.*divides.py:2"),
-        ("ends.py", "raise SystemExit(3)", "SystemExit: 3"),
         ("list.json", "[1]", "no dict named"),
         ("cut.json", '{"a": 1', "cut.json cannot be read.*line 1"),
     ],
@@ -364,12 +336,3 @@ def test_classes_of_a_config_file_are_named_by_it(tmp_path):
 def test_file_without_a_config_is_refused(tmp_path, name, text, said):
     with pytest.raises(ConfigError, match=said):
         read_config(written(tmp_path, text, name))
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [("cartpole_ppp", "'cartpole_ppo'"), ("Pendulum-v1", "--env Pendulum-v1"), ("no/such.py", "no/such.py")],
-)
-def test_config_that_there_is_not_is_answered_with_what_there_is(name, said):
-    with pytest.raises(ConfigError, match=re.escape(said)):
-        load_config(name)

@@ -77,15 +77,6 @@ def test_unknown_name_is_refused(registry, name, said):
     assert caught.value.exit_code == 2
 
 
-@pytest.mark.parametrize("code", ["1 / 0", "raise SystemExit(3)", "import no_such_module_at_all"])
-def test_module_that_fails_is_named_with_its_error(registry, modules, code):
-    (modules / "fails_at_once.py").write_text(code)
-    with pytest.raises(
-        RegistryError, match="fails_at_once:Red.*(ZeroDivision|SystemExit|no_such_module_at_all)"
-    ):
-        registry.get("fails_at_once:Red")
-
-
 def test_name_is_registered_twice_only_with_force(registry):
     with pytest.raises(RegistryError, match=r"twice: by \w+:Red and by \w+:Blue"):
         registry.register("red")(Blue)
@@ -99,19 +90,6 @@ def test_class_of_another_kind_is_refused():
     for kind in (Red, "builtins:dict", len):
         with pytest.raises(RegistryError, match="no subclass of Policy"):
             POLICY_REGISTRY.get_class(kind)
-
-
-def test_library_is_imported_at_the_first_look_and_does_not_replace_what_was_forced(modules):
-    registry = Registry("thing", modules=("things_of_the_test",))
-    holder = types.ModuleType("holder_of_the_test")
-    holder.registry, holder.__file__ = registry, str(modules)
-    sys.modules[holder.__name__] = holder
-    (modules / "things_of_the_test.py").write_text(
-        'from holder_of_the_test import registry\n\n\n@registry.register("own")\nclass Own: ...\n'
-    )
-    registry.register("own", force=True)(Red)
-    assert registry.names() == ["own"]
-    assert registry.get("own") is Red
 
 
 @pytest.mark.parametrize(

@@ -87,13 +87,13 @@ def lacking(error):
 
 
 def begun(name, folder):
-    """Returns the pipeline, or None if its extra is not installed and the error says how to install it."""
+    """Returns the pipeline; skips the test if the error says how to install its extra, which is missing."""
     try:
         return SerialPipeline(small(name), folder=folder)
     except EnvError as error:
         if not lacking(error):
             raise
-        return None
+        pytest.skip(str(error))
 
 
 DAILY = ("cartpole_ppo", "pendulum_ppg", "memory_ppo", "cliffwalking_ppo")
@@ -105,8 +105,6 @@ DAILY = ("cartpole_ppo", "pendulum_ppg", "memory_ppo", "cliffwalking_ppo")
 def test_shipped_config_runs_two_iterations_and_its_policy_acts(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # MuJoCo writes its warnings to a file wherever it is
     pipeline = begun(name, tmp_path / "run")
-    if pipeline is None:
-        return
     updates = [progress.metrics["learn/updates"] for progress in pipeline]
     assert len(updates) == 2
     phases = pipeline.cfg.policy.type.startswith("ppg")
@@ -130,14 +128,6 @@ def test_shipped_config_repeats_no_default(name):
         del functools.reduce(dict.__getitem__, sections, fewer)[key]
         with contextlib.suppress(ConfigError):  # another key of the config needs it
             assert differences(whole.values, compile_config(fewer, name=name).values), path
-
-
-@pytest.mark.parametrize("file", CONFIGS.values(), ids=CONFIGS)
-def test_shipped_config_says_how_to_run_it_and_what_to_install(file):
-    text = file.read_text()
-    assert f"ding-lite train -c {file.stem}\n" in text
-    extras = [extra for extra in EXTRAS.values() if f"(extra {extra}" in text]
-    assert all(f'pip install "ding_lite[{extra}' in text for extra in extras)
 
 
 @pytest.mark.slow

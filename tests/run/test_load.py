@@ -19,7 +19,6 @@ from ding_lite.trees import map_tree
 TRUST = ["worlds", "small_worlds", "ding_lite.testing"]
 SCALED = {"normalize": {"obs": True, "reward": True}}
 CONFIG = small_config(env={"manager": {"type": "base"}}, policy=SCALED, max_env_step=512)
-BIAS = "critic_head.0.bias"
 WORLDS = {"discrete": MatchEnv, "box": MatchBox, "tree": MatchTree, "unsorted": ShownTwice}
 
 

@@ -72,29 +72,6 @@ def test_a_loop_yields_the_progress_of_each_iteration_and_ends_at_the_limit(make
     assert list(pipeline) == [], "it is over"
 
 
-def test_optimiser_steps_are_a_limit_too(make):
-    assert finished(make(max_train_iter=9)).progress.train_iter == 16
-
-
-def test_limits_and_seed_of_the_call_replace_those_of_the_config(make):
-    pipeline = make(counted(), seed=5, max_env_step=256)
-    assert (pipeline.cfg.seed, pipeline.cfg.max_env_step) == (5, 256)
-
-
-def test_result_has_what_the_design_says(make):
-    result = result_of(finished(make(counted(max_env_step=256), seed=2)))
-    assert set(result) == {
-        *("status", "solved", "eval_value", "eval_value_std", "best_eval_value", "env_step", "train_iter"),
-        *("iterations", "wall_time_s", "env_steps_per_second", "seed", "policy", "env_id", "checkpoint"),
-        *("best_checkpoint", "error"),
-    }
-    assert (result["seed"], result["policy"], result["env_id"]) == (2, "ppo", "CartPole-v1")
-    assert (result["checkpoint"], result["best_checkpoint"]) == (
-        "ckpt/last.safetensors",
-        "ckpt/best.safetensors",
-    )
-
-
 def test_rows_have_the_counters_and_every_metric_of_the_progress(make):
     pipeline = make(counted(policy={"eval": {"eval_freq": 512}}))
     expected = []
@@ -211,14 +188,6 @@ def test_with_closes_whatever_ends_the_block(make):
         assert saved(pipeline) == pipeline.progress.iteration > 0
 
 
-def test_steps_without_a_loop_are_saved_by_close(make):
-    pipeline = make()
-    for _ in range(2):
-        pipeline.step()
-    pipeline.close()
-    assert (pipeline.status, saved(pipeline)) == ("interrupted", 2)
-
-
 def test_a_script_that_ends_within_the_loop_saves_the_run(tmp_path):
     code = (
         "from ding_lite import SerialPipeline\n"
@@ -255,14 +224,6 @@ def test_without_environments_for_evaluation_nothing_is_evaluated(make):
     assert rows
     assert all(progress.evaluation is None for progress in rows)
     assert [path.name for path in checkpoints_of(pipeline.folder)] == ["last.safetensors"]
-
-
-def test_a_request_to_stop_ends_the_run_after_the_iteration(make):
-    pipeline = make()
-    for progress in pipeline:
-        if progress.iteration == 2:
-            pipeline.request_stop("enough")
-    assert (pipeline.status, result_of(pipeline)["error"], saved(pipeline)) == ("interrupted", "enough", 2)
 
 
 def test_after_an_error_in_learning_nothing_is_saved(make):

@@ -6,7 +6,7 @@ import types
 import pytest
 
 from ding_lite.data.episodes import Evaluation
-from ding_lite.run.display import Display, LiveDisplay, clock, evaluation_line, key_metrics, score_text
+from ding_lite.run.display import Display, LiveDisplay, clock, score_text
 from ding_lite.run.progress import Progress, evaluation_metrics, merged_metrics
 
 
@@ -57,26 +57,6 @@ def test_metrics_of_ranks_are_means_maxima_and_sums():
         "collect/episode_length_max": 5.0,
         "time/env_s": 3.0,
     }
-
-
-def test_lines_show_evaluations_and_key_metrics_and_survive_a_closed_stream():
-    stream = io.StringIO()
-    lines = Display(stream)
-    progress = Progress(env_step=1000, metrics={"learn/cur_lr": 3e-4, "time/env_steps_per_second": 1234.5})
-    pipeline = types.SimpleNamespace(progress=progress, cfg=types.SimpleNamespace(max_env_step=5000))
-    for _ in range(2):  # within some seconds
-        lines.after_iter(pipeline)
-    assert stream.getvalue() == "    1,000/5,000 steps  20%  left ?  lr 0.0003  1,234 steps/s\n"
-    progress.evaluation, progress.solved = Evaluation((1.0, 2.0), (3, 4), 1), True
-    assert evaluation_line(progress) == (
-        "    1,000 steps  evaluation 1.500 ± 0.500 over 2 episodes  (1 cut short)  solved"
-    )
-    for line in ("acting: NumPy", "seed 0"):
-        lines.say(line)
-    assert stream.getvalue().endswith("steps/s\nseed 0\n"), "the other line is a detail"
-    stream.close()
-    lines.say("nobody reads this")
-    assert key_metrics({}) == []
 
 
 def test_a_live_display_shows_the_phase_of_the_first_iteration_and_disappears():

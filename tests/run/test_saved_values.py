@@ -1,7 +1,6 @@
 """The values of a config are the same wherever a run makes its environments, or no run is made."""
 
 import contextlib
-import enum
 import json
 import math
 import shutil
@@ -88,10 +87,6 @@ def test_environments_have_the_same_arguments_wherever_they_are_made(tmp_path):
         shutil.rmtree(tmp_path / file.stem)
 
 
-class Level(enum.IntEnum):
-    HIGH = 1
-
-
 class Pair(NamedTuple):
     one: int
     two: int
@@ -110,25 +105,19 @@ class Table:
 @pytest.mark.parametrize(
     ("value", "what"),
     [
-        (Level.HIGH, "a Level"),
-        (Level, "the class Level"),
-        (print, "a builtin_function_or_method"),
         (Pair(1, 2), "a Pair"),
+        (Pair, "the class Pair"),
         (torch.ones(1), "a Tensor"),
         (Table(), "a Table"),
-        (b"text", "a bytes"),
-        (np.array(["text"]), "a ndarray"),
-        (np.ma.masked_array([1], [True]), "a MaskedArray"),
     ],
 )
-@pytest.mark.parametrize("within", [False, True])
-def test_value_that_cannot_be_saved_is_refused_when_the_run_is_built(value, what, within, tmp_path):
-    value, place = ([{"mode": (1, value)}], "[0].mode[1]") if within else (value, "")
-    env = {"type": RecordingEnv, "kwargs": {"file": str(tmp_path / "record"), "value": value}}
+def test_value_that_cannot_be_saved_is_refused_when_the_run_is_built(value, what, tmp_path):
+    kwargs = {"file": str(tmp_path / "record"), "value": [{"mode": (1, value)}]}
+    env = {"type": RecordingEnv, "kwargs": kwargs}
     with pytest.raises(ConfigError) as caught:
         SerialPipeline(small_config(env=env), folder=tmp_path / "run")
     message = str(caught.value)
-    assert message.startswith(f"env.kwargs.value{place}: {what} cannot be saved with the run; give a text, ")
+    assert message.startswith(f"env.kwargs.value[0].mode[1]: {what} cannot be saved with the run; give a ")
     assert "convert it in the environment" in message
     assert not list(tmp_path.iterdir())
 
@@ -136,16 +125,12 @@ def test_value_that_cannot_be_saved_is_refused_when_the_run_is_built(value, what
 @pytest.mark.parametrize(
     "data",
     [
-        {"value": [1]},
         {"__kind__": "object", "value": []},
         {"__kind__": "tuple"},
-        {"__kind__": "set", "value": [[1]]},
-        {"__kind__": "path", "value": ["a"]},
         {"__kind__": "array", "value": [1], "dtype": "O", "shape": [1]},
-        {"__kind__": "array", "value": [1], "dtype": "<f8", "shape": [10**6] * 3},
     ],
     ids=str,
 )
 def test_forged_value_is_refused(data):
     with pytest.raises(ConfigError, match="not a saved value"):
-        decode({"env": {"kwargs": {"x": [{"__kind__": "list", **data}]}}})
+        decode({"env": {"kwargs": {"x": [data]}}})

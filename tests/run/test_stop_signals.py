@@ -7,11 +7,10 @@ import signal
 import threading
 
 import pytest
-from worlds import digest, small_config
+from worlds import small_config, state_of
 
 from ding_lite import SerialPipeline
 from ding_lite.run.checkpoint import load_checkpoint
-from ding_lite.run.signals import StopSignals
 
 CONFIG = small_config(
     max_env_step=10**6,
@@ -40,12 +39,6 @@ def handlers():
 
 def result_of(run):
     return json.loads((run / "result.json").read_text())
-
-
-def state_of(run):
-    state, _ = load_checkpoint(run / "ckpt" / "last.safetensors")
-    state.pop("wall_time")
-    return digest(state)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -126,15 +119,3 @@ def test_a_program_s_own_handler_decides(handlers, tmp_path):
         interrupted(tmp_path, 1, MOMENTS["collect"])
     assert result_of(tmp_path / "run")["status"] == "failed"
     assert signal.getsignal(signal.SIGINT) is handlers
-
-
-def test_outside_of_the_main_thread_no_handler_is_set():
-    def use():
-        with StopSignals(lambda reason: None):
-            found.append(signal.getsignal(signal.SIGINT))
-
-    found = []
-    thread = threading.Thread(target=use)
-    thread.start()
-    thread.join()
-    assert found == [signal.getsignal(signal.SIGINT)]
