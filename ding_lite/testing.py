@@ -372,7 +372,7 @@ def _check_gradients(policy: PPOPolicy, rollout: Rollout) -> None:
 
 def _loss_on(policy: Policy, name: str, batch: Batch) -> torch.Tensor:
     """Returns the loss () of a minibatch, after checking what the function returns and leaves behind."""
-    fields = {name: field for name, field in batch.fields().items() if not isinstance(field, Distribution)}
+    fields = {name: field for name, field in vars(batch).items() if not isinstance(field, Distribution)}
     before = {name: [leaf.detach().clone() for leaf in _tensors(field)] for name, field in fields.items()}
     loss, _ = checked(getattr(policy, name)(batch), policy, name)
     changed = [
@@ -460,8 +460,8 @@ def _check_learning_step(policy: Policy, rollout: Rollout) -> None:
         learned, valid = policy.progress.env_step, int(rollout.valid.sum())
         _expect(
             learned == valid and (not policy.cfg.learn.value_norm or policy.value_norm.count > 0),
-            f"_forward_learn calls begin_learning before its gradient steps and end_learning after them, got "
-            f"scales and schedules that know {learned} of {valid} steps",
+            "improve is overridden, not _forward_learn, which has scales and schedules around it; got ones "
+            f"that know {learned} of {valid} steps",
         )
 
 

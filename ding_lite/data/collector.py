@@ -51,14 +51,6 @@ class Collector:
         is_incomplete: whether the last rollout is not complete: it runs, or an error ended it.
     """
 
-    METRICS = (
-        "episode_return",
-        "episode_length",
-        "episode_length_max",
-        "episode_count",
-        "env_restarts",
-    )
-
     def __init__(self, envs: VectorEnv, mode: CollectMode, n_sample: int, timer: Timer | None = None) -> None:
         self.envs = envs
         self.mode = mode
@@ -129,7 +121,12 @@ class Collector:
         if self.hidden is not None:
             others |= self.hidden.fields()
         if self._finals:
-            others["final"] = _final_fields(self._finals)
+            rows, envs_of_rows, last = zip(*self._finals, strict=True)
+            others["final"] = {
+                **map_tree(lambda *leaves: np.concatenate(leaves), *last),  # (K, ...)
+                "t": np.repeat(rows, [len(each) for each in envs_of_rows]),
+                "env": np.concatenate(envs_of_rows),
+            }
         self.is_incomplete = False
         self.timer("advantages")
         return mode.get_train_sample(storage.rollout(**others))
@@ -247,7 +244,7 @@ class Collector:
         return map_tree(lambda *leaves: np.concatenate(leaves)[:n], *rows)
 
     def metrics(self) -> dict[str, float]:
-        """Returns the metrics named in ``METRICS``, and the mean of each key of ``env.info_keys``.
+        """Returns the metrics of finished episodes, and the mean of each key of ``env.info_keys``.
 
         Returns, lengths and means are taken over the most recent finished episodes, and are missing before
         the first one. ``env_restarts`` counts from 0 in a resumed run.
@@ -319,19 +316,3 @@ class Collector:
         # The last rollout bootstrapped the open episodes at its last row, like truncated ones.
         self._start_from(self._watch.reset("collect", "resumed", *(stream or (self.episode_count,))))
         return reason
-
-
-def _final_fields(finals: list[tuple[int, np.ndarray, dict[str, Tree]]]) -> dict[str, Any]:
-    """Returns the last observations of cut episodes, with the rows and columns that they belong to.
-
-    Args:
-        finals: ``(t, environments, last observations and hidden states)`` of each row with cut episodes.
-
-    Shapes:
-        -> "obs", "hidden": (K, ...); "t", "env": (K,)
-    """
-    return {
-        **map_tree(lambda *leaves: np.concatenate(leaves), *[final for _, _, final in finals]),
-        "t": np.concatenate([np.full(len(envs), t) for t, envs, _ in finals]),
-        "env": np.concatenate([envs for _, envs, _ in finals]),
-    }

@@ -70,11 +70,6 @@ def means_of(infos: Iterable[Mapping[str, float]]) -> dict[str, float]:
     return {name: float(np.mean(of_name)) for name, of_name in values.items()}
 
 
-def shares(n_episode: int, num_envs: int) -> np.ndarray:
-    """Returns the number of episodes (B,) that each environment plays; they differ by at most one."""
-    return np.array(even_sizes(n_episode, num_envs))
-
-
 class Evaluator:
     """Plays ``n_episode`` episodes, an equal share in each environment.
 
@@ -107,12 +102,12 @@ class Evaluator:
             EnvContractError: if an observation or a reward is not finite, an index is outside of its range,
                 or a mask leaves no legal action.
         """
-        left = shares(self.n_episode, self.envs.num_envs)
+        left = even_sizes(self.n_episode, self.envs.num_envs)
         self.envs.restart_was_shown = False
         mode = self.mode.for_evaluation()
         results: list[list[Episode]] = [[] for _ in range(self.envs.num_envs)]
         round_number = 0
-        while left.any():
+        while any(left):
             for episode in self._play_round(mode, left, stream, round_number):
                 results[episode.env].append(episode)
                 left[episode.env] -= 1
@@ -127,7 +122,7 @@ class Evaluator:
         )
 
     def _play_round(
-        self, mode: EvalMode, share: np.ndarray, stream: tuple[str | int, ...], number: int
+        self, mode: EvalMode, share: list[int], stream: tuple[str | int, ...], number: int
     ) -> Iterator[Episode]:
         """Yields finished episodes until each environment has played ``share`` (B,) of them or was cut.
 
@@ -135,8 +130,7 @@ class Evaluator:
         alone, so it waits for the next round, which resets all environments.
         """
         envs = self.envs
-        left: list[int] = share.tolist()
-        steps = 0
+        left, steps = list(share), 0
         mode.reset()
         initial = None if mode.recurrence is None else mode.recurrence.initial_hidden(envs.num_envs)
         hidden = initial

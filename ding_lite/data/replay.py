@@ -113,11 +113,7 @@ class Replay:
     def end_iteration(self) -> None:
         """Makes all rollouts an iteration older, and drops those without live transitions."""
         self.iteration += 1
-        self.rollouts = deque(
-            stored
-            for stored in self.rollouts
-            if self.age(stored) <= self.max_staleness and bool(self.live(stored).any())
-        )
+        self.rollouts = deque(stored for stored in self.rollouts if self.live(stored).any())
 
     def metrics(self, clip_ratio: Tensor) -> dict[str, float]:
         """Returns age and uses of the live samples, and how far the policy has moved since collection.

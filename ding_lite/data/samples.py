@@ -79,10 +79,6 @@ class Batch:
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"a minibatch has no {name!r}; it has {', '.join(sorted(vars(self)))}")
 
-    def fields(self) -> dict[str, Any]:
-        """Returns the fields by name."""
-        return dict(vars(self))
-
     def plus(self, **fields: Any) -> Batch:
         """Returns a batch with more fields, or with others of the same names."""
         return Batch(**{**vars(self), **fields})

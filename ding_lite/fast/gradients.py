@@ -259,7 +259,7 @@ class Gradients:
         is_full = len(batch) == self.size
         fields = {
             name: field if isinstance(field, Sequences) else to_dict(field)
-            for name, field in batch.fields().items()
+            for name, field in vars(batch).items()
         }
         if not is_full:
             map_tree(lambda leaf: leaf.dim() and torch._dynamo.maybe_mark_dynamic(leaf, 0), fields)
@@ -287,7 +287,7 @@ class Gradients:
         def of_batch(batch: Batch) -> Gradient:
             if len(batch) != self.size:
                 return by_autograd(objective, self.model, self.parameters, batch)
-            found: Gradient = captured(batch.fields())
+            found: Gradient = captured(vars(batch))
             # A replay writes its results over those of the step before; gradients are read at once.
             total, *numbers = torch.stack(
                 [torch.as_tensor(x) for x in (found.total, *found.metrics.values())]

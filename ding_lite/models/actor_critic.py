@@ -201,7 +201,7 @@ class VAC(ActorCritic):
         super().__init__(obs_space, action_space)
         self.share_encoder = has_image(obs_space) if share_encoder is None else share_encoder
         self.detaches_value = False  # whether the value's gradient stops at shared features
-        self.activation = activation = activation or default_activation(obs_space)
+        self.activation = activation = activation or ("relu" if has_image(obs_space) else "tanh")
 
         def make_encoder(name: str) -> Encoder | RecurrentEncoder:
             made = Encoder(obs_space, encoder, encoder_hidden_size_list, activation, encoder_dtype)
@@ -341,11 +341,6 @@ class PPG(VAC, PhasicActorCritic):
         stacks = super().stacks()
         auxiliary = None if stacks is None else stack(stacks["actor"].encoder, self.auxiliary_head)
         return None if stacks is None or auxiliary is None else {**stacks, "auxiliary": auxiliary}
-
-
-def default_activation(obs_space: gym.Space) -> str:
-    """Returns the activation of a model whose config names none."""
-    return "relu" if has_image(obs_space) else "tanh"
 
 
 def value_head(

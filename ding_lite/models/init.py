@@ -36,7 +36,12 @@ def initialize(
             orthogonal(policy_layers, gain.get("policy", 0.01))
         orthogonal(value_layer, gain.get("value", 1.0))
         return
-    normed_hidden_layers(module)
+    for layer in module.modules():  # rows of linear layers have the norm 1.4, those of convolutions 1
+        if isinstance(layer, LAYERS):
+            normed(layer, 1.4 if isinstance(layer, nn.Linear) else 1.0)
+    for block in module.modules():  # residual blocks have a norm of their own, for all rows inside
+        if (scale := getattr(block, "normed_scale", None)) is not None:
+            normed(block, scale)
     if policy_layers is not None:
         normed(policy_layers, 0.1)
     normed(value_layer, 0.1)
@@ -91,21 +96,6 @@ def normed(module: nn.Module, scale: float) -> None:
                 norm = rows.norm(dim=1).view(-1, *[1] * (layer.weight.dim() - 1))
                 layer.weight.mul_(scale / norm)
             _zero_bias(layer)
-
-
-def normed_hidden_layers(module: nn.Module) -> None:
-    """Scales the layers of ``module`` to the norms of the PPG authors.
-
-    Rows of linear layers have the norm 1.4, those of convolutions 1. If a module has a number
-    ``normed_scale``, as residual blocks do, the rows of all layers inside it have that norm.
-    """
-    for layer in module.modules():
-        if isinstance(layer, LAYERS):
-            normed(layer, 1.4 if isinstance(layer, nn.Linear) else 1.0)
-    for block in module.modules():
-        scale = getattr(block, "normed_scale", None)
-        if isinstance(scale, (int, float)):
-            normed(block, scale)
 
 
 def _zero_bias(layer: nn.Module) -> None:

@@ -106,7 +106,7 @@ class Policy:
         self.ranks = ranks.current()
         self.timer = Timer()
         self.parts: dict[str, Any] = {}  # what has a state, by name
-        self._lines: list[str] = []
+        self.lines: list[str] = []  # about this policy, which a run prints when it begins
         self._generators: dict[str, torch.Generator] = {}  # by the names of their streams
         self.model: Any = self.keep("model", self._make_model() if model is None else self._checked(model))
         try:
@@ -439,11 +439,7 @@ class Policy:
 
     def say(self, line: str) -> None:
         """Adds a line to the first lines of a run."""
-        self._lines.append(line)
-
-    def describe(self) -> list[str]:
-        """Returns the lines about this policy that a run prints when it begins."""
-        return list(self._lines)
+        self.lines.append(line)
 
     def own_generator(self, name: str, device: Any = "cpu") -> torch.Generator:
         """Returns a generator for the stream ``name``, which differs between ranks; it is saved."""

@@ -30,7 +30,7 @@ from ding_lite.models.intrinsic import IntrinsicReward, Steps
 from ding_lite.policies.optimizer import Optimizer, mean_metrics, named
 from ding_lite.ranks import Ranks
 from ding_lite.rl import losses
-from ding_lite.rl.returns import explained_variance, following_rows, gae, values_after
+from ding_lite.rl.returns import explained_variance, following_rows, gae
 from ding_lite.rl.scales import ObservationNorm, RewardScale
 from ding_lite.rl.seeding import seeded_layers
 from ding_lite.trees import map_tree
@@ -133,12 +133,11 @@ class Intrinsic:
         table = StepTable(rollout, self.obs_norm, self.device)
         every = torch.arange(valid.numel() + valid.shape[1], device=valid.device)
         value = torch.cat([self.critic(table.obs_at(rows)) for rows in every.split(CHUNK)])
-        *_, last_value = value = value.view(-1, valid.shape[1])
-        value, never = value[:-1], torch.zeros_like(valid)
+        value, never = value.view(-1, valid.shape[1]), torch.zeros_like(valid)
         return gae(
             self.scale(rollout.intrinsic_reward),
-            value,
-            values_after(value, last_value, valid),
+            value[:-1],
+            value.gather(0, following_rows(valid)),
             never,
             never,
             valid,

@@ -238,7 +238,7 @@ def mean_of(history: Sequence[Metrics], name: str) -> float:
 
 def _not_finite(objective: Objective, step: int, metrics: Metrics, batch: Batch | None) -> NumericsError:
     fields = (
-        {} if batch is None else {name: field for name, field in batch.fields().items() if field is not None}
+        {} if batch is None else {name: field for name, field in vars(batch).items() if field is not None}
     )
     trees = {name: x._asdict() if isinstance(x, Sequences) else x for name, x in fields.items()}
     inputs = [

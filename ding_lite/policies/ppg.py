@@ -113,11 +113,12 @@ class PPGPolicy(PPOPolicy):
         """Takes E_V epochs of the value, then E_pi of the policy; or both in one loop."""
         actor, critic = self.cfg.learn.actor_epoch_per_collect, self.cfg.learn.critic_epoch_per_collect
         if self.has_one_loop:
-            return self.one_loop(rollout, actor, actor)
+            return self.one_loop(rollout, actor)
         self.begin_replay(rollout, self.replay, self.value_replay)
-        epochs = self.passes(self.value_replay, critic, critic)
+        self.value_optimizer.learning_rate = self.optimizer.learning_rate
+        epochs = self.passes(self.value_replay, critic)
         value = self.take_steps(epochs, self.value_optimizer, self.critic_objective)
-        epochs = self.passes(self.replay, actor, actor, credit_is_old=True)
+        epochs = self.passes(self.replay, actor, credit_is_old=True)
         policy = self.take_steps(epochs, self.optimizer, self.actor_objective)
         log = {**value, **policy, "updates": value["updates"] + policy["updates"]}
         log["value_grad_norm"] = value["grad_norm"]
@@ -129,6 +130,8 @@ class PPGPolicy(PPOPolicy):
     def auxiliary_phase(self) -> dict[str, float]:
         """Takes E_aux epochs over all samples since the last phase, and drops them. Returns metrics."""
         learn, history = self.cfg.learn, []
+        rate = learn.aux_learning_rate or self.learning_rate
+        self.aux_optimizer.learning_rate = rate * self.progress.factor("lr")
         samples = self.store.samples(self.scaled, self.device)
         samples.fields["old_logit"] = map_tree(Tensor.cpu, self.over(self.model.compute_actor, samples))
         samples.fields["value_target"] = self.value_norm.normalize(samples.fields["value_target"])
@@ -197,14 +200,6 @@ class PPGPolicy(PPOPolicy):
 
     def checked_auxiliary_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         return checked(self.auxiliary_loss(batch), self, "auxiliary_loss")
-
-    def set_learning_rates(self) -> None:
-        super().set_learning_rates()
-        learn, factor = self.cfg.learn, self.progress.factor("lr")
-        if not self.has_one_loop:
-            self.value_optimizer.learning_rate = self.optimizer.learning_rate
-        if learn.aux_train_epoch:
-            self.aux_optimizer.learning_rate = (learn.aux_learning_rate or self.learning_rate) * factor
 
 
 @POLICY_REGISTRY.register("ppg_offpolicy")

@@ -130,7 +130,8 @@ class PPOPolicy(Policy):
         if "final" in rollout:  # of cut rows, that of their last observations
             final = rollout.final
             next_value[final.t, final.env] = self.values(final.obs, final["hidden"] if is_recurrent else None)
-        reward = self.training_reward(rollout.reward)
+        reward, clip = self.reward_scale(rollout.reward), self.cfg.normalize.reward_clip
+        reward = reward if clip is None else reward.clamp(-clip, clip)
         # Rows that are not valid may be nan.
         reward, before, after = (x.masked_fill(~valid, 0.0) for x in (reward, value, next_value))
         terminated, truncated = rollout.terminated, rollout.truncated | ~valid
@@ -144,25 +145,15 @@ class PPOPolicy(Policy):
         advantage = self.intrinsic.added_to(advantage, rollout, weight)
         return {"value": value, "advantage": advantage, "value_target": target}
 
-    def training_reward(self, reward: Tensor) -> Tensor:
-        """Returns rewards scaled and clipped, as ``normalize`` says."""
-        reward, clip = self.reward_scale(reward), self.cfg.normalize.reward_clip
-        return reward if clip is None else reward.clamp(-clip, clip)
-
     # -- One iteration, top to bottom
 
     def _forward_learn(self, rollout: Rollout) -> dict[str, float]:
         """Improves the model by one rollout (T, B) with credit, and returns metrics."""
         require_rollout(rollout, "learn_mode.forward")
         rollout = rollout.to(self.device)
-        log = self.begin_learning(rollout) | self.improve(rollout)
-        return log | self.end_learning(rollout)
-
-    def begin_learning(self, rollout: Rollout) -> dict[str, float]:
-        """Does what comes before the gradient steps: schedules and the scale of values. Returns metrics."""
         valid = rollout.valid
         value, target, advantage = (rollout[name][valid] for name in ("value", "value_target", "advantage"))
-        log = {
+        credit = {
             "explained_variance": explained_variance(value, target),
             "adv_max": advantage.max(),
             "adv_mean": advantage.mean(),
@@ -170,21 +161,28 @@ class PPOPolicy(Policy):
             "value_mean": value.mean(),
         }
         if self.cfg.normalize.obs:
-            log["obs_clipped"] = self.obs_norm.clipped_share(rollout.obs, valid)
+            credit["obs_clipped"] = self.obs_norm.clipped_share(rollout.obs, valid)
         self.value_norm.update_and_rescale(target, self.model.value_heads)
         self.set_coefficients()
         self.set_learning_rates()
-        rates = {"cur_lr": self.optimizer.learning_rate, "clip_ratio": float(self.clip_ratio)}
-        return mean_metrics([log]) | rates  # waits for the device once
+        log = mean_metrics([credit])  # waits for the device once
+        log |= {"cur_lr": self.optimizer.learning_rate, "clip_ratio": float(self.clip_ratio)}
+        log |= self.improve(rollout)
+        log |= self.intrinsic.learn(rollout)
+        if self.cfg.normalize.obs is True:
+            self.obs_norm.update(rollout.obs, valid)
+        self.progress.env_step += int(self.ranks.total(int(valid.sum())))
+        return log
 
     def improve(self, rollout: Rollout) -> dict[str, float]:
         """Takes the gradient steps of an iteration, and returns metrics."""
-        return self.one_loop(rollout, self.cfg.learn.epoch_per_collect, self.cfg.learn.reuse)
+        learn = self.cfg.learn
+        return self.one_loop(rollout, learn.epoch_per_collect if self.cfg.on_policy else learn.reuse)
 
-    def one_loop(self, rollout: Rollout, epochs: int, reuse: float) -> dict[str, float]:
+    def one_loop(self, rollout: Rollout, uses: float) -> dict[str, float]:
         """Takes steps down the sum of both losses."""
         self.begin_replay(rollout, self.replay)
-        log = self.take_steps(self.passes(self.replay, epochs, reuse), self.optimizer, self.objective)
+        log = self.take_steps(self.passes(self.replay, uses), self.optimizer, self.objective)
         self.replay.end_iteration()
         return log | named("buffer", self.replay.log)
 
@@ -194,37 +192,27 @@ class PPOPolicy(Policy):
             rollout = as_rollout(map_tree(torch.clone, rollout))
         for replay in replays:
             replay.push(rollout)
-            self.set_proximal(replay)
+            if not self.cfg.on_policy:
+                self.set_proximal(replay)
 
-    @property
-    def renewed_fields(self) -> tuple[str, ...]:
-        """The fields of credit that follow the newest value network, so that each pass has new ones."""
-        if self.cfg.recompute_adv:
-            return "value", "advantage", "value_target"
-        return ("value_target",) if self.cfg.nstep_return else ()
-
-    def passes(
-        self, replay: Replay, epochs: int, reuse: float, *, credit_is_old: bool = False
-    ) -> Iterator[Pass]:
+    def passes(self, replay: Replay, uses: float, *, credit_is_old: bool = False) -> Iterator[Pass]:
         """Yields the passes of an iteration over the rollouts of ``replay``.
 
-        Fresh rollouts are passed ``epochs`` times. Off-policy each pass draws every live sample, until as
-        many steps are taken as use each ``reuse`` times in full minibatches, or none is left. Credit is old
-        if the value network has learned since.
+        Fresh rollouts are passed ``uses`` times. Off-policy each pass draws every live sample, until as many
+        steps are taken as use each ``uses`` times in full minibatches, or none is left. Credit is old if the
+        value network has learned since.
         """
         learn = self.cfg.learn
         if self.cfg.on_policy:
-            for epoch in range(epochs):
-                if self.renewed_fields and (epoch or credit_is_old):
+            for epoch in range(int(uses)):
+                if epoch or credit_is_old:
                     self.renew_credit(replay)
-                if self.renewed_fields or not epoch:
-                    samples = self.samples(replay)
-                yield self.minibatches(samples)
+                yield self.minibatches(replay)
             return
-        steps = learn.update_per_collect or math.ceil(reuse * self.cfg.collect.n_sample / learn.batch_size)
+        steps = learn.update_per_collect or math.ceil(uses * self.cfg.collect.n_sample / learn.batch_size)
         credit_is_old |= replay.has_stale
         while steps > 0 and not self.ranks.any(not replay.has_live()):
-            if self.renewed_fields and credit_is_old:
+            if credit_is_old:
                 self.renew_credit(replay)
             drawn = self.minibatches(replay, steps)
             replay.use(drawn.place)  # type: ignore[arg-type]
@@ -237,69 +225,60 @@ class PPOPolicy(Policy):
     ) -> dict[str, Any]:
         """Takes the steps of passes; after target_kl only those down the value loss. Returns metrics."""
         learn, history, epochs = self.cfg.learn, [], 0
-        needs_kl = learn.lr_schedule == ADAPTIVE or learn.target_kl is not None
         for each in passes:
             new = optimizer.steps(objective, each.batches)
             history += new
             if "actor" not in objective.reads:
                 continue
             epochs += 1
-            kl = mean_of(new, "approx_kl") if needs_kl else math.nan
             if learn.lr_schedule == ADAPTIVE:
+                kl = mean_of(new, "approx_kl")
                 self.learning_rate = adapted_rate(self.learning_rate, kl, learn.desired_kl)
                 self.set_learning_rates()
-            if learn.target_kl is not None and kl > 1.5 * learn.target_kl:
+            if learn.target_kl is not None and mean_of(new, "approx_kl") > 1.5 * learn.target_kl:
                 if "critic" not in objective.reads:
                     break
                 objective = self.critic_objective
         return {**mean_metrics(history), "epochs": float(epochs), "updates": float(len(history))}
-
-    def end_learning(self, rollout: Rollout) -> dict[str, float]:
-        """Does what comes after the gradient steps: intrinsic reward, scale of observations, schedules."""
-        log: dict[str, float] = self.intrinsic.learn(rollout)
-        if self.cfg.normalize.obs is True:
-            self.obs_norm.update(rollout.obs, rollout.valid)
-        self.progress.env_step += int(self.ranks.total(int(rollout.valid.sum())))
-        return log
 
     # -- Samples
 
     @torch.no_grad()
     def set_proximal(self, replay: Replay) -> None:
         """Makes the policy as it is now pi_prox: sets its log-probs, and the weights w of stale rollouts."""
-        learn, has_stale = self.cfg.learn, replay.has_stale
+        learn = self.cfg.learn
         for stored in replay.rollouts:
-            rollout, stored.renewed = stored.rollout, {}
-            if has_stale:  # all rollouts have the same fields
-                log_prob = rollout.log_prob
-                if replay.age(stored):
-                    log_prob = self.over_rollout(self.log_prob, rollout, rollout.action)
-                    ratio = torch.exp(log_prob - rollout.log_prob)
-                    stored.ratio = ratio.masked_fill(~rollout.valid, 1.0)
-                if learn.proximal == "decoupled":
-                    weight = stored.ratio.clamp(max=learn.weight_bound)
-                    stored.renewed |= {"log_prob": log_prob, "policy_weight": weight}
-                else:
-                    stored.renewed["prox_log_prob"] = log_prob
-        replay.log = {} if self.cfg.on_policy else replay.metrics(self.clip_ratio)
+            rollout, log_prob = stored.rollout, stored.rollout.log_prob
+            if replay.age(stored):
+                log_prob = self.over_rollout(self.log_prob, rollout, rollout.action)
+                stored.ratio = torch.exp(log_prob - rollout.log_prob).masked_fill(~rollout.valid, 1.0)
+            if learn.proximal == "decoupled":
+                weight = stored.ratio.clamp(max=learn.weight_bound)
+                stored.renewed = {"log_prob": log_prob, "policy_weight": weight}
+            else:
+                stored.renewed = {"prox_log_prob": log_prob}
+        replay.log = replay.metrics(self.clip_ratio)
 
     def renew_credit(self, replay: Replay) -> None:
-        """Computes the fields ``renewed_fields`` by the newest value network."""
+        """Computes by the newest value network what ``recompute_adv`` and ``nstep_return`` ask for."""
+        if not (self.cfg.recompute_adv or self.cfg.nstep_return):
+            return
+        fields = ("value", "advantage", "value_target") if self.cfg.recompute_adv else ("value_target",)
         self.timer("advantages")
         for stored in replay.rollouts:
             # V-trace with c-bar = rho-bar = 1 (arXiv:1802.01561).
             weight = stored.ratio.clamp(max=1.0) if replay.age(stored) else None
             credit = self.credit(stored.rollout, weight)
-            stored.renewed |= {name: credit[name] for name in self.renewed_fields}
+            stored.renewed |= {name: credit[name] for name in fields}
         self.timer("updates")
 
     @torch.no_grad()
-    def samples(self, replay: Replay | Rollout) -> Samples:
-        """Returns the live samples of rollouts, in the units of the losses."""
-        if not isinstance(replay, Replay):
-            replay, rollout = Replay(device=self.device), replay
-            replay.push(rollout)
-        parts = []
+    def minibatches(self, drawn: Replay | Rollout, steps: float = math.inf) -> Pass:
+        """Returns one pass over the live samples of rollouts, in the units of the losses."""
+        replay, learn, parts = drawn, self.cfg.learn, []
+        if not isinstance(drawn, Replay):
+            replay = Replay()
+            replay.push(drawn)
         for stored in replay.rollouts:
             fields = time_major_fields(stored.rollout) | stored.renewed
             for name in ("value", "value_target"):
@@ -307,12 +286,6 @@ class PPOPolicy(Policy):
             parts.append(Samples.of(stored.rollout, replay.live(stored), fields, self.recurrence))
         samples = Samples.joined(parts, [stored.uses.numel() for stored in replay.rollouts])
         samples.fields["obs"] = self.scaled(samples.fields["obs"])
-        return samples
-
-    @torch.no_grad()
-    def minibatches(self, drawn: Samples | Replay | Rollout, steps: float = math.inf) -> Pass:
-        """Returns one pass over samples, or over the live samples of rollouts."""
-        samples, learn = drawn if isinstance(drawn, Samples) else self.samples(drawn), self.cfg.learn
         return samples.minibatches(
             learn.batch_size, self.order, steps=steps, adv_norm=learn.adv_norm, ranks=self.ranks
         )

@@ -1,7 +1,7 @@
 """Action distributions: one class for each kind of action space, and a tree of them for a tree of actions.
 
-A distribution is made from ``logit``, the parameters that a policy head computes, and keeps it for a later
-KL. ``log_prob``, ``entropy`` and ``kl`` are in nats, summed over the dimensions of an action.
+A distribution is made from ``logit``, the parameters that a policy head computes. ``log_prob``, ``entropy``
+and ``kl`` are in nats, summed over the dimensions of an action.
 
 Actions are raw samples: an index counts from 0, a Tanh-Normal action is the value before the tanh, and
 a Beta action lies in (0, 1). The heads in ``models.heads`` convert raw samples to environment actions.
@@ -51,8 +51,6 @@ ILLEGAL = -1e30
 class Distribution(ABC):
     """The distribution of one action: what a policy calls."""
 
-    logit: Any
-
     @abstractmethod
     def sample(self, generator: torch.Generator | None = None) -> Any:
         """Draws one action per row, without gradient."""
@@ -85,7 +83,6 @@ class Categorical(Distribution):
     """
 
     def __init__(self, logit: Tensor, mask: Tensor | None = None) -> None:
-        self.logit = logit
         if mask is not None:
             logit = torch.where(mask, logit, max(ILLEGAL, torch.finfo(logit.dtype).min))
         self.log_probs = F.log_softmax(logit, -1)
@@ -116,7 +113,6 @@ class MultiCategorical(Distribution):
     """
 
     def __init__(self, logit: Tensor, sizes: tuple[int, ...], mask: Tensor | None = None) -> None:
-        self.logit = logit
         masks = [None] * len(sizes) if mask is None else mask.split(sizes, -1)
         self.parts = [
             Categorical(part, part_mask)
@@ -148,7 +144,6 @@ class Bernoulli(Distribution):
     """
 
     def __init__(self, logit: Tensor, mask: Tensor | None = None) -> None:
-        self.logit = logit
         if mask is not None:
             # At these log-odds the probability of a 1 underflows to 0 and all products stay finite.
             logit = torch.where(mask, logit, -1e4)
@@ -203,7 +198,6 @@ class LocationScale(BoxDistribution):
     """A Box distribution with a location ``mu``, which is also its mode, and a scale ``sigma``, (N, A)."""
 
     def __init__(self, logit: Mapping[str, Tensor], half_width: Tensor | None = None) -> None:
-        self.logit = {"mu": logit["mu"], "sigma": logit["sigma"]}
         self.mu, self.sigma, self.half_width = logit["mu"], logit["sigma"], half_width
 
     def mode(self) -> Tensor:
@@ -284,7 +278,6 @@ class Beta(BoxDistribution):
     _edge = 1e-6
 
     def __init__(self, logit: Mapping[str, Tensor], half_width: Tensor) -> None:
-        self.logit = {"alpha": logit["alpha"], "beta": logit["beta"]}
         self.alpha, self.beta, self.width = logit["alpha"], logit["beta"], 2 * half_width
 
     @staticmethod
@@ -342,7 +335,6 @@ class Joint(Distribution):
 
     def __init__(self, parts: Mapping[str, Distribution]) -> None:
         self.parts = dict(parts)
-        self.logit = {name: part.logit for name, part in self.parts.items()}
 
     def sample(self, generator: torch.Generator | None = None) -> dict[str, Any]:
         return {name: part.sample(generator) for name, part in self.parts.items()}

@@ -36,7 +36,7 @@ def gae(
     A terminated step has no value after it. A truncated one bootstraps from ``next_value`` and ends the
     trace; so does the last step of a segment, if credit is assigned to segments. Returns that continue over
     the ends of episodes (arXiv:1810.12894, section 2.3) have neither flag, and the values of
-    :func:`values_after`.
+    :func:`following_rows`.
 
     Args:
         reward: r_t.
@@ -94,15 +94,6 @@ def following_rows(valid: Tensor) -> Tensor:
     rows = torch.arange(1, steps + 1, device=valid.device).unsqueeze(-1).expand(valid.shape)
     rows = torch.cat([rows[:-1].where(valid[1:], steps), rows[-1:]])
     return rows.flip(0).cummin(0).values.flip(0)
-
-
-def values_after(value: Tensor, last_value: Tensor, valid: Tensor) -> Tensor:
-    """Returns the value of the next valid row, over the ends of episodes; at the end ``last_value``.
-
-    Shapes:
-        (T, B), (B,), (T, B) bool -> (T, B)
-    """
-    return torch.cat([value, last_value[None]]).gather(0, following_rows(valid))
 
 
 @torch.no_grad()

@@ -14,7 +14,7 @@ from ding_lite.config.compile import Config
 from ding_lite.config.registry import POLICY_REGISTRY, env_name
 from ding_lite.config.values import encode
 from ding_lite.data.collector import Collector
-from ding_lite.data.episodes import shares
+from ding_lite.data.samples import even_sizes
 from ding_lite.envs.checks import wide_actions
 from ding_lite.envs.make import EnvSetting, make_vector_env
 from ding_lite.envs.vector import VectorEnv
@@ -64,9 +64,9 @@ def own_share(cfg: Any, ranks: Ranks, env_setting: EnvSetting | None = None) -> 
     own.policy.collect.n_sample = steps * own.env.collector_env_num
     if not num_played:
         return own
-    episodes = shares(cfg.env.n_evaluator_episode, num_played)[ranks.slice_of(num_played)]
+    episodes = even_sizes(cfg.env.n_evaluator_episode, num_played)[ranks.slice_of(num_played)]
     own.env.evaluator_env_num = max(1, len(episodes))  # a rank without one plays no episode
-    own.env.n_evaluator_episode = int(episodes.sum())
+    own.env.n_evaluator_episode = sum(episodes)
     return own
 
 
@@ -162,7 +162,7 @@ def description(config: Config, own: Any, policy: Policy, collector: Collector) 
             f"{policy.ranks.size} ranks, each with {envs.num_envs} of the environments and "
             f"{own.policy.learn.batch_size} samples of a minibatch"
         )
-    lines += policy.describe()
+    lines += policy.lines
     if wide := wide_actions(envs.action_space):
         lines.append(f"WARNING: {wide}")
     if not envs.restorable:

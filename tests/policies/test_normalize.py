@@ -56,7 +56,7 @@ def test_a_policy_with_its_own_credit_has_a_reward_scale_in_time():
     class OneStep(PPOPolicy):
         def _get_train_sample(self, rollout):
             rollout.value = torch.zeros_like(rollout.reward)
-            rollout.advantage = rollout.value_target = self.training_reward(rollout.reward)
+            rollout.advantage = rollout.value_target = self.reward_scale(rollout.reward)
             return rollout
 
     policy, collector = trainee("ppo", SeededEnv, cls=OneStep, **SCALED)

@@ -62,8 +62,8 @@ def own_weight_in_the_advantage(gae, *fields, weight=None, **options):
     return advantage if weight is None else weight * advantage, target
 
 
-def ends_with_the_rollout(values_after, value, last_value, valid):
-    return values_after(value, 0 * last_value, valid)
+def ends_with_the_rollout(following_rows, valid):
+    return following_rows(valid).clamp(max=len(valid) - 1)
 
 
 def no_maximum_of_the_errors(value_error, value, target, old_value=None, value_clip=None, kind="mse"):
@@ -96,7 +96,7 @@ FAULTS = (
     ),
     Fault(
         "intrinsic returns end with the rollout",
-        "ding_lite.rl.returns:values_after",
+        "ding_lite.rl.returns:following_rows",
         ends_with_the_rollout,
         lambda case: "intrinsic" in case.policy,
     ),
