@@ -148,7 +148,7 @@ class NumpyActing(Acting):
     def sample_row(self, obs: Tree, hidden: Tree = None) -> dict[str, Any]:
         raw = self._raw(obs)
         if self._is_known:
-            return {"action": torch.from_numpy(self._actions(raw, _mask(obs))), RAW: raw}
+            return {"action": self._actions(raw, _mask(obs)), RAW: raw}
         with torch.inference_mode():
             dist = self._distribution(self.policy.inputs(obs), torch.from_numpy(raw))
             action = dist.sample(self.policy.generator)

@@ -58,6 +58,7 @@ from ding_lite.trees import (
     Tree,
     example_observations,
     from_tree,
+    is_branch,
     leading_size,
     map_tree,
     named_leaves,
@@ -315,8 +316,7 @@ class Policy:
             self._hidden_of_act = begin_episodes(self._hidden_of_act, np.asarray(first, bool), initial)
 
     def _to_env(self, action: Any) -> Tree:
-        # A tensor is the usual case; map_tree costs more than the copy.
-        action = as_array(action) if isinstance(action, Tensor) else map_tree(as_array, action)
+        action = map_tree(as_array, action) if is_branch(action) else as_array(action)
         return self.model.actor_head.to_env(action)
 
     # -- The model
