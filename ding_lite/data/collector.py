@@ -95,7 +95,7 @@ class Collector:
         self.is_incomplete = True
         envs.restart_was_shown = False
         self._begin_rollout()
-        mode = self.mode.for_rollout()
+        mode = self.mode.for_rollout(self.n_sample)
         with torch.inference_mode(), leaving_cores(envs.busy_cores):
             for t in range(self.steps):
                 self.row = t

@@ -27,17 +27,17 @@ class CollectMode(NamedTuple):
     get_train_sample: Callable[[Any], Any]
     state_dict: Callable[[], dict[str, Any]]
     load_state_dict: Callable[[Mapping[str, Any]], None]
-    # mode -> the mode for one rollout (see for_rollout); None: the mode itself.
-    specialize: Callable[[Any], Any] | None = None
+    # (mode, samples) -> the mode for one rollout (see for_rollout); None: the mode itself.
+    specialize: Callable[[Any, int], Any] | None = None
     recurrence: Recurrence | None = None  # of a recurrent policy, whose forward takes hidden states, too
 
-    def for_rollout(self) -> CollectMode:
-        """Returns the mode for one rollout, during which the policy does not change.
+    def for_rollout(self, samples: int = 0) -> CollectMode:
+        """Returns the mode for one rollout of ``samples`` actions, during which the policy does not change.
 
-        It gives the same rollout, perhaps faster: the policy decides once how it acts, and may leave
-        log-probs to ``get_train_sample``.
+        It gives the same rollout, perhaps faster: the policy decides once how it acts, may draw the random
+        numbers of all actions at once, and may leave log-probs to ``get_train_sample``.
         """
-        mode: CollectMode = self if self.specialize is None else self.specialize(self)
+        mode: CollectMode = self if self.specialize is None else self.specialize(self, samples)
         return mode
 
 
@@ -47,7 +47,7 @@ class EvalMode(NamedTuple):
     forward: Callable[..., dict[str, Any]]
     to_env: Callable[[Tree], Tree]
     reset: Callable[[], None]
-    specialize: Callable[[Any], Any] | None = None  # as those of CollectMode
+    specialize: Callable[[Any], Any] | None = None  # mode -> the mode for one evaluation
     recurrence: Recurrence | None = None
 
     def for_evaluation(self) -> EvalMode:

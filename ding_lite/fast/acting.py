@@ -9,7 +9,7 @@ Shapes: B environments, A actions or action size.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 from typing import Any
 
 import numpy as np
@@ -120,9 +120,9 @@ class NumpyActing(Acting):
 
     name = "NumPy"
 
-    def __init__(self, policy: Any, stack: NumpyStack) -> None:
+    def __init__(self, policy: Any, stack: NumpyStack, samples: int) -> None:
         super().__init__(policy)
-        self.stack = stack
+        self.stack, self._samples = stack, samples
         out: Any = getattr(policy.model.actor_head, "out", None)
         kind, self._out = type(out), out
         is_known = kind in (DiscreteHead, MultiDiscreteHead) or (kind is BoxHead and out.is_simple_normal)
@@ -130,8 +130,7 @@ class NumpyActing(Acting):
         if self._is_known and kind is BoxHead:
             with torch.no_grad():
                 self._sigma = out.logit(torch.zeros(1, out.size))["sigma"].numpy()
-        self._noise = torch.empty(0)
-        self._noise_array = self._noise.numpy()
+        self._noise, self._used = np.empty(0, np.float32), 0  # drawn, and how many of them are used
 
     def _raw(self, obs: Tree) -> np.ndarray:
         norm = self.policy.obs_norm
@@ -177,34 +176,38 @@ class NumpyActing(Acting):
             if self._out.bound_type is not None:
                 with torch.inference_mode():
                     mean = self._out.logit(torch.from_numpy(raw))["mu"].numpy()
-            return mean + self._sigma * self._noise_of(raw.shape, torch.Tensor.normal_)
+            return mean + self._sigma * self._noise_of(raw.shape, raw.shape[1])
         if isinstance(self._out, DiscreteHead):
-            return self._index(raw, mask)
+            return self._index(raw, mask, raw.shape[1])
         ends = np.cumsum(self._out.sizes)[:-1]
         masks = [None] * (len(ends) + 1) if mask is None else np.split(mask, ends, -1)
-        parts = [self._index(x, m) for x, m in zip(np.split(raw, ends, -1), masks, strict=True)]
+        parts = [self._index(x, m, raw.shape[1]) for x, m in zip(np.split(raw, ends, -1), masks, strict=True)]
         return np.stack(parts, 1)
 
-    def _index(self, logit: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
+    def _index(self, logit: np.ndarray, mask: np.ndarray | None, width: int) -> np.ndarray:
         """Returns indices (B,): the argmax of p / E, with Exponential noise E, has the probabilities p."""
-        logit = _legal(logit, mask)
-        action: np.ndarray = (logit - np.log(self._noise_of(logit.shape, torch.Tensor.exponential_))).argmax(
-            1
-        )
+        action: np.ndarray = (_legal(logit, mask) - self._noise_of(logit.shape, width)).argmax(1)
         return action
 
-    def _noise_of(self, shape: tuple[int, ...], fill: Callable[..., Tensor]) -> np.ndarray:
-        """Returns random numbers, in memory that the next call writes over."""
-        if self._noise_array.shape != shape:
-            with torch.inference_mode(False):  # else it could be filled in that mode alone
-                self._noise = torch.empty(shape)
-            self._noise_array = self._noise.numpy()
-        fill(self._noise, generator=self.policy.generator)
-        return self._noise_array
+    def _noise_of(self, shape: tuple[int, ...], width: int) -> np.ndarray:
+        """Returns random numbers: of a Box Normals, else logarithms of Exponentials; an action has ``width``.
+
+        Those of a rollout are drawn at once. They are the numbers of one call for each row; those of Normals
+        only if each call takes a multiple of 16, which is what torch fills at a time.
+        """
+        count, is_normal = math.prod(shape), isinstance(self._out, BoxHead)
+        if self._used + count > len(self._noise):
+            noise = torch.empty(count if is_normal and count % 16 else max(count, self._samples * width))
+            (noise.normal_ if is_normal else noise.exponential_)(generator=self.policy.generator)
+            self._noise, self._used = noise.numpy(), 0
+            if not is_normal:
+                np.log(self._noise, out=self._noise)
+        self._used += count
+        return self._noise[self._used - count : self._used].reshape(shape)
 
 
-def acting_of(policy: Any) -> Acting:
-    """Returns what acts in one rollout or evaluation, during which the policy does not change."""
+def acting_of(policy: Any, samples: int = 0) -> Acting:
+    """Returns what acts in one evaluation or rollout of ``samples`` actions; the policy must not change."""
     if policy.recurrence is not None:
         return Acting(policy)
     if policy.device.type == "cuda":
@@ -212,7 +215,7 @@ def acting_of(policy: Any) -> Acting:
         return GraphActing(policy) if policy.cfg.cuda_graph and not hooks else Acting(policy)
     is_plain = policy.device.type == "cpu" and not policy.overrides("scaled")
     stacks = numpy_stacks(policy.model, ("actor",)) if is_plain else None
-    return Acting(policy) if stacks is None else NumpyActing(policy, stacks["actor"])
+    return Acting(policy) if stacks is None else NumpyActing(policy, stacks["actor"], samples)
 
 
 def _mask(obs: Tree) -> np.ndarray | None:

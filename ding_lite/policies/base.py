@@ -246,10 +246,10 @@ class Policy:
             for name in methods
         )
 
-    def _rollout_mode(self, mode: CollectMode) -> CollectMode:
+    def _rollout_mode(self, mode: CollectMode, samples: int) -> CollectMode:
         if mode != self.collect_mode or self.overrides("_forward_collect"):
             return mode  # a caller or a subclass has replaced a function
-        acting = acting_of(self)
+        acting = acting_of(self, samples)
         if self.overrides("_process_transition", "_get_train_sample", "_to_env"):
             return mode._replace(forward=acting.sample)
         return mode._replace(

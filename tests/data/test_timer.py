@@ -33,7 +33,7 @@ def test_time_of_collecting_is_that_of_its_phase(phase):
         mode = mode._replace(forward=slow(mode.forward))
     else:
         mode = mode._replace(get_train_sample=slow(mode.get_train_sample))
-    collector.mode = mode._replace(specialize=lambda _: mode)
+    collector.mode = mode._replace(specialize=lambda *_: mode)
     collector.timer(PHASES[-1])
     collector.timer.take()
     collector.collect()

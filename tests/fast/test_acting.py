@@ -19,20 +19,24 @@ CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 
 
 def compare(policy, obs):
-    """Compares what acts in NumPy with the model: results, and the generator after each call."""
-    fast, slow, generator = acting_of(policy), Acting(policy), policy.generator
-    assert isinstance(fast, NumpyActing)
+    """Compares what acts in NumPy with the model in 3 rows: results, and the generator after them."""
+    slow, generator = Acting(policy), policy.generator
     state = generator.get_state()
-    expected, after = slow.sample(obs), generator.get_state()
+    expected, after = [slow.sample(obs) for _ in range(3)], generator.get_state()
     assert not torch.equal(state, after)
     generator.set_state(state)
-    row = {"obs": obs, **fast.sample_row(obs), "valid": np.ones(len(expected["log_prob"]), bool)}
-    rollout = fast.complete(as_rollout(map_tree(lambda x: torch.as_tensor(x)[None], row)))
-    equal(rollout.action[0], expected["action"])
-    equal(rollout.log_prob[0], expected["log_prob"])
+    n = len(expected[0]["log_prob"])
+    fast = acting_of(policy, 3 * n)
+    assert isinstance(fast, NumpyActing)
+    rows = [{"obs": obs, **fast.sample_row(obs), "valid": np.ones(n, bool)} for _ in expected]
+    stacked = map_tree(lambda *leaves: torch.stack([torch.as_tensor(x) for x in leaves]), *rows)
+    rollout = fast.complete(as_rollout(stacked))
+    for t, row in enumerate(expected):
+        equal(rollout[t].action, row["action"])
+        equal(rollout[t].log_prob, row["log_prob"])
     equal(fast.greedy(obs)["action"], slow.greedy(obs)["action"])
     assert torch.equal(generator.get_state(), after)
-    return expected["action"]
+    return expected[0]["action"]
 
 
 def equal(found, expected):
@@ -43,7 +47,7 @@ def equal(found, expected):
 def test_numpy_acts_as_the_model_does(network):
     obs_space, action_space, options, _ = NETWORKS[network]
     policy = policy_for(obs_space, action_space, model=options)
-    for n in (1, 50, 2**10 + 3):
+    for n in (1, 8, 50, 2**10 + 3):  # 8: torch fills 16 Normals at a time
         compare(policy, observations(obs_space, n, torch.Generator().manual_seed(n)))
 
 
@@ -121,8 +125,8 @@ def recorded(policy, collector):
     """Returns the next rollout, and what the collector had stored before it was given its advantages."""
     stored = []
 
-    def specialize(mode):
-        mode = policy.collect_mode.for_rollout()
+    def specialize(mode, samples):
+        mode = policy.collect_mode.for_rollout(samples)
 
         def watched(rollout):
             stored.append(to_dict(rollout))
