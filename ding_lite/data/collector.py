@@ -244,7 +244,7 @@ class Collector:
         return map_tree(lambda *leaves: np.concatenate(leaves)[:n], *rows)
 
     def metrics(self) -> dict[str, float]:
-        """Returns the metrics of finished episodes, and the mean of each key of ``env.info_keys``.
+        """Returns counts, means of finished episodes, and the mean of each key of ``env.info_keys``.
 
         Returns, lengths and means are taken over the most recent finished episodes, and are missing before
         the first one. ``env_restarts`` counts from 0 in a resumed run.

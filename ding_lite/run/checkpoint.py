@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import re
+import stat
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -25,6 +26,7 @@ import numpy as np
 from ding_lite.errors import CheckpointError, error_text
 
 SUFFIX = ".safetensors"
+LARGEST = 2**33  # bytes of a file that is read whole
 ARRAY = "__array__"  # {"__array__": name} in the tree stands for an array
 METADATA = "ding_lite"  # the key of the text in the metadata of safetensors
 NO_DIGEST = "0" * 64  # stands for the digest where it is computed
@@ -56,7 +58,7 @@ def load_checkpoint(file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     from safetensors.numpy import load
 
     try:
-        data = Path(file).read_bytes()
+        data = regular(Path(file)).read_bytes()
         place = _place_of_digest(data)
         digest = hashlib.sha256(data[:place])
         digest.update(NO_DIGEST.encode())
@@ -214,6 +216,20 @@ class Checkpoints:
     def close(self) -> None:
         """Ends the thread when the checkpoints are written."""
         self._thread.shutdown()
+
+
+def regular(file: Path) -> Path:
+    """Returns the path of a regular file that may be read whole.
+
+    In a folder that somebody else has made, a link, a device without an end or a pipe may stand in its place.
+
+    Raises:
+        OSError: if it is something else, or larger than ``LARGEST``.
+    """
+    found = file.lstat()
+    if not stat.S_ISREG(found.st_mode) or found.st_size > LARGEST:
+        raise OSError(f"{file} is a link, a pipe or a device, or larger than {LARGEST >> 30} GiB")
+    return file
 
 
 def write_whole(file: Path, data: bytes | str) -> None:

@@ -28,7 +28,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from ding_lite.errors import CheckpointError, ConfigError
-from ding_lite.run.checkpoint import Checkpoints, write_whole
+from ding_lite.run.checkpoint import Checkpoints, regular, write_whole
 from ding_lite.run.display import evaluation_line
 from ding_lite.run.hooks import Hook
 
@@ -104,7 +104,7 @@ def is_locked(folder: Path) -> bool:
 def read_result(folder: Path) -> dict[str, Any]:
     """Returns the content of result.json; empty if there is none, or it is damaged."""
     try:
-        return dict(json.loads((folder / "result.json").read_bytes()))
+        return dict(json.loads(regular(folder / "result.json").read_bytes()))
     except (OSError, ValueError, TypeError, RecursionError):
         return {}
 

@@ -22,6 +22,7 @@ import numpy as np
 from ding_lite.config.registry import env_name
 from ding_lite.config.schema import leaves
 from ding_lite.errors import ConfigError
+from ding_lite.run.checkpoint import regular
 from ding_lite.run.folder import is_locked, read_result
 
 RUN_FILES = ("log.txt", "metrics.csv", "result.json")  # a folder with one of them is that of a run
@@ -188,7 +189,7 @@ def read_config_of(folder: Path) -> dict[str, Any]:
     """
     file = folder / "config.json"
     try:
-        return dict(json.loads(file.read_bytes())["config"])
+        return dict(json.loads(regular(file).read_bytes())["config"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(f"cannot read the config in {file}: {error!r}") from error
 
@@ -199,7 +200,7 @@ def _read_columns(path: Path, wanted: set[str]) -> dict[str, np.ndarray]:
     A last line without its end is left out: a crash has torn it, or it is being written.
     """
     try:
-        text = path.read_bytes().decode("utf-8-sig", errors="replace")
+        text = regular(path).read_bytes().decode("utf-8-sig", errors="replace")
     except OSError as error:
         raise ConfigError(f"cannot read the metrics of a run: {error}") from error
     reader = csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1]))
@@ -257,7 +258,7 @@ def list_runs(folder: Path) -> list[ListedRun]:
 def _listed(folder: Path) -> tuple[ListedRun, dict[str, Any]]:
     """Returns a run in one line, and its settings; without settings if the run cannot be read."""
     try:
-        with open(folder / "log.txt", encoding="utf-8", errors="replace") as stream:
+        with open(regular(folder / "log.txt"), encoding="utf-8", errors="replace") as stream:
             started = LOG_TIME.match(stream.readline(1000))
     except OSError:
         started = None

@@ -176,3 +176,17 @@ def test_a_link_in_a_run_s_folder_is_not_written_through_and_a_pipe_is_not_waite
     os.replace(run / "metrics.csv", run / "ckpt" / "last.safetensors")
     with pytest.raises(CheckpointError, match="no undamaged checkpoint"):
         SerialPipeline.resume(run)
+
+
+@pytest.mark.parametrize("name", ["config.json", "log.txt", "metrics.csv", "episodes.csv", "result.json"])
+@pytest.mark.parametrize(
+    "put", [os.mkfifo, lambda file: file.symlink_to("/dev/zero")], ids=["pipe", "device"]
+)
+def test_tools_wait_for_no_pipe_and_read_no_endless_device(name, put, original, tmp_path, capsys):
+    run = written(tmp_path / "run", *original)
+    (run / name).unlink(missing_ok=True)
+    put(run / name)
+    figure = tmp_path / "figure.png"
+    for words in (["runs"], ["compare"], ["plot", "-o", figure]):
+        main([*map(str, words), str(run)])
+        assert "Traceback" not in capsys.readouterr().err

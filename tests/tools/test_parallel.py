@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from worlds import digest, small_config
+from worlds import small_config, state_of
 
 from ding_lite import compile_config, serial_pipeline
 from ding_lite.errors import ConfigError
@@ -121,11 +121,6 @@ def until(condition, process=None, seconds=300):
         assert process is None or process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.02)
-
-
-def state_of(folder):
-    state = load_checkpoint(folder / "ckpt" / "last.safetensors")[0]
-    return {part: digest(value) for part, value in state.items() if part != "wall_time"}
 
 
 def result_of(folder):
