@@ -46,7 +46,7 @@ PARAMETERS = 4  # models with other parameters in these checks
 STANDARD_ERRORS = 5.0  # accepted difference in these checks
 ROUNDING = 1e-3  # accepted in addition, in nats or relative: float32, and the entropy of TanhNormal
 STEPS_OF_CHECK = 12  # of each environment; an episode of MatchEnv has 8
-STEPS = 12_000  # env steps of the learning check; too few for the run to compile its gradient steps
+STEPS = 12_000  # env steps of the learning check
 
 
 class MatchEnv(gym.Env):
@@ -170,7 +170,7 @@ def _check_on(name: str | type, config: dict[str, Any], space: gym.Space) -> Non
     cls = POLICY_REGISTRY.get(name) if isinstance(name, str) else name
     with contextlib.closing(envs):
         policy: Policy = cls(cfg, envs.obs_space, envs.action_space)
-        rollout = Collector(envs, policy.collect_mode, n_sample=4 * STEPS_OF_CHECK).collect()
+        rollout = Collector(envs, policy, n_sample=4 * STEPS_OF_CHECK).collect()
         _check_shapes(policy, rollout)
         _check_distribution(policy, rollout.obs[0, :1])
         if isinstance(policy, PPOPolicy):
@@ -226,7 +226,7 @@ def _check_recurrence(policy: Policy, rollout: Rollout) -> None:
     along = model.compute_critic(inputs)
     hidden, values = map_tree(lambda leaf: leaf[0], rollout.hidden), []
     for obs, done in zip(rollout.obs, (rollout.terminated | rollout.truncated).cpu().numpy(), strict=True):
-        _, value, hidden = model.step(policy.inputs(obs, hidden))
+        _, value, hidden = model.step(policy._inputs(obs, hidden))
         hidden = begin_episodes(hidden, done, recurrence.initial_hidden(4))
         values.append(value)
     one_by_one = torch.stack(values).flatten()[place]
@@ -249,7 +249,7 @@ def _check_recurrence(policy: Policy, rollout: Rollout) -> None:
 def _check_model(policy: PPOPolicy, rollout: Rollout) -> None:
     """Compares methods of several outputs with single ones, and checks that PopArt can rescale the values."""
     model: Any = policy.model
-    inputs, title = policy.inputs(rollout.obs[0]), type(model).__name__
+    inputs, title = policy._inputs(rollout.obs[0]), type(model).__name__
 
     def values_of(model: Any) -> torch.Tensor:
         auxiliary = [model.compute_auxiliary(inputs)[1]] if hasattr(model, "compute_auxiliary") else []
@@ -318,7 +318,7 @@ def _dist_of_samples(policy: Policy, obs: Any) -> Distribution:
         return map_tree(lambda leaf: leaf.expand(SAMPLES, *leaf.shape[1:]), tree)
 
     inputs, of_samples = (
-        policy.inputs(each) if isinstance(policy, PPOPolicy) else each for each in (obs, repeated(obs))
+        policy._inputs(each) if isinstance(policy, PPOPolicy) else each for each in (obs, repeated(obs))
     )
     return policy.distribution(of_samples, repeated(policy.model.compute_actor(inputs)))
 

@@ -58,7 +58,16 @@ def trainee(kind, world=SeededEnv, n_sample=64, envs=4, seed=0, autoreset="same_
     cfg = compile_config({"env": {"type": world, "collector_env_num": envs}, "policy": policy}).values.policy
     vector = vector_of(lambda index: world(), envs, autoreset=autoreset)
     trained = (cls or POLICY_REGISTRY.get(kind))(cfg, vector.obs_space, vector.action_space, seed=seed)
-    return trained, Collector(vector, trained.collect_mode, n_sample)
+    return trained, Collector(vector, trained, n_sample)
+
+
+def uncredited(collector):
+    """Returns the next rollout without credit."""
+    complete, collector.policy._complete_rollout = collector.policy._complete_rollout, lambda rollout: rollout
+    try:
+        return collector.collect()
+    finally:
+        collector.policy._complete_rollout = complete
 
 
 def rollout_log_probs(policy, rollout):

@@ -27,7 +27,7 @@ from typing import Any
 
 from ding_lite.config.registry import ENV_REGISTRY, POLICY_REGISTRY, import_module
 from ding_lite.config.schema import leaves, merged_config
-from ding_lite.errors import ConfigError, RegistryError
+from ding_lite.errors import ConfigError, ContractError, RegistryError
 
 MAIN, CREATE = "main_config", "create_config"
 PAIR = f"({MAIN}, {CREATE})"
@@ -467,6 +467,48 @@ ENVIRONMENTS: dict[str, Callable[[_Conversion], object]] = {
     "procgen": _procgen,
     "minigrid": _minigrid,
 }
+
+
+# -- Methods of policies
+
+# What nothing calls here, and what takes its place.
+NOT_CALLED = {
+    "_monitor_vars_learn": "every metric that _forward_learn returns is logged",
+    **dict.fromkeys(("_init_collect", "_init_eval"), "_init_shared makes the parts that several modes use"),
+    **dict.fromkeys(
+        ("_reset_learn", "_reset_collect", "_reset_eval"),
+        "a recurrent model declares its state in initial_hidden, and begins it anew with each episode",
+    ),
+    **dict.fromkeys(
+        ("_state_dict_learn", "_state_dict_collect", "_state_dict_eval"),
+        "self.keep(name, part) puts a part into the saved state",
+    ),
+    **dict.fromkeys(
+        ("_load_state_dict_learn", "_load_state_dict_collect", "_load_state_dict_eval"),
+        "a part of self.keep(name, part) has load_state_dict",
+    ),
+}
+# Methods whose argument is of another kind, and what marks DI-engine's kind in an annotation.
+TAKES = {
+    "_forward_learn": ("list[", "a whole rollout, a tree of tensors (T, B, ...)"),
+    "_get_train_sample": ("list[", "a whole rollout, a tree of tensors (T, B, ...)"),
+    "_forward_collect": ("dict[int", "the observations (B, ...) of all environments"),
+    "_forward_eval": ("dict[int", "the observations (B, ...) of all environments"),
+}
+
+
+def refuse_methods(policy: type) -> None:
+    """Raises a ContractError if a policy class has a method as DI-engine calls it, and nothing does here."""
+    for name, instead in NOT_CALLED.items():
+        if hasattr(policy, name):
+            raise ContractError(f"{policy.__name__}.{name}: DI-engine calls it, nothing does here: {instead}")
+    for name, (mark, given) in TAKES.items():
+        for argument, kind in getattr(getattr(policy, name), "__annotations__", {}).items():
+            if argument != "return" and mark in str(kind).lower():
+                raise ContractError(
+                    f"{policy.__name__}.{name}: {argument} is declared as {kind}, as in DI-engine; it is "
+                    f"{given} here"
+                )
 
 
 # -- Imports in config files

@@ -15,13 +15,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import torch
 
 from ding_lite.data.episodes import means_of
 from ding_lite.data.hidden import HiddenStates
-from ding_lite.data.modes import CollectMode
+from ding_lite.data.modes import Acting, ActingPolicy
 from ding_lite.data.rollout import Rollout, RolloutStorage
-from ding_lite.data.timer import Timer
 from ding_lite.envs.checks import Watch
 from ding_lite.envs.spaces import sample_actions
 from ding_lite.envs.vector import RECENT_EPISODES, Episode, VectorEnv
@@ -36,9 +34,8 @@ class Collector:
 
     Args:
         envs: only the collector steps them.
-        mode: collect mode of the policy.
+        policy: acts, and finishes each rollout.
         n_sample: transitions in a rollout, rounded up to whole steps.
-        timer: that of the policy, to measure the phases; None: one of its own.
 
     Attributes:
         steps: T.
@@ -51,17 +48,17 @@ class Collector:
         is_incomplete: whether the last rollout is not complete: it runs, or an error ended it.
     """
 
-    def __init__(self, envs: VectorEnv, mode: CollectMode, n_sample: int, timer: Timer | None = None) -> None:
-        self.envs = envs
-        self.mode = mode
-        self.timer = timer or Timer()
+    def __init__(self, envs: VectorEnv, policy: ActingPolicy, n_sample: int) -> None:
+        self.envs, self.policy, self.timer = envs, policy, policy.timer
         self._watch = Watch(envs, "; nothing was learned from this rollout")
         self.steps = math.ceil(n_sample / envs.num_envs)
         self.row = 0
         self.storage = RolloutStorage(self.steps, envs.num_envs)
         self._env_indices = [np.arange(envs.num_envs)[rows] for rows in envs.groups]  # of each group
         self.hidden = (
-            None if mode.recurrence is None else HiddenStates(mode.recurrence, self._env_indices, self.steps)
+            None
+            if policy.recurrence is None
+            else HiddenStates(policy.recurrence, self._env_indices, self.steps)
         )
         # Of the current rollout: (t, environments, last observations and hidden states) of the episodes that
         # were cut at row t.
@@ -95,17 +92,17 @@ class Collector:
         self.is_incomplete = True
         envs.restart_was_shown = False
         self._begin_rollout()
-        mode = self.mode.for_rollout(self.n_sample)
-        with torch.inference_mode(), leaving_cores(envs.busy_cores):
+        acting = self.policy.acting(self.n_sample)
+        with leaving_cores(envs.busy_cores):
             for t in range(self.steps):
                 self.row = t
                 for group in groups:
                     if t:
-                        self._finish_row(mode, t - 1, group)
-                    self._act(mode, t, group)
+                        self._finish_row(acting, t - 1, group)
+                    self._act(acting, t, group)
             last_row = RolloutStorage(1, envs.num_envs)
             for group in groups:
-                self._finish_row(mode, self.steps - 1, group)
+                self._finish_row(acting, self.steps - 1, group)
                 # A worker that is replaced while the next group finishes writes over these observations.
                 last_row.write(0, "obs", self.obs[group], envs.groups[group])
         if not self.storage.array("valid").any():
@@ -129,7 +126,7 @@ class Collector:
             }
         self.is_incomplete = False
         self.timer("advantages")
-        return mode.get_train_sample(storage.rollout(**others))
+        return acting.finish(storage.rollout(**others))
 
     def _begin_rollout(self) -> None:
         """Prepares environments, storage and records for a rollout."""
@@ -143,21 +140,21 @@ class Collector:
         self._finals = []
         self.storage.begin()
 
-    def _act(self, mode: CollectMode, t: int, group: int) -> None:
+    def _act(self, acting: Acting, t: int, group: int) -> None:
         """Chooses the actions of row ``t`` for a group of environments, and sends them."""
         # The policy reads the row of the storage, because the environments may reuse their arrays.
         obs = self.storage.write(t, "obs", self.obs[group], self.envs.groups[group])
         self.timer("act")
         if self.hidden is None:
-            output = mode.forward(obs)
+            output = acting.sample(obs)
         else:
-            output = mode.forward(obs, self.hidden.before(t, group, self.envs.groups[group]))
-        action = mode.to_env(output["action"])
+            output = acting.sample(obs, self.hidden.before(t, group, self.envs.groups[group]))
+        action = acting.to_env(output["action"])
         self.timer("env")  # until a group is received
         self.envs.send(action, group)
         self._pending[group] = obs, output
 
-    def _finish_row(self, mode: CollectMode, t: int, group: int) -> None:
+    def _finish_row(self, acting: Acting, t: int, group: int) -> None:
         """Waits for the transition of row ``t`` of a group of environments, and stores it."""
         obs, output = self._pending[group]
         transition = self.envs.receive(group)
@@ -171,9 +168,8 @@ class Collector:
         if self.hidden is not None:
             output = dict(output)
             final["hidden"] = self.hidden.after(group, output.pop("hidden"), transition)
-        for name, value in mode.process_transition(obs, output, transition).items():
-            if name != "obs":
-                self.storage.write(t, name, value, rows)
+        for name, value in acting.process_transition(obs, output, transition).items():
+            self.storage.write(t, name, value, rows)
         if transition.final_obs is not None:
             self._finals.append((t, env_indices[transition.final_env], final))
         self._watch.look(transition, env_indices)
@@ -226,7 +222,7 @@ class Collector:
         Raises:
             EnvContractError: as :meth:`collect`.
         """
-        envs = self.envs
+        envs, acting = self.envs, self.policy.acting()
         envs.action_space.seed(integer_seed(seed, "warm up", *stream))
         env_indices = np.arange(envs.num_envs)
         obs = self._watch.reset("warm up")
@@ -234,7 +230,7 @@ class Collector:
         for _ in range(math.ceil(n / envs.num_envs)):
             rows.append(map_tree(np.copy, obs))
             if isinstance(obs, dict) and MASK_KEY in obs:
-                action = self.mode.to_env(self.mode.forward(obs)["action"])
+                action = acting.to_env(acting.sample(obs)["action"])
             else:
                 action = sample_actions(envs.action_space, envs.num_envs)
             transition = envs.step(action)

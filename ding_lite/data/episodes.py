@@ -1,4 +1,4 @@
-"""Episodes: the result of an evaluation, and what plays it with a policy's eval mode.
+"""Episodes: the result of an evaluation, and what plays it with a policy.
 
 Each environment plays a share of the episodes that is fixed in advance. Counting the episodes that end first
 would favour short ones and bias the mean return. An evaluation changes nothing in training.
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ding_lite.data.hidden import begin_episodes, ends_of
-from ding_lite.data.modes import EvalMode
+from ding_lite.data.modes import Acting, ActingPolicy
 from ding_lite.data.samples import even_sizes
 from ding_lite.envs.checks import Watch
 from ding_lite.envs.vector import Episode, VectorEnv
@@ -75,17 +75,24 @@ class Evaluator:
 
     Args:
         envs: made for evaluation; only the evaluator steps them.
-        mode: eval mode of the policy.
+        policy: acts, and stays as it is.
         n_episode: episodes in one evaluation.
         max_steps: an episode that reaches this length is cut, in case the environment has no limit.
         ranks: that play a share of the episodes each; every rank gets the evaluation of all.
+        greedy: whether the policy takes its most likely actions; else it draws them.
     """
 
     def __init__(
-        self, envs: VectorEnv, mode: EvalMode, n_episode: int, max_steps: int, ranks: Ranks = ALONE
+        self,
+        envs: VectorEnv,
+        policy: ActingPolicy,
+        n_episode: int,
+        max_steps: int,
+        ranks: Ranks = ALONE,
+        *,
+        greedy: bool = True,
     ) -> None:
-        self.envs = envs
-        self.mode = mode
+        self.envs, self.policy, self.greedy = envs, policy, greedy
         self.n_episode = n_episode
         self.max_steps = max_steps
         self.ranks = ranks
@@ -104,11 +111,11 @@ class Evaluator:
         """
         left = even_sizes(self.n_episode, self.envs.num_envs)
         self.envs.restart_was_shown = False
-        mode = self.mode.for_evaluation()
+        acting = self.policy.acting()
         results: list[list[Episode]] = [[] for _ in range(self.envs.num_envs)]
         round_number = 0
         while any(left):
-            for episode in self._play_round(mode, left, stream, round_number):
+            for episode in self._play_round(acting, left, stream, round_number):
                 results[episode.env].append(episode)
                 left[episode.env] -= 1
             round_number += 1
@@ -122,7 +129,7 @@ class Evaluator:
         )
 
     def _play_round(
-        self, mode: EvalMode, share: list[int], stream: tuple[str | int, ...], number: int
+        self, acting: Acting, share: list[int], stream: tuple[str | int, ...], number: int
     ) -> Iterator[Episode]:
         """Yields finished episodes until each environment has played ``share`` (B,) of them or was cut.
 
@@ -131,13 +138,12 @@ class Evaluator:
         """
         envs = self.envs
         left, steps = list(share), 0
-        mode.reset()
-        initial = None if mode.recurrence is None else mode.recurrence.initial_hidden(envs.num_envs)
-        hidden = initial
+        forward, recurrence = acting.greedy if self.greedy else acting.sample, self.policy.recurrence
+        hidden = initial = None if recurrence is None else recurrence.initial_hidden(envs.num_envs)
         obs = self._watch.reset("evaluate", *stream, *([number] if number else []))
         while any(left):
-            output = mode.forward(obs) if hidden is None else mode.forward(obs, hidden)
-            transition = envs.step(mode.to_env(output["action"]))
+            output = forward(obs) if hidden is None else forward(obs, hidden)
+            transition = envs.step(acting.to_env(output["action"]))
             if hidden is not None:
                 hidden = begin_episodes(output["hidden"], ends_of(transition), initial)
             self._watch.look(transition, self._env_indices)

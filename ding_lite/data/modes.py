@@ -1,56 +1,70 @@
-"""The three modes of a policy: the methods that a collector, a learner and an evaluator call."""
+"""What a policy gives to those who use it: its three modes for scripts, and what acts in a rollout."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
+from ding_lite.data.rollout import Rollout
 from ding_lite.data.samples import Recurrence
+from ding_lite.data.timer import Timer
 from ding_lite.trees import Tree
+
+Forward = Callable[..., dict[str, Any]]  # (obs[, hidden]) -> {"action": ...}
 
 
 class LearnMode(NamedTuple):
     """The functions that a learner calls."""
 
-    forward: Callable[..., dict[str, float]]
-    monitor_vars: Callable[[], list[str]]
+    forward: Callable[[Rollout], dict[str, float]]
     state_dict: Callable[[], dict[str, Any]]
     load_state_dict: Callable[[Mapping[str, Any]], None]
 
 
 class CollectMode(NamedTuple):
-    """The functions that a collector calls."""
+    """The functions that a script collects with; the policy may change between their calls."""
 
-    forward: Callable[..., dict[str, Any]]
+    forward: Forward
     to_env: Callable[[Tree], Tree]
     process_transition: Callable[..., dict[str, Any]]
-    get_train_sample: Callable[[Any], Any]
+    get_train_sample: Callable[[Rollout], Rollout]
     state_dict: Callable[[], dict[str, Any]]
     load_state_dict: Callable[[Mapping[str, Any]], None]
-    # (mode, samples) -> the mode for one rollout (see for_rollout); None: the mode itself.
-    specialize: Callable[[Any, int], Any] | None = None
-    recurrence: Recurrence | None = None  # of a recurrent policy, whose forward takes hidden states, too
-
-    def for_rollout(self, samples: int = 0) -> CollectMode:
-        """Returns the mode for one rollout of ``samples`` actions, during which the policy does not change.
-
-        It gives the same rollout, perhaps faster: the policy decides once how it acts, may draw the random
-        numbers of all actions at once, and may leave log-probs to ``get_train_sample``.
-        """
-        mode: CollectMode = self if self.specialize is None else self.specialize(self, samples)
-        return mode
 
 
 class EvalMode(NamedTuple):
-    """The functions that an evaluator calls."""
+    """The functions that a script evaluates with."""
 
-    forward: Callable[..., dict[str, Any]]
+    forward: Forward
     to_env: Callable[[Tree], Tree]
-    reset: Callable[[], None]
-    specialize: Callable[[Any], Any] | None = None  # mode -> the mode for one evaluation
-    recurrence: Recurrence | None = None
 
-    def for_evaluation(self) -> EvalMode:
-        """Returns the mode for one evaluation, during which the policy does not change."""
-        mode: EvalMode = self if self.specialize is None else self.specialize(self)
-        return mode
+
+class Acting(NamedTuple):
+    """What acts in one rollout or in one evaluation, in which the policy does not change.
+
+    Attributes:
+        name: of what computes, such as "NumPy".
+        sample: (obs[, hidden]) -> a row: the action, of a recurrent policy the hidden state after it, and
+            what ``finish`` needs.
+        greedy: (obs[, hidden]) -> the action, of a recurrent policy the hidden state after it.
+        to_env: action -> that of the environments.
+        process_transition: (obs, row, transition) -> the fields that are stored beside the observation.
+        finish: a rollout of these rows -> the same with log-probs, statistics and credit.
+    """
+
+    name: str
+    sample: Forward
+    greedy: Forward
+    to_env: Callable[[Tree], Tree]
+    process_transition: Callable[..., dict[str, Any]]
+    finish: Callable[[Rollout], Rollout]
+
+
+class ActingPolicy(Protocol):
+    """What a collector and an evaluator need of a policy."""
+
+    timer: Timer
+    recurrence: Recurrence | None
+
+    def acting(self, samples: int = 0) -> Acting:
+        """Returns what acts in one rollout of ``samples`` actions, or in one evaluation."""

@@ -1,8 +1,7 @@
-"""What acts for a policy: its model in torch, the same as a CUDA graph, or a small network in NumPy.
+"""Faster ways to act, which stand for the methods of a policy: a small network in NumPy, a CUDA graph.
 
-All give the same actions within rounding, from the same random numbers. :func:`acting_of` decides when a
-rollout or an evaluation begins. A network that policy and value share gives its values as it acts, since its
-encoder is nearly all of the work; a value network of its own sees the whole rollout at once.
+``Policy.acting`` decides when a rollout or an evaluation begins which one acts. All give the same actions
+within rounding, from the same random numbers.
 
 Shapes: B environments, A actions or action size.
 """
@@ -10,164 +9,126 @@ Shapes: B environments, A actions or action size.
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ding_lite.data.modes import Acting
 from ding_lite.data.rollout import Rollout, flat
-from ding_lite.fast.cuda_graphs import CapturedFunction, PinnedMemory
-from ding_lite.fast.stacks import NumpyStack, numpy_stacks
+from ding_lite.fast.cuda_graphs import CapturedFunction, GraphPool, PinnedMemory
+from ding_lite.fast.stacks import NumpyStack
+from ding_lite.models.actor_critic import ActorCritic
 from ding_lite.models.heads import BoxHead, DiscreteHead, MultiDiscreteHead
-from ding_lite.rl.distributions import ILLEGAL
+from ding_lite.rl.distributions import ILLEGAL, Distribution
 from ding_lite.trees import MASK_KEY, Tree, map_tree
 
-# Fields of a rollout between acting and get_train_sample.
-RAW = "acting_raw"  # the output of the network in NumPy, from which log-probs are computed at once
-VALUE = "acting_value"  # values that a shared or a recurrent network gave while it acted
+RAW = "raw_output"  # of a row: the output of the network, from which its log-prob is computed
 
 
-class Acting:
-    """Acts by the model in torch.
+class GraphActing:
+    """Acts as ``acting`` does, by a GPU whose kernels are launched together and waited for once.
 
-    Args:
-        policy: with ``model``, ``inputs``, ``distribution``, ``generator`` and ``value_norm``.
-    """
-
-    name = "torch"
-
-    def __init__(self, policy: Any) -> None:
-        self.policy = policy
-
-    @torch.inference_mode()
-    def sample(self, obs: Tree, hidden: Tree = None) -> dict[str, Any]:
-        """Returns actions (B, ...), log-probs (B,), and of a recurrent policy the hidden states after."""
-        return self._draw(obs, hidden, with_value=False)
-
-    @torch.inference_mode()
-    def sample_row(self, obs: Tree, hidden: Tree = None) -> dict[str, Any]:
-        """Does :meth:`sample` for a rollout that :meth:`complete` completes."""
-        shares = getattr(self.policy.model, "share_encoder", False)
-        return self._draw(obs, hidden, with_value=bool(shares) or self.policy.recurrence is not None)
-
-    def complete(self, rollout: Rollout) -> Rollout:
-        """Returns a rollout of :meth:`sample_row`, with its log-probs."""
-        return rollout
-
-    @torch.inference_mode()
-    def greedy(self, obs: Tree, hidden: Tree = None) -> dict[str, Any]:
-        """Returns the greedy actions (B, ...); of a recurrent policy the hidden states after, too."""
-        dist, found = self._outputs(obs, hidden, with_value=False)
-        return {"action": dist.mode(), **found}
-
-    def _draw(self, obs: Tree, hidden: Tree, *, with_value: bool) -> dict[str, Any]:
-        dist, found = self._outputs(obs, hidden, with_value=with_value)
-        action = dist.sample(self.policy.generator)
-        return {"action": action, "log_prob": dist.log_prob(action), **found}
-
-    def _outputs(self, obs: Tree, hidden: Tree, *, with_value: bool) -> tuple[Any, dict[str, Any]]:
-        policy, found = self.policy, {}
-        if policy.recurrence is not None:
-            inputs = policy.inputs(obs, hidden)
-            logit, value, found["hidden"] = policy.model.step(inputs)
-        else:
-            inputs = policy.inputs(obs)
-            if with_value:
-                logit, value = policy.model.compute_actor_critic(inputs)
-            else:
-                logit = policy.model.compute_actor(inputs)
-        if with_value:
-            found[VALUE] = policy.value_norm.denormalize(value)
-        return policy.distribution(inputs, logit), found
-
-
-class GraphActing(Acting):
-    """Acts by the model on a GPU, whose kernels are launched together and waited for once.
-
-    It is for one rollout or one evaluation. Its results are on the host.
+    Results are on the host.
     """
 
     name = "torch (CUDA graph)"
 
-    def __init__(self, policy: Any) -> None:
-        super().__init__(policy)
-        self._stream = torch.cuda.current_stream(policy.device)
-        self._pinned = PinnedMemory()
-        acting, pool = Acting(policy), policy._graph_pool
-        functions = (acting.sample, acting.sample_row, acting.greedy)
-        self._functions = [CapturedFunction(pool, f, f.__name__, policy.generator) for f in functions]
+    def __init__(
+        self, acting: Acting, device: torch.device, generator: torch.Generator, pool: GraphPool
+    ) -> None:
+        self._device, self._stream, self._pinned = device, torch.cuda.current_stream(device), PinnedMemory()
+        self._sample = CapturedFunction(pool, acting.sample, "sample", generator)
+        self._greedy = CapturedFunction(pool, acting.greedy, "greedy", generator)
 
-    def sample(self, obs: Tree, hidden: Tree = None) -> dict[str, Any]:
-        return self._on_host(self._functions[0], obs)
+    def sample(self, obs: Tree) -> dict[str, Any]:
+        return self._on_host(self._sample, obs)
 
-    def sample_row(self, obs: Tree, hidden: Tree = None) -> dict[str, Any]:
-        return self._on_host(self._functions[1], obs)
-
-    def greedy(self, obs: Tree, hidden: Tree = None) -> dict[str, Any]:
-        return self._on_host(self._functions[2], obs)
+    def greedy(self, obs: Tree) -> dict[str, Any]:
+        return self._on_host(self._greedy, obs)
 
     @torch.inference_mode()
-    def _on_host(self, function: Any, obs: Tree) -> dict[str, Any]:
-        results = function(self._pinned.to_device(obs, self.policy.device))
+    def _on_host(self, function: Callable[[Tree], Tree], obs: Tree) -> dict[str, Any]:
+        results = function(self._pinned.to_device(obs, self._device))
         found: dict[str, Any] = map_tree(lambda leaf: leaf.to("cpu", non_blocking=True), results)
         self._stream.synchronize()
         return found
 
 
-class NumpyActing(Acting):
-    """Acts by the policy network in NumPy. Log-probs of a rollout are computed by torch, all at once."""
+class SmallPolicy(Protocol):
+    """What acting in NumPy needs of a policy."""
+
+    model: ActorCritic
+    obs_norm: Any  # a scale of observations, of arrays or tensors
+    generator: torch.Generator
+
+    def scaled(self, obs: Tree) -> Any: ...
+
+    def distribution(self, obs: Any, logit: Any) -> Distribution: ...
+
+
+class NumpyActing:
+    """Acts by a policy network in NumPy.
+
+    Actions of the usual distributions are drawn in NumPy, too, and the log-probs of a rollout are computed at
+    once by torch (:meth:`with_log_probs`). Other distributions are torch's, above the last linear layer.
+
+    Args:
+        policy: whose model acts.
+        stack: the policy network.
+        samples: number of actions that are drawn.
+    """
 
     name = "NumPy"
 
-    def __init__(self, policy: Any, stack: NumpyStack, samples: int) -> None:
-        super().__init__(policy)
-        self.stack, self._samples = stack, samples
+    def __init__(self, policy: SmallPolicy, stack: NumpyStack, samples: int) -> None:
+        self.policy, self.stack, self._samples = policy, stack, samples
+        self._paths = [leaf.path for leaf in stack.encoder.leaves]
         out: Any = getattr(policy.model.actor_head, "out", None)
         kind, self._out = type(out), out
-        is_known = kind in (DiscreteHead, MultiDiscreteHead) or (kind is BoxHead and out.is_simple_normal)
-        self._is_known = is_known and not policy.overrides("distribution")
+        self._is_known = kind in (DiscreteHead, MultiDiscreteHead) or (
+            kind is BoxHead and out.is_simple_normal
+        )
         if self._is_known and kind is BoxHead:
             with torch.no_grad():
                 self._sigma = out.logit(torch.zeros(1, out.size))["sigma"].numpy()
         self._noise, self._used = np.empty(0, np.float32), 0  # drawn, and how many of them are used
 
-    def _raw(self, obs: Tree) -> np.ndarray:
-        norm = self.policy.obs_norm
-        leaves = [
-            norm(x, leaf.path)
-            for x, leaf in zip(self.stack.leaves_of(obs), self.stack.encoder.leaves, strict=True)
-        ]
-        return self.stack(leaves)
-
-    def _distribution(self, obs: Any, raw: Tensor) -> Any:
-        return self.policy.distribution(obs, self.policy.model.from_raw("actor", raw))
-
     @np.errstate(all="ignore")  # the learner checks for numbers that are not finite
-    def sample_row(self, obs: Tree, hidden: Tree = None) -> dict[str, Any]:
+    def sample(self, obs: Tree) -> dict[str, Any]:
         raw = self._raw(obs)
         if self._is_known:
             return {"action": self._actions(raw, _mask(obs)), RAW: raw}
         with torch.inference_mode():
-            dist = self._distribution(self.policy.inputs(obs), torch.from_numpy(raw))
+            dist = self._distribution(self.policy.scaled(obs), torch.from_numpy(raw))
             action = dist.sample(self.policy.generator)
             return {"action": action, "log_prob": dist.log_prob(action)}
 
     @torch.no_grad()
-    def complete(self, rollout: Rollout) -> Rollout:
-        raw = rollout.pop(RAW, None)
-        if raw is not None:
-            dist = self._distribution(flat(rollout.obs), flat(raw))
+    def with_log_probs(self, rollout: Rollout) -> Rollout:
+        """Returns a rollout of rows of :meth:`sample`, in which log-probs stand for raw outputs."""
+        if self._is_known:
+            dist = self._distribution(flat(rollout.obs), flat(rollout.pop(RAW)))
             rollout.log_prob = dist.log_prob(flat(rollout.action)).unflatten(0, rollout.valid.shape)
         return rollout
 
     @torch.inference_mode()
     @np.errstate(all="ignore")
-    def greedy(self, obs: Tree, hidden: Tree = None) -> dict[str, Any]:
+    def greedy(self, obs: Tree) -> dict[str, Any]:
         raw = self._raw(obs)
-        if type(self._out) is DiscreteHead and self._is_known:
+        if type(self._out) is DiscreteHead:
             return {"action": torch.from_numpy(_legal(raw, _mask(obs)).argmax(-1))}
-        return {"action": self._distribution(self.policy.inputs(obs), torch.from_numpy(raw)).mode()}
+        return {"action": self._distribution(self.policy.scaled(obs), torch.from_numpy(raw)).mode()}
+
+    def _raw(self, obs: Tree) -> np.ndarray:
+        """Returns the outputs (B, K) of the last linear layer."""
+        leaves, norm = self.stack.leaves_of(obs), self.policy.obs_norm
+        return self.stack([norm(x, path) for x, path in zip(leaves, self._paths, strict=True)])
+
+    def _distribution(self, obs: Any, raw: Tensor) -> Distribution:
+        return self.policy.distribution(obs, self.policy.model.from_raw("actor", raw))
 
     def _actions(self, raw: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
         """Draws actions as ``rl.distributions`` does, from the same random numbers."""
@@ -192,8 +153,8 @@ class NumpyActing(Acting):
     def _noise_of(self, shape: tuple[int, ...], width: int) -> np.ndarray:
         """Returns random numbers: of a Box Normals, else logarithms of Exponentials; an action has ``width``.
 
-        Those of a rollout are drawn at once. They are the numbers of one call for each row; those of Normals
-        only if each call takes a multiple of 16, which is what torch fills at a time.
+        One large draw gives the same numbers as one draw for each row; with Normals only if a row has a
+        multiple of 16 numbers, which is what torch fills at a time.
         """
         count, is_normal = math.prod(shape), isinstance(self._out, BoxHead)
         if self._used + count > len(self._noise):
@@ -204,18 +165,6 @@ class NumpyActing(Acting):
                 np.log(self._noise, out=self._noise)
         self._used += count
         return self._noise[self._used - count : self._used].reshape(shape)
-
-
-def acting_of(policy: Any, samples: int = 0) -> Acting:
-    """Returns what acts in one evaluation or rollout of ``samples`` actions; the policy must not change."""
-    if policy.recurrence is not None:
-        return Acting(policy)
-    if policy.device.type == "cuda":
-        hooks = any(module._forward_hooks or module._forward_pre_hooks for module in policy.model.modules())
-        return GraphActing(policy) if policy.cfg.cuda_graph and not hooks else Acting(policy)
-    is_plain = policy.device.type == "cpu" and not policy.overrides("scaled")
-    stacks = numpy_stacks(policy.model, ("actor",)) if is_plain else None
-    return Acting(policy) if stacks is None else NumpyActing(policy, stacks["actor"], samples)
 
 
 def _mask(obs: Tree) -> np.ndarray | None:

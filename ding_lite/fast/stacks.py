@@ -38,6 +38,11 @@ def _blas() -> Any:
     return ThreadpoolController().select(user_api="blas").lib_controllers
 
 
+def has_hooks(model: nn.Module) -> bool:
+    """Returns whether a forward hook listens to a module, which only torch calls."""
+    return any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
 def numpy_stacks(model: Any, names: Sequence[str]) -> dict[str, NumpyStack] | None:
     """Returns the networks ``names`` of a model in NumPy; None if torch is as fast, or must run them.
 
@@ -57,7 +62,7 @@ def numpy_stacks(model: Any, names: Sequence[str]) -> dict[str, NumpyStack] | No
         any(layer.weight.numel() > most for layer in linear)
         or any(layer not in ("tanh", "relu") for layer in layers if isinstance(layer, str))
         or sum(indices) > MAX_INDICES * len(stacks)
-        or any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+        or has_hooks(model)
     ):
         return None
     encoders = {stack.encoder: NumpyEncoder(stack.encoder) for stack in stacks.values()}

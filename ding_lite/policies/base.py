@@ -5,9 +5,10 @@
     learn_mode.forward(rollout)       -> metrics                     improves the model
     eval_mode.forward(obs)            -> {"action"}                  acts greedily
 
-Everything is batched. ``collect_mode.for_rollout()`` gives the same functions for one rollout, in which
-log_prob may be computed by get_train_sample. The forward of a recurrent policy also takes hidden states (B,
-...), and returns those after the step as "hidden".
+Everything is batched. The forward of a recurrent policy also takes hidden states (B, ...), and returns those
+after the step as "hidden". Where policy and value share layers, collecting also gives the "value".
+
+A collector and an evaluator ask :meth:`Policy.acting` what acts in one rollout or one evaluation.
 
 Shapes: T steps, B environments, N samples.
 """
@@ -16,7 +17,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from types import FunctionType
+from typing import Any, TypeVar
 
 import gymnasium as gym
 import numpy as np
@@ -25,10 +27,11 @@ from easydict import EasyDict
 from torch import Tensor
 
 from ding_lite import ranks
+from ding_lite.config.di_engine import refuse_methods
 from ding_lite.config.registry import MODEL_REGISTRY
 from ding_lite.config.schema import merged_config
 from ding_lite.data.hidden import begin_episodes
-from ding_lite.data.modes import CollectMode, EvalMode, LearnMode
+from ding_lite.data.modes import Acting, CollectMode, EvalMode, LearnMode
 from ding_lite.data.replay import Replay
 from ding_lite.data.rollout import Rollout, as_array, flat, require_final, require_rollout, to_device
 from ding_lite.data.samples import Batch, Recurrence, Samples, Store
@@ -36,8 +39,9 @@ from ding_lite.data.timer import Timer
 from ding_lite.envs.checks import first_outside, index_leaves
 from ding_lite.envs.vector import Transition
 from ding_lite.errors import CheckpointError, ConfigError, ContractError, error_text
-from ding_lite.fast.acting import VALUE, Acting, acting_of
+from ding_lite.fast.acting import GraphActing, NumpyActing
 from ding_lite.fast.cuda_graphs import GraphPool
+from ding_lite.fast.stacks import has_hooks, numpy_stacks
 from ding_lite.models.actor_critic import ActorCritic
 from ding_lite.models.checks import SAMPLES, check_outputs
 from ding_lite.models.heads import clamp_to_ranges, parameter_ranges
@@ -71,8 +75,20 @@ FIELDS = ("learn", "collect", "eval")
 OUTPUTS = {"actor": "dist", "critic": "new_value", "auxiliary": "auxiliary"}  # of models, in a batch
 CHUNK_SAMPLES, CHUNK_BYTES = 2**13, 2**24  # what a network is given in one call without a gradient
 GPU_LAYER = 2**16  # weights; with 64 x 64 a gradient step takes four times as long on a GPU
+# What acts in NumPy or as a CUDA graph stands for these methods.
+ACTING = ("_forward_collect", "_forward_eval", "_to_env", "_process_transition", "scaled", "distribution")
+LIBRARY: set[tuple[str, FunctionType]] = set()  # the methods of the library's policies, by their names
+
+AnyPolicy = TypeVar("AnyPolicy", bound="type[Policy]")
 
 
+def of_the_library(cls: AnyPolicy) -> AnyPolicy:
+    """Adds the methods of a class to ``LIBRARY``: :meth:`Policy.overrides` knows all others as replaced."""
+    LIBRARY.update((name, method) for name, method in vars(cls).items() if isinstance(method, FunctionType))
+    return cls
+
+
+@of_the_library
 class Policy:
     """Base class of all policies.
 
@@ -101,6 +117,7 @@ class Policy:
         enable_field: Sequence[str] | None = None,
         seed: int = 0,
     ) -> None:
+        refuse_methods(type(self))
         self.cfg: Any = EasyDict(cfg)
         self.obs_space, self.action_space, self.seed = obs_space, action_space, seed
         self.fields = tuple(f for f in FIELDS if enable_field is None or f in enable_field)
@@ -141,12 +158,11 @@ class Policy:
         self._init_shared()
         if "learn" in self.fields:
             is_ours = type(self).distribution is Policy.distribution
-            inputs = self.inputs(example_observations(obs_space, SAMPLES))
+            inputs = self._inputs(example_observations(obs_space, SAMPLES))
             check_outputs(self.model, inputs, action_space, with_actions=is_ours)
-        for field in self.fields:
-            getattr(self, f"_init_{field}")()
+            self._init_learn()
         if {"collect", "eval"} & set(self.fields):
-            self.say(f"acting: {acting_of(self).name}")
+            self.say(f"acting: {self.acting().name}")
 
     # -- What a subclass writes
 
@@ -155,12 +171,6 @@ class Policy:
 
     def _init_learn(self) -> None:
         """Prepares learning, such as the optimiser."""
-
-    def _init_collect(self) -> None:
-        """Prepares collecting."""
-
-    def _init_eval(self) -> None:
-        """Prepares evaluating."""
 
     def _forward_learn(self, rollout: Rollout) -> dict[str, float]:
         raise NotImplementedError(f"{type(self).__name__} must define _forward_learn(rollout)")
@@ -171,25 +181,47 @@ class Policy:
     def _prepare_rollout(self, rollout: Rollout) -> None:
         """Updates the statistics that must have a rollout before its advantages are computed."""
 
+    @torch.inference_mode()
     def _forward_collect(self, obs: Tree, hidden: Tree = None) -> dict[str, Any]:
-        return Acting(self).sample(obs, hidden)
+        """Returns drawn actions (B, ...), their log-probs (B,), and what the network gives besides.
 
+        That is the "hidden" state after the step, and the "value" (B,) of a network that has to compute it,
+        or computes nearly all of it, for the action.
+        """
+        inputs, more = self._inputs(obs, hidden), {}
+        if self.recurrence is not None:
+            logit, value, more["hidden"] = self.model.step(inputs)
+            more["value"] = self.value_norm.denormalize(value)
+        elif getattr(self.model, "share_encoder", False):
+            logit, value = self.model.compute_actor_critic(inputs)
+            more["value"] = self.value_norm.denormalize(value)
+        else:
+            logit = self.model.compute_actor(inputs)
+        dist = self.distribution(inputs, logit)
+        action = dist.sample(self.generator)
+        return {"action": action, "log_prob": dist.log_prob(action), **more}
+
+    @torch.inference_mode()
     def _forward_eval(self, obs: Tree, hidden: Tree = None) -> dict[str, Any]:
-        return Acting(self).greedy(obs, hidden)
+        """Returns greedy actions (B, ...), and of a recurrent policy the "hidden" state after the step."""
+        inputs, more = self._inputs(obs, hidden), {}
+        if self.recurrence is not None:
+            logit, _, more["hidden"] = self.model.step(inputs)
+        else:
+            logit = self.model.compute_actor(inputs)
+        return {"action": self.distribution(inputs, logit).mode(), **more}
 
     def _process_transition(
         self, obs: Tree, output: Mapping[str, Any], transition: Transition
     ) -> dict[str, Any]:
-        """Returns the fields of one row of the rollout; every leaf is (B, ...), an array or a tensor."""
-        flags = {name: getattr(transition, name) for name in ("reward", "terminated", "truncated", "valid")}
-        return {"obs": obs, **output, **flags}
-
-    def _reset_eval(self) -> None:
-        """Begins an evaluation; for policies that keep a state of their own between calls."""
-
-    def _monitor_vars_learn(self) -> list[str]:
-        """Returns names of metrics that ``learn_mode.forward`` returns; others may be among them."""
-        return []
+        """Returns what is stored of one step beside ``obs``; every leaf is (B, ...), an array or a tensor."""
+        return {
+            **output,
+            "reward": transition.reward,
+            "terminated": transition.terminated,
+            "truncated": transition.truncated,
+            "valid": transition.valid,
+        }
 
     @classmethod
     def config_faults(cls, values: Mapping[str, Any]) -> list[str]:
@@ -208,7 +240,7 @@ class Policy:
     def learn_mode(self) -> LearnMode:
         self._require("learn")
         learn = global_streams(self._layer_generators)(self._forward_learn)
-        return LearnMode(learn, self._monitor_vars_learn, self.state_dict, self.load_state_dict)
+        return LearnMode(learn, self.state_dict, self.load_state_dict)
 
     @property
     def collect_mode(self) -> CollectMode:
@@ -220,47 +252,59 @@ class Policy:
             get_train_sample=self._complete_rollout,
             state_dict=self.state_dict,
             load_state_dict=self._load_all_but_generators,
-            specialize=self._rollout_mode,
-            recurrence=self.recurrence,
         )
 
     @property
     def eval_mode(self) -> EvalMode:
         self._require("eval")
-        return EvalMode(
-            forward=self._forward_eval,
-            to_env=self._to_env,
-            reset=self._reset_eval,
-            specialize=self._evaluation_mode,
-            recurrence=self.recurrence,
-        )
+        return EvalMode(self._forward_eval, self._to_env)
 
     def _require(self, field: str) -> None:
         if field not in self.fields:
             raise ContractError(f"this policy was built with enable_field={self.fields}, without {field!r}")
 
     def overrides(self, *methods: str) -> bool:
-        """Returns whether a method of the library was replaced, so that no faster one may stand for it."""
+        """Returns whether one of these methods is not the library's; then no faster code may stand for it."""
+        found = [(name, getattr(self, name)) for name in methods]
         return not all(
-            name not in vars(self) and getattr(type(self), name).__module__.startswith("ding_lite.policies.")
-            for name in methods
+            getattr(method, "__self__", None) is self and (name, getattr(method, "__func__", None)) in LIBRARY
+            for name, method in found
         )
 
-    def _rollout_mode(self, mode: CollectMode, samples: int) -> CollectMode:
-        if mode != self.collect_mode or self.overrides("_forward_collect"):
-            return mode  # a caller or a subclass has replaced a function
-        acting = acting_of(self, samples)
-        if self.overrides("_process_transition", "_get_train_sample", "_to_env"):
-            return mode._replace(forward=acting.sample)
-        return mode._replace(
-            forward=acting.sample_row,
-            get_train_sample=lambda rollout: mode.get_train_sample(acting.complete(rollout)),
-        )
+    def acting(self, samples: int = 0) -> Acting:
+        """Returns what acts in one rollout of ``samples`` actions, or in one evaluation.
 
-    def _evaluation_mode(self, mode: EvalMode) -> EvalMode:
-        if mode != self.eval_mode or self.overrides("_forward_eval"):
-            return mode
-        return mode._replace(forward=acting_of(self).greedy)
+        The policy must not change meanwhile. Actions are the same within rounding, by the same random
+        numbers, whatever computes them:
+
+            a method of ACTING is replaced,        the methods of the policy, in torch; every row has its
+            the network is recurrent, or large     log_prob
+            a GPU                                  the same, as a CUDA graph
+            a small network on the CPU             NumPy; ``finish`` computes the log-probs of all rows
+        """
+        by_torch = Acting(
+            "torch",
+            *map(torch.inference_mode(), (self._forward_collect, self._forward_eval)),
+            *map(torch.inference_mode(), (self._to_env, self._process_transition)),
+            self._complete_rollout,
+        )
+        if self.recurrence is not None or self.overrides(*ACTING) or has_hooks(self.model):
+            return by_torch
+        if self.device.type == "cuda" and self.cfg.cuda_graph:
+            graph = GraphActing(by_torch, self.device, self.generator, self._graph_pool)
+            return by_torch._replace(name=graph.name, sample=graph.sample, greedy=graph.greedy)
+        stacks = numpy_stacks(self.model, ("actor",)) if self.device.type == "cpu" else None
+        if stacks is None:
+            return by_torch
+        fast = NumpyActing(self, stacks["actor"], samples)
+        return Acting(
+            fast.name,
+            fast.sample,
+            fast.greedy,
+            self._to_env,
+            self._process_transition,
+            lambda rollout: self._complete_rollout(fast.with_log_probs(rollout)),
+        )
 
     def _complete_rollout(self, rollout: Rollout) -> Rollout:
         """Does what ``collect_mode.get_train_sample`` does: updates statistics, then assigns credit."""
@@ -325,7 +369,7 @@ class Policy:
         """Returns observations on the model's device, normalised."""
         return self.obs_norm(to_device(obs, self.device))
 
-    def inputs(self, obs: Tree, hidden: Tree = None) -> Any:
+    def _inputs(self, obs: Tree, hidden: Tree = None) -> Any:
         """Returns observations (N, ...) as the model takes them: scaled; of a recurrent one, as single steps.
 
         Args:
@@ -356,15 +400,17 @@ class Policy:
     @torch.no_grad()
     def values(self, obs: Any, hidden: Tree = None) -> Tensor:
         """Returns the values (N,) of observations (N, ...), in units of the training reward."""
-        inputs = self.inputs(obs) if hidden is None else self.inputs(obs, to_device(hidden, self.device))
+        inputs = self._inputs(obs, None if hidden is None else to_device(hidden, self.device))
         return self.value_norm.denormalize(self.model.compute_critic(inputs))
 
     def rollout_values(self, rollout: Rollout) -> Tensor:
-        """Returns the values (T, B) of a rollout's observations, in units of the training reward."""
-        value = rollout.pop(VALUE, None)  # computed while acting; the network has not changed since
-        if value is None:
-            value = self.value_norm.denormalize(self.over_rollout(self.model.compute_critic, rollout))
-        return value
+        """Returns the values (T, B) of a rollout's observations, in units of the training reward.
+
+        They are ``rollout.value``, if the network gave it as it acted, else those of the network now.
+        """
+        if "value" in rollout:
+            return rollout.value  # type: ignore[no-any-return]
+        return self.value_norm.denormalize(self.over_rollout(self.model.compute_critic, rollout))
 
     def log_prob(self, inputs: Any, action: Any) -> Tensor:
         """Returns the log-probs (N,) of actions under the newest policy."""

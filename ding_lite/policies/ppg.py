@@ -31,6 +31,7 @@ from ding_lite.errors import ContractError
 from ding_lite.fast.clipped import clipped_slopes
 from ding_lite.fast.gradients import Objective, checked, outputs_of
 from ding_lite.models.actor_critic import PhasicActorCritic
+from ding_lite.policies.base import of_the_library
 from ding_lite.policies.keys import PPG
 from ding_lite.policies.optimizer import mean_metrics, named
 from ding_lite.policies.ppo import PPOPolicy
@@ -43,6 +44,7 @@ MEASURED = 1024  # samples of the store, about, that an auxiliary phase is measu
 
 
 @POLICY_REGISTRY.register("ppg")
+@of_the_library
 class PPGPolicy(PPOPolicy):
     """PPG on fresh rollouts, or off-policy, for every action space.
 
@@ -203,6 +205,7 @@ class PPGPolicy(PPOPolicy):
 
 
 @POLICY_REGISTRY.register("ppg_offpolicy")
+@of_the_library
 class PPGOffPolicy(PPGPolicy):
     """PPG whose policy phase draws from replay buffers: the same code with other defaults."""
 

@@ -31,7 +31,7 @@ from ding_lite.data.samples import Batch, Pass, Samples
 from ding_lite.fast.clipped import clipped_slopes
 from ding_lite.fast.gradients import Objective, checked
 from ding_lite.models.checks import check_value_heads
-from ding_lite.policies.base import Policy
+from ding_lite.policies.base import Policy, of_the_library
 from ding_lite.policies.intrinsic import Intrinsic, NoIntrinsic
 from ding_lite.policies.keys import PPO
 from ding_lite.policies.optimizer import Optimizer, mean_metrics, mean_of, named
@@ -40,10 +40,11 @@ from ding_lite.rl import losses
 from ding_lite.rl.returns import explained_variance, gae, nstep_return
 from ding_lite.rl.scales import NoScale, RewardScale, ValueNorm
 from ding_lite.rl.schedules import ADAPTIVE, TrainingProgress, adapted_rate
-from ding_lite.trees import box_size, map_tree
+from ding_lite.trees import box_size, map_tree, to_dict
 
 
 @POLICY_REGISTRY.register("ppo")
+@of_the_library
 class PPOPolicy(Policy):
     """PPO with the options of "The 37 Implementation Details of PPO".
 
@@ -268,7 +269,8 @@ class PPOPolicy(Policy):
         for stored in replay.rollouts:
             # V-trace with c-bar = rho-bar = 1 (arXiv:1802.01561).
             weight = stored.ratio.clamp(max=1.0) if replay.age(stored) else None
-            credit = self.credit(stored.rollout, weight)
+            rollout = {name: x for name, x in to_dict(stored.rollout).items() if name != "value"}  # it is old
+            credit = self.credit(as_rollout(rollout), weight)
             stored.renewed |= {name: credit[name] for name in fields}
         self.timer("updates")
 
@@ -376,6 +378,7 @@ class PPOPolicy(Policy):
 
 
 @POLICY_REGISTRY.register("ppo_offpolicy")
+@of_the_library
 class PPOOffPolicy(PPOPolicy):
     """PPO that draws from a replay buffer: the same code with other defaults."""
 

@@ -55,7 +55,7 @@ class Reference:
         obs = example_observations(policy.obs_space, 2)
         try:
             dists = [
-                each.distribution(inputs := each.inputs(obs), each.model.compute_actor(inputs))
+                each.distribution(inputs := each._inputs(obs), each.model.compute_actor(inputs))
                 for each in (policy, self.policy)
             ]
             kl = dists[0].kl(dists[1])
@@ -86,7 +86,7 @@ class Reference:
         ends = (rollout.terminated | rollout.truncated | ~rollout.valid).cpu().numpy()
         logits = []
         for t in range(len(ends)):
-            inputs = policy.inputs(map_tree(lambda leaf, t=t: leaf[t], rollout.obs), self.hidden)
+            inputs = policy._inputs(map_tree(lambda leaf, t=t: leaf[t], rollout.obs), self.hidden)
             logit, _, hidden = policy.model.step(inputs)
             logits.append(logit)
             self.hidden = begin_episodes(hidden, ends[t], initial)

@@ -1,7 +1,7 @@
 """The training loop: collect, learn, and at intervals evaluate.
 
     envs -> Collector -> rollout -> policy.learn_mode
-    evaluator_envs -> Evaluator -> policy.eval_mode    (beside the loop: never changes training)
+    evaluator_envs -> Evaluator    (beside the loop: never changes training)
 
 A loop over the pipeline trains, so that a script that embeds it owns the loop. The loop over minibatches is
 the policy's, so that ``learn_mode.forward(rollout)`` works without a pipeline. Whatever only looks at the run
@@ -199,11 +199,11 @@ class SerialPipeline:
         undo.enter_context(threads(thread_count(self.cfg.num_threads, envs.obs_space)))
         self.policy = build_policy(own, envs, model, config.trusted)
         n_sample = own.policy.collect.n_sample
-        self.collector = Collector(envs, self.policy.collect_mode, n_sample, self.policy.timer)
+        self.collector = Collector(envs, self.policy, n_sample)
         # Memory that does not suffice for a rollout is noticed before the run has a folder.
         self.collector.storage.write(0, "obs", self.collector.obs[0], envs.groups[0])
         self.evaluator = Evaluator(
-            evaluator_envs, self.policy.eval_mode, own.env.n_evaluator_episode, own.env.max_eval_steps, ranks
+            evaluator_envs, self.policy, own.env.n_evaluator_episode, own.env.max_eval_steps, ranks
         )
         self.progress = Progress()
         self.hooks = hooks_of(self.cfg.hooks)

@@ -80,7 +80,7 @@ class RecordVideo(Hook):
         folder, env, name = pipeline.folder / "videos", pipeline.cfg.env, f"step_{progress.env_step}"
         try:
             with contextlib.closing(recording_env(env, folder, 1, pipeline.cfg.seed, name)) as envs:
-                evaluator = Evaluator(envs, pipeline.policy.eval_mode, 1, env.max_eval_steps)
+                evaluator = Evaluator(envs, pipeline.policy, 1, env.max_eval_steps)
                 evaluator.evaluate("video", progress.iteration)
             if not (folder / f"{name}-episode-0.mp4").exists():
                 raise EnvError("no picture was drawn: render() of the environment returned no array")

@@ -103,13 +103,11 @@ def play(
                     f"the policy cannot play in this environment: its {name} space is {space}, and the "
                     f"policy was trained with {own}"
                 )
-        mode = policy.eval_mode
-        if actions_seed is not None:
-            mode = mode._replace(forward=policy.collect_mode.forward)
         state_of_training = policy.generator.get_state()
         policy.generator.manual_seed(integer_seed(actions_seed or 0, stream, "action"))
         try:
-            return Evaluator(envs, mode, episodes, max_steps).evaluate(stream)
+            greedy = actions_seed is None
+            return Evaluator(envs, policy, episodes, max_steps, greedy=greedy).evaluate(stream)
         finally:
             policy.generator.set_state(state_of_training)
 

@@ -78,13 +78,13 @@ class ExportedPolicy(nn.Module):
         policy, model = self.policy, self.model
         obs = _tree("obs", inputs, self.paths)
         if policy.recurrence is None:
-            seen = policy.inputs(obs)
+            seen = policy._inputs(obs)
             logit, after = model.compute_actor(seen), {}
         else:
             first = inputs["first"]
             initial = policy.recurrence.initial_hidden(first.shape[0])
             state = _tree("state", inputs, [path for path, _ in named_leaves(initial)])
-            seen = policy.inputs(obs, chosen_hidden(first, initial, state))
+            seen = policy._inputs(obs, chosen_hidden(first, initial, state))
             logit, _, state = model.step(seen)
             after = _named("next_state", state)
         action = map_tree(lambda leaf: leaf.numpy(), policy.distribution(seen, logit).mode())
@@ -171,7 +171,7 @@ def export_policy(
             f"{output} would act otherwise than {run}: on {parity['observations']} observations the largest "
             f"difference is {parity['difference']:.2g} (of {parity['output']!r}; at most {TOLERANCE:g} is "
             f"accepted), and {parity['different_actions']} discrete actions differ. No file is written. What "
-            "changes actions belongs in inputs(), distribution() or the model, whose encoders use float32"
+            "changes actions belongs in scaled(), distribution() or the model, whose encoders use float32"
         )
     manifest = {**described, "parity": parity}
     write_whole(output, data)

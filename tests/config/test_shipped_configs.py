@@ -221,4 +221,4 @@ def test_frames_of_breakout_are_scaled_by_the_network_alone(policy):
     encoder = policy.model.actor_encoder
     by_hand = encoder.leaves[0].layers(frames.float() / 255).flatten(1)
     assert torch.allclose(encoder(frames), encoder.trunk(by_hand), atol=1e-6)
-    assert policy.inputs(frames.numpy()).dtype == torch.uint8
+    assert policy._inputs(frames.numpy()).dtype == torch.uint8

@@ -19,6 +19,7 @@ from small_worlds import (
 )
 from worlds import AUTORESET, digest, policy_for, vector_of
 
+from ding_lite import PPOPolicy
 from ding_lite.config.compile import compile_config
 from ding_lite.data.collector import Collector
 from ding_lite.data.samples import Recurrence
@@ -33,7 +34,7 @@ from ding_lite.trees import to_dict
 
 def collector_of(make, num_envs=2, n_sample=16, autoreset="same_step", **policy):
     envs = vector_of(make, num_envs, autoreset=autoreset)
-    return Collector(envs, policy_for(envs, **policy).collect_mode, n_sample)
+    return Collector(envs, policy_for(envs, **policy), n_sample)
 
 
 def counting(n_sample=12, **options):
@@ -96,8 +97,9 @@ def test_rollouts_of_two_halves_are_those_of_one_process(num_envs, num_workers):
     with contextlib.closing(SubprocessVectorEnv(scripted, num_envs, **options)) as halves:
         found = []
         for envs in (halves, InProcessVectorEnv(scripted, num_envs)):
-            mode = policy_for(envs).collect_mode._replace(forward=marked_action)
-            collector = Collector(envs, mode, 12 * num_envs)
+            policy = policy_for(envs)
+            policy._forward_collect = marked_action
+            collector = Collector(envs, policy, 12 * num_envs)
             collector.collect()
             last, episodes = to_dict(collector.collect()), collector.episodes
             key = np.lexsort((last["final"]["env"], last["final"]["t"]))  # halves come one after the other
@@ -183,14 +185,15 @@ def test_recorded_and_open_lengths_sum_to_the_valid_rows(autoreset, seed):
 
 
 def counted(envs, length):
-    """Returns a mode of a recurrent policy whose hidden state counts the steps of its episode."""
+    """Returns a recurrent policy whose hidden state counts the steps of its episode."""
 
     def forward(obs, hidden):
         return {**marked_action(obs), "log_prob": hidden["h"][:, 0], "hidden": {"h": hidden["h"] + 1}}
 
-    recurrence = Recurrence(length, lambda n: {"h": torch.zeros(n, 1)})
-    plain = dict(specialize=None, get_train_sample=lambda rollout: rollout)
-    return policy_for(envs).collect_mode._replace(forward=forward, recurrence=recurrence, **plain)
+    policy = policy_for(envs)
+    policy.recurrence = Recurrence(length, lambda n: {"h": torch.zeros(n, 1)})
+    policy._forward_collect, policy._complete_rollout = forward, lambda rollout: rollout
+    return policy
 
 
 @pytest.mark.parametrize("autoreset", ["next_step", "halves", "same_step", "disabled"])
@@ -235,7 +238,7 @@ def test_state_goes_on_exactly_where_it_was_saved(model):
     def fresh():
         envs = vector_of(lambda index: SeededEnv(), 3)
         policy = policy_for(envs, model=model)
-        return Collector(envs, policy.collect_mode, 30), policy
+        return Collector(envs, policy, 30), policy
 
     (one, policy), (other, other_policy) = fresh(), fresh()
     one.collect()
@@ -274,7 +277,7 @@ def test_a_value_that_is_not_finite_is_refused_and_nothing_is_learned(at, spoil,
     policy = policy_for(envs)
     before = digest(policy.model.state_dict())
     with pytest.raises(EnvContractError, match=f"env 1 .*{message}"):
-        Collector(envs, policy.collect_mode, 16).collect()
+        Collector(envs, policy, 16).collect()
     assert digest(policy.model.state_dict()) == before
 
 
@@ -302,7 +305,7 @@ def test_index_outside_of_its_range_is_refused_at_its_step_by_every_backend(back
     else:
         envs = NativeVectorEnv(gym.vector.SyncVectorEnv([make, make]))
     with contextlib.closing(envs):
-        collector = Collector(envs, policy_for(envs).collect_mode, 40)
+        collector = Collector(envs, policy_for(envs), 40)
         with pytest.raises(EnvContractError, match=r"env 0 .*\['at'\] = 7.*Discrete\(3\)"):
             collector.collect()
 
@@ -317,7 +320,7 @@ def test_mask_that_leaves_no_action_is_refused_before_the_policy_acts_on_it():
 def test_mask_of_an_episodes_last_observation_may_leave_no_action(autoreset, stuck_after):
     """No action follows it. Under NEXT_STEP it is observed, and the action is ignored."""
     envs = vector_of(lambda index: StuckEnv(stuck_after), 2, autoreset=autoreset)
-    collector = Collector(envs, policy_for(envs).collect_mode, 40)
+    collector = Collector(envs, policy_for(envs), 40)
     if stuck_after == 5:  # the length of its episodes
         assert collector.collect().valid.sum() == (34 if envs.has_fillers else 40)
         return
@@ -368,15 +371,16 @@ def test_a_rollout_that_was_broken_off_can_be_begun_anew(double_buffer):
     """The step that the other half was taking is discarded, and is not mixed with later steps."""
     options = dict(num_workers=1, double_buffer=double_buffer)
     with contextlib.closing(SubprocessVectorEnv(scripted, 4, **options)) as envs:
-        mode, calls = policy_for(envs).collect_mode, []
+        policy, calls = policy_for(envs), []
 
         def sometimes(obs):
             calls.append(len(obs))
             if len(calls) == 6:
                 raise ZeroDivisionError
-            return mode.forward(obs)
+            return PPOPolicy._forward_collect(policy, obs)
 
-        collector = Collector(envs, mode._replace(forward=sometimes), 40)
+        policy._forward_collect = sometimes
+        collector = Collector(envs, policy, 40)
         with pytest.raises(ZeroDivisionError):
             collector.collect()
         rollout = collector.collect()
@@ -399,6 +403,6 @@ class NumberedEpisodes(LengthEnv):
 def test_numbers_of_infos_are_means_over_the_last_hundred_episodes():
     env = {"type": NumberedEpisodes, "kwargs": {"length": 1}, "info_keys": ["number"]}
     envs = make_vector_env(compile_config({"env": env}).values.env, 1, seed=0)
-    collector = Collector(envs, policy_for(envs).collect_mode, 300)
+    collector = Collector(envs, policy_for(envs), 300)
     collector.collect()
     assert collector.metrics()["number"] == np.mean(range(201, 301))

@@ -1,5 +1,7 @@
 """Evaluation: fixed quotas, named seeds, bounded length, and an unchanged policy."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,7 @@ from worlds import AUTORESET, digest, policy_for, vector_of
 
 from ding_lite.config.compile import compile_config
 from ding_lite.data.episodes import Evaluator, means_of
-from ding_lite.data.modes import EvalMode
+from ding_lite.data.modes import Acting
 from ding_lite.data.samples import Recurrence
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.make import make_vector_env
@@ -17,18 +19,14 @@ from ding_lite.errors import EnvContractError
 from ding_lite.run.progress import merged_metrics
 
 
-def passive(action=0):
-    """Returns an eval mode that always chooses one action."""
-
-    def forward(obs):
-        return {"action": np.full(len(obs["at"] if isinstance(obs, dict) else obs), action, np.int64)}
-
-    return EvalMode(forward, lambda actions: actions, lambda: None)
+def first_action(obs):
+    return {"action": np.zeros(len(obs["at"] if isinstance(obs, dict) else obs), np.int64)}
 
 
-def listening(mode, seen):
-    """Returns the mode, which adds the observations (B, ...) that it acts on to a list."""
-    return mode._replace(forward=lambda obs: seen.append(obs.copy()) or mode.forward(obs))
+def passive(forward=first_action, recurrence=None):
+    """Returns what acts by a function; by default it always takes action 0."""
+    acting = Acting("", forward, forward, lambda actions: actions, None, None)
+    return SimpleNamespace(recurrence=recurrence, acting=lambda: acting)
 
 
 def evaluator_of(make, num_envs, n_episode, max_steps=1000, autoreset="same_step"):
@@ -82,7 +80,9 @@ def test_evaluation_never_starts_where_training_does():
     envs = vector_of(lambda i: SeededEnv(), 4)
     training = envs.reset("collect").copy()
     starts = []
-    Evaluator(envs, listening(passive(), starts), 4, 100).evaluate(0, 0)
+    Evaluator(envs, passive(lambda obs: starts.append(obs.copy()) or first_action(obs)), 4, 100).evaluate(
+        0, 0
+    )
     assert not np.isin(starts[0][:, 2], training[:, 2]).any()
 
 
@@ -143,7 +143,7 @@ def test_policy_and_every_generator_stay_as_they_were():
     policy = policy_for(envs, normalize={"obs": True})
     before, random = digest(policy.state_dict()), torch.get_rng_state()
     numpy_before = digest(list(np.random.get_state()))
-    Evaluator(envs, policy.eval_mode, 7, 100).evaluate(0, 0)
+    Evaluator(envs, policy, 7, 100).evaluate(0, 0)
     assert digest(policy.state_dict()) == before
     assert torch.equal(torch.get_rng_state(), random)
     assert digest(list(np.random.get_state())) == numpy_before
@@ -152,10 +152,10 @@ def test_policy_and_every_generator_stay_as_they_were():
 def test_policy_plays_greedily():
     envs = vector_of(lambda i: SeededEnv(), 2)
     policy = policy_for(envs)
-    played = []
-    mode = policy.eval_mode._replace(to_env=lambda action: played.append(action.clone()) or action.numpy())
-    seen = []
-    Evaluator(envs, listening(mode, seen), 2, 100).evaluate(0)
+    seen, played = [], []
+    policy.scaled = lambda obs: seen.append(obs.copy()) or torch.as_tensor(obs)
+    policy._to_env = lambda action: played.append(action.clone()) or action.numpy()
+    Evaluator(envs, policy, 2, 100).evaluate(0)
     logits = [policy.model.compute_actor(torch.as_tensor(obs)) for obs in seen]
     greedy = [policy.model.distribution(logit).mode() for logit in logits]
     assert torch.equal(torch.stack(played), torch.stack(greedy))
@@ -171,7 +171,7 @@ def test_each_episode_begins_with_the_initial_hidden_state():
 
     envs = vector_of(lambda i: CountingEnv(SCRIPTS[i]), 2, autoreset="same_step")
     recurrence = Recurrence(4, lambda n: {"h": torch.zeros(n)})
-    Evaluator(envs, passive()._replace(forward=forward, recurrence=recurrence), 6, 100).evaluate(0)
+    Evaluator(envs, passive(forward, recurrence), 6, 100).evaluate(0)
     assert len(seen) > 5
     assert all(hidden == steps for hidden, steps in seen)
 

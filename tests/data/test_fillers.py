@@ -6,7 +6,7 @@ import pytest
 import torch
 from cases import drawn
 from small_worlds import SeededBox, SeededEnv
-from worlds import digest, policy_for, vector_of
+from worlds import digest, policy_for, uncredited, vector_of
 
 from ding_lite.data.collector import Collector
 from ding_lite.data.rollout import as_rollout
@@ -29,9 +29,8 @@ def raw_rollout(cls, options, n_sample=60):
     """Returns the environments, a policy that has learned once, and a second rollout without advantages."""
     envs = vector_of(lambda index: cls(), 3, autoreset="next_step")
     policy = policy_for(envs, **options)
-    policy.learn_mode.forward(Collector(envs, policy.collect_mode, n_sample).collect())
-    mode = policy.collect_mode._replace(get_train_sample=lambda rollout: rollout)
-    rollout = to_dict(Collector(envs, mode, n_sample).collect())
+    policy.learn_mode.forward(Collector(envs, policy, n_sample).collect())
+    rollout = to_dict(uncredited(Collector(envs, policy, n_sample)))
     assert not rollout["valid"].all()
     return envs, policy, rollout
 

@@ -26,14 +26,12 @@ def test_time_of_collecting_is_that_of_its_phase(phase):
         seconds = 0.5 if phase == "advantages" else 0.01  # it is called once
         return lambda *arguments: (time.sleep(seconds), function(*arguments))[1]
 
-    mode = collector.mode.for_rollout()
-    if phase == "env":
-        collector.envs.receive = slow(collector.envs.receive)
-    elif phase == "act":
-        mode = mode._replace(forward=slow(mode.forward))
-    else:
-        mode = mode._replace(get_train_sample=slow(mode.get_train_sample))
-    collector.mode = mode._replace(specialize=lambda *_: mode)
+    owner, method = {
+        "env": (collector.envs, "receive"),
+        "act": (policy, "_forward_collect"),
+        "advantages": (policy, "_complete_rollout"),
+    }[phase]
+    setattr(owner, method, slow(getattr(owner, method)))
     collector.timer(PHASES[-1])
     collector.timer.take()
     collector.collect()

@@ -368,7 +368,7 @@ def test_ignore_done_bootstraps_at_the_end_of_an_episode(backend):
         cfg = compile_config({"env": env}).values.env
         with contextlib.closing(make_vector_env(cfg, 1, 0)) as envs:
             policy = policy_for(envs, collect=dict(discount_factor=0.5, gae_lambda=0.0))
-            rollout = Collector(envs, policy.collect_mode, 6).collect()
+            rollout = Collector(envs, policy, 6).collect()
         assert bool(rollout.terminated[2, 0]) == (not wrappers) == (not rollout.truncated[2, 0])
         targets[len(wrappers)] = rollout.value_target[2, 0]
         after = policy.values(torch.tensor([[0.0, 3.0]]))[0]  # of the episode's last observation

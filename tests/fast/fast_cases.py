@@ -109,7 +109,7 @@ def observations(space, n, draw):
 def batch_for(policy, n=48, weights=True, seed=0):
     """Returns a minibatch of an older policy: ratios and values are outside of the clip, on both sides."""
     draw = torch.Generator().manual_seed(seed)
-    obs = as_field(policy.inputs(observations(policy.obs_space, n, draw)))
+    obs = as_field(policy._inputs(observations(policy.obs_space, n, draw)))
     normal = lambda *shape: torch.randn(*shape or (n,), generator=draw)  # noqa: E731
     with torch.no_grad():
         logit = policy.model.compute_actor(obs)

@@ -11,7 +11,7 @@ from worlds import merged, rollout_log_probs, trainee
 
 from ding_lite import PPOPolicy
 from ding_lite.data.rollout import as_rollout
-from ding_lite.fast.acting import RAW, VALUE, Acting, NumpyActing, acting_of
+from ding_lite.fast.acting import RAW
 from ding_lite.models import VAC
 from ding_lite.trees import map_tree, to_dict
 
@@ -20,21 +20,21 @@ CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 
 def compare(policy, obs):
     """Compares what acts in NumPy with the model in 3 rows: results, and the generator after them."""
-    slow, generator = Acting(policy), policy.generator
+    generator = policy.generator
     state = generator.get_state()
-    expected, after = [slow.sample(obs) for _ in range(3)], generator.get_state()
+    expected, after = [policy._forward_collect(obs) for _ in range(3)], generator.get_state()
     assert not torch.equal(state, after)
     generator.set_state(state)
     n = len(expected[0]["log_prob"])
-    fast = acting_of(policy, 3 * n)
-    assert isinstance(fast, NumpyActing)
-    rows = [{"obs": obs, **fast.sample_row(obs), "valid": np.ones(n, bool)} for _ in expected]
+    fast = policy.acting(3 * n)
+    assert fast.name == "NumPy"
+    rows = [{"obs": obs, **fast.sample(obs), "valid": np.ones(n, bool)} for _ in expected]
     stacked = map_tree(lambda *leaves: torch.stack([torch.as_tensor(x) for x in leaves]), *rows)
-    rollout = fast.complete(as_rollout(stacked))
+    rollout = fast.sample.__self__.with_log_probs(as_rollout(stacked))
     for t, row in enumerate(expected):
         equal(rollout[t].action, row["action"])
         equal(rollout[t].log_prob, row["log_prob"])
-    equal(fast.greedy(obs)["action"], slow.greedy(obs)["action"])
+    equal(fast.greedy(obs)["action"], policy._forward_eval(obs)["action"])
     assert torch.equal(generator.get_state(), after)
     return expected[0]["action"]
 
@@ -79,7 +79,7 @@ def twice(self, obs):
     ],
 )
 def test_what_sees_or_says_something_else_is_asked_itself(options):
-    assert type(acting_of(policy_for(**options))) is Acting
+    assert policy_for(**options).acting().name == "torch"
 
 
 # ------------------------------------------------------------------ within a rollout
@@ -125,17 +125,14 @@ def recorded(policy, collector):
     """Returns the next rollout, and what the collector had stored before it was given its advantages."""
     stored = []
 
-    def specialize(mode, samples):
-        mode = policy.collect_mode.for_rollout(samples)
+    def acting(samples):
+        found = type(policy).acting(policy, samples)
+        return found._replace(finish=lambda rollout: stored.append(to_dict(rollout)) or found.finish(rollout))
 
-        def watched(rollout):
-            stored.append(to_dict(rollout))
-            return mode.get_train_sample(rollout)
-
-        return mode._replace(get_train_sample=watched)
-
-    collector.mode = policy.collect_mode._replace(specialize=specialize)
-    return collector.collect(), stored[0]
+    policy.acting = acting
+    rollout = collector.collect()
+    del policy.acting
+    return rollout, stored[0]
 
 
 class OneForbidden(Masked):
@@ -169,20 +166,6 @@ def test_a_network_that_is_replaced_between_two_rollouts_acts_no_more():
     assert len(heard) >= 16
 
 
-@pytest.mark.parametrize(
-    "method", ["_forward_collect", "_to_env", "_process_transition", "_get_train_sample"]
-)
-def test_a_policy_that_collects_in_its_own_way_has_log_probs_at_every_step(method):
-    own = type("Own", (PPOPolicy,), {method: lambda self, *args: getattr(PPOPolicy, method)(self, *args)})
-    policy, collector = trainee("ppo", cls=own)
-    output = policy.collect_mode.for_rollout().forward(collector.obs[0])
-    assert output.keys() == {"action", "log_prob"}
-    collector.mode = collector.mode._replace(
-        forward=lambda obs: {**output, "log_prob": torch.full((4,), -0.25)}
-    )
-    assert (collector.collect().log_prob == -0.25).all()
-
-
 # ------------------------------------------------------------------ values of a shared encoder
 
 
@@ -204,9 +187,9 @@ def test_values_given_while_acting_are_those_of_the_value_network(kind, options,
     for _ in range(2):
         policy.learn_mode.forward(collector.collect())
     rollout, stored = recorded(policy, collector)
-    assert torch.equal(rollout.value, stored[VALUE])
-    assert VALUE not in rollout
+    assert torch.equal(rollout.value, stored["value"])
     assert rollout.value.std() > 1e-3, "so that one sample's would not do for another's"
-    again, valid = policy.credit(rollout), rollout.valid
+    fields = {name: field for name, field in to_dict(rollout).items() if name != "value"}
+    again, valid = policy.credit(as_rollout(fields)), rollout.valid
     for name in ("value", "advantage", "value_target"):
         torch.testing.assert_close(rollout[name][valid], again[name][valid], rtol=1e-4, atol=1e-4)

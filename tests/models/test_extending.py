@@ -172,7 +172,7 @@ def test_example_of_a_model_is_learned_with():
     policy = policy_for(envs, model={"type": "mine", "width": 8}, learn={"batch_size": 8})
     assert type(policy.model) is mine
     before = copy.deepcopy(policy.model)
-    policy.learn_mode.forward(Collector(envs, policy.collect_mode, 32).collect())
+    policy.learn_mode.forward(Collector(envs, policy, 32).collect())
     for new, old in zip(policy.model.parameters(), before.parameters(), strict=True):
         assert not torch.equal(new, old)
 

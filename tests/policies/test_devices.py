@@ -81,9 +81,9 @@ def test_cuda_graphs_collect_and_learn_the_same(kind, options, n_sample):
         told = policy.learn_mode.forward(captured)
         assert told == pytest.approx(expected, rel=1e-3, abs=1e-5, nan_ok=True)
     assert torch.equal(policy.generator.get_state(), without.generator.get_state())
-    modes = [each.eval_mode.for_evaluation() for each, _ in both]
+    greedy = [each.acting().greedy for each, _ in both]
     for obs in np.random.default_rng(0).normal(size=(4, 8, 3)):
-        plain, captured = (mode.forward(obs)["action"].cpu() for mode in modes)
+        plain, captured = (act(obs)["action"].cpu() for act in greedy)
         assert torch.equal(plain, captured)
     assert policy._graph_pool._last is not None
     assert policy.optimizer.gradients.pool._last is not None

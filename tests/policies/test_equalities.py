@@ -234,13 +234,12 @@ def test_poison_in_rows_that_are_not_valid_changes_nothing(kind, part):
         def completed(rollout, complete=complete, poison=poison):
             invalid = ~rollout.valid
             assert invalid.any()
-            for name in ("obs", "reward", "log_prob", "acting_value", "acting_raw") if poison else ():
+            for name in ("obs", "reward", "log_prob", "value") if poison else ():
                 if name in rollout:
                     rollout[name][invalid] = math.nan
             return complete(rollout)
 
         policy._complete_rollout = completed
-        collector.mode = policy.collect_mode
         for _ in range(4):
             policy.learn_mode.forward(collector.collect())
         # A buffer keeps the poison, and nothing is learned from it.

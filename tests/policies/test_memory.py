@@ -53,6 +53,7 @@ def test_act_remembers_until_it_is_reset():
 def test_network_calls_over_a_rollout_are_bounded_in_bytes(monkeypatch):
     policy, collector = recurrent()
     rollout = collector.collect()
+    del rollout.value  # which the network gave as it acted
     whole, sizes = policy.rollout_values(rollout), []
     critic = policy.model.compute_critic
     policy.model.compute_critic = lambda inputs: (sizes.append(len(inputs.obs)), critic(inputs))[1]

@@ -1,14 +1,17 @@
 """Policies and models of one's own: what they may override, mistakes that are named, and modes."""
 
+import functools
+
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from small_worlds import SeededBox
-from worlds import digest, policy_for, rollout_log_probs, small_config, trainee, vector_of
+from small_worlds import SeededBox, SeededEnv
+from worlds import digest, policy_for, small_config, trainee, uncredited, vector_of
 
 from ding_lite import PPGPolicy, PPOPolicy, SerialPipeline, check_policy, load_policy
 from ding_lite.config.registry import POLICY_REGISTRY
+from ding_lite.data.episodes import Evaluator
 from ding_lite.data.rollout import flat
 from ding_lite.errors import CheckpointError, ContractError
 from ding_lite.models import PPG, VAC
@@ -56,33 +59,98 @@ def test_a_detached_loss_is_refused(method):
         policy.learn_mode.forward(collector.collect())
 
 
+class HeardError(Exception):
+    """Raised by a method that stands for one of the library."""
+
+
+def heard(*arguments):
+    raise HeardError
+
+
+REPLACED = {
+    "class": lambda base, method: type("Own", (base,), {method: heard}),
+    "wraps": lambda base, method: type(
+        "Own", (base,), {method: functools.wraps(getattr(base, method))(heard)}
+    ),
+    "mixin": lambda base, method: type("Own", (type("Mixin", (), {method: heard}), base), {}),
+    "instance": lambda base, method: base,
+}
+# What acts, and what computes gradients: NumPy with the library's slopes, NumPy below the loss, or torch.
+WAYS = {
+    "NumPy, slopes": (SeededEnv, {}),
+    "NumPy, autograd": (SeededBox, {"bound_type": "tanh"}),
+    "torch": (SeededEnv, {"activation": "gelu"}),
+    "recurrent": (SeededEnv, {"rnn": "gru"}),
+}
+ACTS = ("_forward_collect", "_forward_eval", "_process_transition", "_to_env", "scaled", "distribution")
+LEARNS = ("_get_train_sample", "_prepare_rollout", "_forward_learn", "credit", "improve", "with_outputs")
+LOSSES = ("policy_loss", "value_loss", "actor_loss", "critic_loss")
+PHASES = ("policy_phase", "auxiliary_loss", "auxiliary_phase")
+
+
+def collected_learned_evaluated(method, policy, collector):
+    if method:
+        setattr(policy, method, heard)
+    policy.learn_mode.forward(collector.collect())
+    Evaluator(collector.envs, policy, 1, 100).evaluate(0)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("method", (*ACTS, *LEARNS, *LOSSES, "loss", *PHASES))
+def test_a_method_that_is_replaced_is_called_in_every_way(method, way):
+    world, model = WAYS[way]
+    kind, learn = ("ppo", {}) if method == "loss" else ("ppg", {"aux_freq": 1, "critic_epoch_per_collect": 2})
+    for how, replace in REPLACED.items():
+        if how in ("class", "mixin") and way != "NumPy, slopes":
+            continue
+        base = POLICY_REGISTRY.get(kind)
+        with pytest.raises(HeardError):
+            collected_learned_evaluated(
+                method if how == "instance" else "",
+                *trainee(kind, world, cls=replace(base, method), model=model, learn=learn),
+            )
+
+
+def test_a_method_that_is_replaced_in_the_library_itself_is_called(monkeypatch):
+    policy, collector = trainee("ppo")
+    monkeypatch.setattr(PPOPolicy, "value_loss", heard)
+    with pytest.raises(HeardError):
+        policy.learn_mode.forward(collector.collect())
+
+
 @pytest.mark.parametrize(
-    ("kind", "method", "critic"),
+    "method", ["actor_loss", "loss", "with_outputs", "distribution", "_process_transition"]
+)
+def test_a_replaced_method_changes_nothing_if_it_is_the_same(method):
+    own = type("Own", (PPOPolicy,), {method: lambda self, *given: getattr(PPOPolicy, method)(self, *given)})
+    found = []
+    for cls in (PPOPolicy, own):
+        policy, collector = trainee("ppo", cls=cls)
+        found.append(policy.learn_mode.forward(collector.collect()))
+    assert found[0] == pytest.approx(found[1], rel=1e-3, abs=1e-5)
+
+
+def transitions(self, data: list[dict]):
+    """As DI-engine declares it."""
+
+
+@pytest.mark.parametrize(
+    ("method", "function", "told"),
     [
-        ("ppg", "actor_loss", 2),
-        ("ppg", "critic_loss", 2),
-        ("ppg", "loss", 1),
-        ("ppo", "loss", None),
-        ("ppo", "actor_loss", None),
-        ("ppo", "with_outputs", None),
-        ("ppo", "distribution", None),
+        (
+            "_monitor_vars_learn",
+            lambda self: ["my_loss"],
+            "every metric that _forward_learn returns is logged",
+        ),
+        ("_reset_eval", lambda self, data_id=None: None, "initial_hidden"),
+        ("_state_dict_learn", lambda self: {}, r"self\.keep\(name, part\)"),
+        ("_forward_learn", transitions, "data is declared as list.* a whole rollout"),
+        ("_get_train_sample", transitions, "data is declared as list.* a whole rollout"),
     ],
 )
-def test_a_replaced_method_is_called_and_changes_nothing_if_it_is_the_same(kind, method, critic):
-    base, calls = POLICY_REGISTRY.get(kind), []
-
-    def own(self, *given):
-        calls.append(method)
-        return getattr(base, method)(self, *given)
-
-    learn = {} if critic is None else {"critic_epoch_per_collect": critic}
-    found = []
-    for cls in (base, type("Own", (base,), {method: own})):
-        policy, collector = trainee(kind, cls=cls, learn=learn)
-        calls.clear()
-        found.append(policy.learn_mode.forward(collector.collect()))
-    assert calls
-    assert found[0] == pytest.approx(found[1], rel=1e-3, abs=1e-5)
+def test_a_method_as_di_engine_calls_it_is_refused_with_what_takes_its_place(method, function, told):
+    with pytest.raises(ContractError, match=rf"Ported\.{method}: .*{told}"):
+        trainee("ppo", cls=type("Ported", (PPOPolicy,), {method: function}))
 
 
 class Unclipped(PPOPolicy):
@@ -160,16 +228,6 @@ def test_a_field_of_ones_own_stays_with_its_row(kind, rnn):
     assert all(seen)
 
 
-@pytest.mark.parametrize("rnn", [None, "gru"])
-def test_a_mode_with_a_replaced_function_is_used_as_it_is(rnn):
-    policy, collector = trainee("ppo", model=dict(rnn=rnn))
-    calls, mode = [], policy.collect_mode
-    collector.mode = mode._replace(forward=lambda *given: calls.append(1) or mode.forward(*given))
-    rollout = collector.collect()
-    assert len(calls) == 16
-    torch.testing.assert_close(rollout_log_probs(policy, rollout), rollout.log_prob, atol=1e-5, rtol=0)
-
-
 # ------------------------------------------------------------------ whole policies
 
 
@@ -189,7 +247,7 @@ class Reinforce(Policy):
         return rollout
 
     def _forward_learn(self, rollout):
-        log_prob = self.log_prob(self.inputs(flat(rollout.obs)), flat(rollout.action))
+        log_prob = self.log_prob(self.scaled(flat(rollout.obs)), flat(rollout.action))
         gain = rollout.gain.flatten()
         loss = -(log_prob * (gain - gain.mean()) / gain.std()).mean()
         self.optimizer.zero_grad()
@@ -206,7 +264,7 @@ class A2C(PPOPolicy):
         self.adam = self.keep("adam", torch.optim.Adam(self.model.parameters(), lr=1e-2))
 
     def improve(self, rollout):
-        obs, valid = self.inputs(flat(rollout.obs)), rollout.valid.flatten()
+        obs, valid = self.scaled(flat(rollout.obs)), rollout.valid.flatten()
         logit, value = self.model.compute_actor_critic(obs)
         log_prob = self.distribution(obs, logit).log_prob(flat(rollout.action))
         gain = rollout.advantage.flatten()
@@ -432,8 +490,7 @@ def test_act_refuses_an_index_outside_of_its_range():
 
 def test_a_cut_without_its_last_observation_is_refused():
     policy, collector = trainee("ppo")
-    collector.mode = collector.mode._replace(get_train_sample=lambda rollout: rollout)
-    rollout = collector.collect()
+    rollout = uncredited(collector)
     assert rollout.truncated[:-1].any()
     del rollout.final
     with pytest.raises(ContractError, match="truncated rows and no final"):

@@ -85,7 +85,7 @@ def test_the_kl_that_is_told_is_of_the_end_of_the_phase_from_old_to_new():
 
     @torch.no_grad()
     def dist_of(obs):
-        inputs = policy.inputs(obs)
+        inputs = policy._inputs(obs)
         return policy.distribution(inputs, policy.model.compute_actor(inputs))
 
     def recorded():

@@ -139,7 +139,7 @@ def record(
         if cfg.learn.kl_beta:
             frozen = kind(_frozen(cfg), *spaces, seed=seed + 1)
             policy.use_reference(frozen)
-    collector = Collector(vector, plain.collect_mode, cfg.collect.n_sample)
+    collector = Collector(vector, plain, cfg.collect.n_sample)
     warm_up = plain.warm_up_steps
     if warm_up:
         obs = collector.random_observations(warm_up, seed)

@@ -121,7 +121,7 @@ class Scripted(Evaluator):
 
 def scripted(pipeline, *means):
     old = pipeline.evaluator
-    pipeline.evaluator = Scripted(old.envs, old.mode, 2, 10)
+    pipeline.evaluator = Scripted(old.envs, old.policy, 2, 10)
     pipeline.evaluator.means = list(means)
     return pipeline
 

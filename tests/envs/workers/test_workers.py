@@ -122,7 +122,7 @@ def check_chain(rollout):
 def test_no_transition_crosses_a_loss_and_every_step_is_accounted_for(double_buffer):
     make = world(fault="kill", chance=0.01)
     with pool(make, restart_share=1.0, double_buffer=double_buffer) as envs:
-        collector = Collector(envs, policy_for(envs).collect_mode, 60)
+        collector = Collector(envs, policy_for(envs), 60)
         steps = finished = 0
         for _ in range(4):
             steps += check_chain(collector.collect())
@@ -155,7 +155,7 @@ def test_a_loss_between_two_halves_reaches_both(moment):
 @pytest.mark.slow
 def test_an_evaluation_plays_a_lost_episode_again(tmp_path):
     with pool(world(fault="kill", at=[1], only=1, once=tmp_path)) as envs:
-        result = Evaluator(envs, policy_for(envs).eval_mode, 8, 100).evaluate(0)
+        result = Evaluator(envs, policy_for(envs), 8, 100).evaluate(0)
         assert envs.restarts == 1
         assert result.returns == tuple(n * (n + 1) / 2 for n in result.lengths)
         assert len(result.returns) == 8
