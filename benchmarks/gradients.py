@@ -22,7 +22,7 @@ from harness import table
 from ding_lite import PPOPolicy
 from ding_lite.config.compile import compile_config
 from ding_lite.data.rollout import as_rollout
-from ding_lite.fast.gradients import by_autograd
+from ding_lite.fast.gradients import ByAutograd
 
 ROUNDS, STEPS = 9, 200
 TASKS = {
@@ -52,9 +52,9 @@ def ways_of(size: int, space: gym.Space, samples: int) -> dict[str, Callable[[],
     own, any_loss = policy.objective, policy.objective._replace(slopes=None)
     optimizer = policy.optimizer
     gradients = {
-        "autograd": lambda b: by_autograd(own, policy.model, optimizer.parameters, b),
-        "NumPy layers, any loss": optimizer.gradients.of(any_loss)[1],
-        "NumPy layers and slopes": optimizer.gradients.of(own)[1],
+        "autograd": ByAutograd(own, policy.model, optimizer.parameters),
+        "NumPy layers, any loss": optimizer.gradient_of(any_loss),
+        "NumPy layers and slopes": optimizer.gradient_of(own),
     }
     return {name: lambda g=gradient: optimizer._take(g(batch)) for name, gradient in gradients.items()}
 

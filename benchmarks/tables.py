@@ -23,7 +23,6 @@ from ding_lite.tools.statistics import (
 Seeds = dict[str, list[dict[str, Any]]]  # the results of each row, by its name
 Points = tuple[np.ndarray, np.ndarray]  # env steps and returns of one seed during training
 
-COMPILED = "policy.learn.compile=True"  # changes nothing but the speed
 COLUMNS = 3  # of panels in a picture
 RESAMPLES = 2_000  # of a curve
 
@@ -46,7 +45,7 @@ def rows_table(rows: dict[str, Row], seeds_of: Seeds) -> list[str]:
 
 def title(name: str, row: Row) -> str:
     """Returns the name of a row, with its config, the environment, and how many other keys it changes."""
-    changes = [change.split("=") for change in row.keys.split() if change != COMPILED]
+    changes = [change.split("=") for change in row.keys.split()]
     env = [value for key, value in changes if key == "env.env_id"]
     others = len(changes) - len(env)
     parts = [name if name == row.config else f"{name}: {row.config}", *env]

@@ -36,9 +36,9 @@ def run(source: options.Source, iterations: int | None, tune: bool, json: bool) 
     Evaluations, checkpoints and auxiliary phases are measured if they fall due in these iterations.
 
     --tune finds the fastest settings on this machine instead: env.manager.type with its worker_num and
-    double_buffer, num_threads, the device, and policy.learn.compile. It trains for some iterations with each
-    of them, in a process of its own, beginning with the config as it is; a setting that is faster by 5 %
-    stays. Keys that change what is learned, such as policy.collect.n_sample, stay as they are.
+    double_buffer, num_threads, and the device. It trains for some iterations with each of them, in a process
+    of its own, beginning with the config as it is; a setting that is faster by 5 % stays. Keys that change
+    what is learned, such as policy.collect.n_sample, stay as they are.
     """
     config = source.read()
     if tune:

@@ -115,12 +115,8 @@ class Replay:
         self.iteration += 1
         self.rollouts = deque(stored for stored in self.rollouts if self.live(stored).any())
 
-    def metrics(self, clip_ratio: Tensor) -> dict[str, float]:
-        """Returns age and uses of the live samples, and how far the policy has moved since collection.
-
-        Args:
-            clip_ratio: (), of the policy.
-        """
+    def metrics(self, clip_ratio: float) -> dict[str, float]:
+        """Returns age and uses of the live samples, and how far the policy has moved since collection."""
         live = [(stored, self.live(stored)) for stored in self.rollouts]
         age = torch.cat([torch.full_like(s.uses[which], self.age(s)) for s, which in live])
         uses = torch.cat([stored.uses[which] for stored, which in live])

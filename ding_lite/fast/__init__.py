@@ -1,1 +1,1 @@
-"""Faster ways to act and to compute gradients: NumPy below small networks, torch.compile, CUDA graphs."""
+"""Faster ways to act and to compute gradients: NumPy below small networks, CUDA graphs."""

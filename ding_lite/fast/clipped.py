@@ -28,34 +28,34 @@ from ding_lite.models.heads import BoxHead, DiscreteHead
 from ding_lite.rl.distributions import ILLEGAL, LOG_2PI
 from ding_lite.trees import MASK_KEY
 
+# The methods of a policy that the slopes stand for.
 LOSSES = ("policy_loss", "value_loss", "loss", "actor_loss", "critic_loss", "with_outputs", "distribution")
 
 
-def clipped_slopes(policy: Any) -> ClippedSlopes | None:
-    """Returns what stands for the losses of a policy on small networks; None if they are not PPO's own."""
-    learn = policy.cfg.learn
-    out: Any = getattr(policy.model.actor_head, "out", None)
-    is_normal = type(out) is BoxHead and out.is_simple_normal and out.bound_type is None
-    is_known = type(out) is DiscreteHead or is_normal
-    if not is_known or learn.kl_beta or policy.device.type != "cpu" or policy.overrides(*LOSSES):
-        return None
-    value_clip = None if policy.value_clip is None else float(policy.value_clip)
-    return ClippedSlopes(out, learn, float(policy.clip_ratio), float(policy.entropy_weight), value_clip)
+def has_slopes(head: Any) -> bool:
+    """Returns whether this module has the slopes for a head's distribution: Categorical, or Normal."""
+    is_normal = type(head) is BoxHead and head.is_simple_normal and head.bound_type is None
+    return type(head) is DiscreteHead or is_normal
 
 
 class ClippedSlopes:
     """The losses of ``PPOPolicy``, and their slopes.
 
     Args:
-        out: the head of the action space.
+        head: of the action space.
         learn: the section ``policy.learn``.
         clip_ratio, entropy_weight, value_clip: as schedules have them now.
     """
 
     def __init__(
-        self, out: Any, learn: Any, clip_ratio: float, entropy_weight: float, value_clip: float | None
+        self,
+        head: DiscreteHead | BoxHead,
+        learn: Any,
+        clip_ratio: float,
+        entropy_weight: float,
+        value_clip: float | None,
     ) -> None:
-        self.out, self.clip = out, clip_ratio
+        self.head, self.clip = head, clip_ratio
         self.entropy_weight, self.value_clip = entropy_weight, value_clip
         self.dual_clip, self.value_weight = learn.dual_clip, learn.value_weight
         self.value_loss = learn.value_loss
@@ -74,7 +74,7 @@ class ClippedSlopes:
 
     def _policy(self, batch: Batch, raw: np.ndarray) -> Any:
         action, advantage = view(batch.action), view(batch.advantage)
-        of_actions = self._categorical if type(self.out) is DiscreteHead else self._normal
+        of_actions = self._normal if isinstance(self.head, BoxHead) else self._categorical
         log_prob, entropy, back = of_actions(raw, action, batch.obs)
         log_ratio = log_prob - view(batch.log_prob)
         # rl.losses.clipped_surrogate says which bound of log r holds where.
@@ -121,14 +121,16 @@ class ClippedSlopes:
         return log_probs.take(chosen), _mean(entropy), back
 
     def _normal(self, mu: np.ndarray, action: np.ndarray, obs: Any) -> Any:
-        is_free = self.out.sigma_type == "independent"
-        sigma = np.exp(view(self.out.log_sigma)) if is_free else view(self.out.sigma)
+        head: Any = self.head
+        is_free = head.sigma_type == "independent"
+        sigma = np.exp(view(head.log_sigma)) if is_free else view(head.sigma)
         z, log_sigma = (action - mu) / sigma, float(np.add.reduce(np.log(sigma)))
         log_prob = -0.5 * np.vecdot(z, z) - np.float32(0.5 * LOG_2PI * len(sigma) + log_sigma)
 
         def back(of_log_prob: np.ndarray) -> tuple[np.ndarray, list[tuple[Tensor, Tensor]]]:
             of_sigma = of_log_prob @ (z * z - 1) - np.float32(self.entropy_weight)
-            direct = [(self.out.log_sigma, torch.from_numpy(of_sigma))] if is_free else []
+            is_trained = is_free and head.log_sigma.requires_grad
+            direct = [(head.log_sigma, torch.from_numpy(of_sigma))] if is_trained else []
             return of_log_prob[:, None] * z / sigma, direct
 
         return log_prob, 0.5 * (1 + LOG_2PI) * len(sigma) + log_sigma, back

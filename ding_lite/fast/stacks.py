@@ -188,6 +188,7 @@ class NumpyStack:
 
     def __init__(self, stack: Stack, encoder: NumpyEncoder) -> None:
         self.encoder, self.head, self.detached = encoder, NumpyLayers(stack.head), stack.detached
+        self.parameters = [*encoder.parameters, *self.head.parameters]
 
     def leaves_of(self, obs: Any) -> list[np.ndarray]:
         """Returns what the encoder reads of observations (N, ...), arrays or tensors on the CPU."""

@@ -37,7 +37,7 @@ def to_channels_last(x: Tensor) -> Tensor:
         (N, C, H, W) -> (N, C, H, W)
     """
     done = x.is_contiguous(memory_format=torch.channels_last)
-    can_shuffle = x.device.type == "cpu" and x.dtype in SHUFFLE_DTYPES and not torch.compiler.is_compiling()
+    can_shuffle = x.device.type == "cpu" and x.dtype in SHUFFLE_DTYPES
     if done or not can_shuffle:
         return x.contiguous(memory_format=torch.channels_last)
     # torch.channel_shuffle with C groups transposes (C, H W) to (H W, C): the same copy as contiguous(), but

@@ -170,11 +170,11 @@ class Intrinsic:
         explained = explained_variance((target - advantage)[valid], target[valid])
         fields = {"obs": table.rows, "value_target": target.flatten()[table.rows]}
         samples = Samples(fields, inputs=table.at)
-        objective, history = Objective(self.loss), []
+        gradient_of, history = self.optimizer.gradient_of(Objective(self.loss)), []
         for _ in range(self.cfg.epoch_per_collect):
             size = self.learn_cfg.batch_size
             drawn = samples.minibatches(size, self.generator, ranks=self.ranks)
-            history += self.optimizer.steps(objective, self._weighted(drawn.batches))
+            history += self.optimizer.steps(gradient_of, self._weighted(drawn.batches))
         self.obs_norm.update(rollout.obs, valid)
         metrics = {
             **mean_metrics(history),

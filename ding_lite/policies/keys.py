@@ -74,7 +74,6 @@ PPO: dict[str, Any] = dict(
             None, str | None, needs="learn.kl_beta", strict=True, doc="run of that policy"
         ),
         target_kl=Key(None, float | None, above=0, doc="no more steps of the policy past 1.5 times this KL"),
-        compile=Key(False, doc="torch.compile for gradient steps on the CPU, in place of NumPy and autograd"),
         lr_schedule=Key(
             "constant", Schedule | Literal["adaptive"], doc='of learning_rate; "adaptive": by the KL'
         ),

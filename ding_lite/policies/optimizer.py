@@ -19,7 +19,16 @@ from torch import Tensor, nn
 
 from ding_lite.data.samples import Batch
 from ding_lite.errors import ContractError, NumericsError
-from ding_lite.fast.gradients import Gradient, Gradients, Metrics, Number, Objective, stacked
+from ding_lite.fast.cuda_graphs import GraphPool
+from ding_lite.fast.gradients import (
+    Gradient,
+    GradientOf,
+    Metrics,
+    Number,
+    Objective,
+    gradient_of,
+    stacked,
+)
 from ding_lite.models.heads import clamp_to_ranges, parameter_ranges
 from ding_lite.models.recurrent import Sequences
 from ding_lite.ranks import ALONE, Ranks
@@ -37,7 +46,8 @@ class Optimizer:
             (``"clip_norm"`` over all parameters together, ``"clip_value"``, or None), ``grad_clip_value``.
         learning_rate: of the first step, if it is not that of ``learn``; assign ``optimizer.learning_rate``
             to change it.
-        size, compiled, captured: see :class:`~ding_lite.fast.gradients.Gradients`.
+        size: samples of a full minibatch.
+        pool: of the CUDA graphs of these minibatches; None: there are none.
         ranks: that take each step together; its gradient is the mean of theirs.
     """
 
@@ -48,20 +58,16 @@ class Optimizer:
         *,
         learning_rate: float | None = None,
         size: int = 0,
-        compiled: bool = False,
-        captured: bool = False,
+        pool: GraphPool | None = None,
         ranks: Ranks = ALONE,
     ) -> None:
-        self.model, self.ranks = model, ranks
+        self.model, self.size, self.pool, self.ranks = model, size, pool, ranks
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         if not self.parameters:
             raise ContractError("the optimiser has no parameter: all layers of the model are frozen")
         self.learning_rate = learn.learning_rate if learning_rate is None else learning_rate
         self.eps = learn.adam_eps
         self.clip_type, self.clip_value = learn.grad_clip_type, learn.grad_clip_value
-        kind = self.parameters[0].device.type
-        ways = dict(compiled=compiled and kind == "cpu", captured=captured and kind == "cuda")
-        self.gradients = Gradients(model, self.parameters, size, **ways)
         self.ranges = parameter_ranges(model)
         modules = list(model.modules())
         has_own_train = any(type(module).train is not nn.Module.train for module in modules)
@@ -76,8 +82,12 @@ class Optimizer:
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_reached": {}}  # a copy has other tensors
 
-    def steps(self, objective: Objective, minibatches: Iterable[Batch]) -> list[Metrics]:
-        """Takes a step down a loss for each minibatch.
+    def gradient_of(self, objective: Objective) -> GradientOf:
+        """Returns what computes the gradient of a loss, while nothing but steps changes the model."""
+        return gradient_of(objective, self.model, self.parameters, size=self.size, pool=self.pool)
+
+    def steps(self, gradient_of: GradientOf, minibatches: Iterable[Batch]) -> list[Metrics]:
+        """Takes a step along a gradient for each minibatch.
 
         A step whose loss or gradient is not finite changes nothing.
 
@@ -89,8 +99,8 @@ class Optimizer:
         """
         history: list[Metrics] = []
         bad: list[Number] = []
-        (how, gradient_of), self._reached = self.gradients.of(objective), {}
-        if how != "NumPy":  # else torch computes nothing of the model
+        self._reached = {}
+        if gradient_of.calls_layers:
             self._set_training(True)
         try:
             for batch in minibatches:
@@ -101,13 +111,13 @@ class Optimizer:
                 history.append({**gradient.metrics, "grad_norm": norm})
                 bad.append(is_bad)
                 if self.on_host and is_bad:
-                    raise _not_finite(objective, len(history), history[-1], batch)
+                    raise _not_finite(gradient_of.objective, len(history), history[-1], batch)
         finally:
             if self.model.training:
                 self._set_training(False)  # outside of gradient steps it is always in eval mode
         if not self.on_host and bad and (flags := stacked(bad).tolist()).count(1.0):
             step = flags.index(1.0)
-            raise _not_finite(objective, step + 1, history[step], None)
+            raise _not_finite(gradient_of.objective, step + 1, history[step], None)
         return history
 
     def _set_training(self, mode: bool) -> None:

@@ -28,7 +28,6 @@ from ding_lite.config.registry import POLICY_REGISTRY
 from ding_lite.data.rollout import Rollout
 from ding_lite.data.samples import Batch, Samples, Store
 from ding_lite.errors import ContractError
-from ding_lite.fast.clipped import clipped_slopes
 from ding_lite.fast.gradients import Objective, checked, outputs_of
 from ding_lite.models.actor_critic import PhasicActorCritic
 from ding_lite.policies.base import of_the_library
@@ -137,11 +136,12 @@ class PPGPolicy(PPOPolicy):
         samples = self.store.samples(self.scaled, self.device)
         samples.fields["old_logit"] = map_tree(Tensor.cpu, self.over(self.model.compute_actor, samples))
         samples.fields["value_target"] = self.value_norm.normalize(samples.fields["value_target"])
-        before, objective = self.measured(samples.some(MEASURED)), self.auxiliary_objective
+        before = self.measured(samples.some(MEASURED))
+        gradient_of = self.aux_optimizer.gradient_of(self.auxiliary_objective)
         for _ in range(learn.aux_train_epoch):
             size = learn.aux_batch_size or learn.batch_size
             batches = samples.minibatches(size, self.aux_order, ranks=self.ranks).batches
-            history += self.aux_optimizer.steps(objective, batches)
+            history += self.aux_optimizer.steps(gradient_of, batches)
         after = self.measured(samples.some(MEASURED))
         self.store.clear()
         log = mean_metrics(history)
@@ -192,8 +192,7 @@ class PPGPolicy(PPOPolicy):
 
     @property
     def actor_objective(self) -> Objective:
-        slopes, name = clipped_slopes(self), "the policy loss"
-        return Objective(self.actor_loss, ("actor",), self.with_outputs, slopes, name)
+        return Objective(self.actor_loss, ("actor",), self.with_outputs, self.slopes, "the policy loss")
 
     @property
     def auxiliary_objective(self) -> Objective:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from functools import partial
 from typing import Any
 
 import torch
@@ -28,7 +27,8 @@ from ding_lite.config.registry import POLICY_REGISTRY
 from ding_lite.data.replay import Replay
 from ding_lite.data.rollout import Rollout, as_rollout, require_rollout, time_major_fields
 from ding_lite.data.samples import Batch, Pass, Samples
-from ding_lite.fast.clipped import clipped_slopes
+from ding_lite.fast.clipped import LOSSES, ClippedSlopes, has_slopes
+from ding_lite.fast.cuda_graphs import GraphPool
 from ding_lite.fast.gradients import Objective, checked
 from ding_lite.models.checks import check_value_heads
 from ding_lite.policies.base import Policy, of_the_library
@@ -81,7 +81,7 @@ class PPOPolicy(Policy):
         self.order = self.own_generator("minibatch", device=self.device)
         self.replay = self.keep("replay", self.make_replay("policy"))
         self.optimizer = self.keep("optimizer", self.make_optimizer())
-        self.say(f"gradients: {self.optimizer.gradients.of(self.objective)[0]}")
+        self.say(f"gradients: {self.optimizer.gradient_of(self.objective).name}")
 
     def make_replay(self, name: str) -> Replay:
         """Returns a queue of rollouts: on-policy for the fresh one, else within the limits of the config."""
@@ -90,9 +90,9 @@ class PPOPolicy(Policy):
 
     def make_optimizer(self, size: int | None = None) -> Optimizer:
         """Returns an optimiser by the config; ``size``: samples of full minibatches."""
-        learn, is_plain = self.cfg.learn, self.recurrence is None
-        ways = dict(compiled=learn.compile and is_plain, captured=self.cfg.cuda_graph and is_plain)
-        return Optimizer(self.model, learn, size=size or learn.batch_size, ranks=self.ranks, **ways)
+        has_graphs = self.device.type == "cuda" and self.cfg.cuda_graph and self.recurrence is None
+        pool, size = GraphPool() if has_graphs else None, size or self.cfg.learn.batch_size
+        return Optimizer(self.model, self.cfg.learn, size=size, pool=pool, ranks=self.ranks)
 
     def use_reference(self, reference: Policy) -> None:
         """Sets the frozen policy that ``learn.kl_beta`` refers to, as ``load_policy`` returns it."""
@@ -167,7 +167,7 @@ class PPOPolicy(Policy):
         self.set_coefficients()
         self.set_learning_rates()
         log = mean_metrics([credit])  # waits for the device once
-        log |= {"cur_lr": self.optimizer.learning_rate, "clip_ratio": float(self.clip_ratio)}
+        log |= {"cur_lr": self.optimizer.learning_rate, "clip_ratio": self.clip_ratio}
         log |= self.improve(rollout)
         log |= self.intrinsic.learn(rollout)
         if self.cfg.normalize.obs is True:
@@ -225,9 +225,9 @@ class PPOPolicy(Policy):
         self, passes: Iterable[Pass], optimizer: Optimizer, objective: Objective
     ) -> dict[str, Any]:
         """Takes the steps of passes; after target_kl only those down the value loss. Returns metrics."""
-        learn, history, epochs = self.cfg.learn, [], 0
+        learn, history, epochs, gradient_of = self.cfg.learn, [], 0, optimizer.gradient_of(objective)
         for each in passes:
-            new = optimizer.steps(objective, each.batches)
+            new = optimizer.steps(gradient_of, each.batches)
             history += new
             if "actor" not in objective.reads:
                 continue
@@ -240,6 +240,7 @@ class PPOPolicy(Policy):
                 if "critic" not in objective.reads:
                     break
                 objective = self.critic_objective
+                gradient_of = optimizer.gradient_of(objective)
         return {**mean_metrics(history), "epochs": float(epochs), "updates": float(len(history))}
 
     # -- Samples
@@ -336,28 +337,32 @@ class PPOPolicy(Policy):
         return self.cfg.learn.value_weight * loss, metrics
 
     @property
+    def slopes(self) -> ClippedSlopes | None:
+        """The losses above and their slopes in NumPy; None if one is replaced, or has another term."""
+        head = getattr(self.model.actor_head, "out", None)
+        if self.overrides(*LOSSES) or self.cfg.learn.kl_beta or not has_slopes(head):
+            return None
+        return ClippedSlopes(head, self.cfg.learn, self.clip_ratio, self.entropy_weight, self.value_clip)
+
+    @property
     def objective(self) -> Objective:
-        return Objective(self.loss, ("actor", "critic"), self.with_outputs, clipped_slopes(self), "the loss")
+        return Objective(self.loss, ("actor", "critic"), self.with_outputs, self.slopes, "the loss")
 
     @property
     def critic_objective(self) -> Objective:
-        slopes, name = clipped_slopes(self), "the value loss"
-        return Objective(self.critic_loss, ("critic",), self.with_outputs, slopes, name)
+        return Objective(self.critic_loss, ("critic",), self.with_outputs, self.slopes, "the value loss")
 
     # -- Schedules
 
     def set_coefficients(self) -> None:
-        """Sets the coefficients () of this iteration, by their schedules: clip ranges, entropy bonus."""
+        """Sets the coefficients of this iteration, by their schedules: clip ranges, entropy bonus."""
         learn, clip = self.cfg.learn, self.progress.factor("clip")
         entropy = learn.entropy_weight
         if entropy is None:
             entropy = 0.0 if box_size(self.action_space) else 0.01
-        # Tensors, since torch.compile treats every other number as a constant.
-        dtype = torch.float32 if self.device.type == "mps" else torch.float64
-        number = partial(torch.full, (), dtype=dtype, device=self.device)
-        self.clip_ratio = number(learn.clip_ratio * clip)
-        self.value_clip = None if learn.value_clip is None else number(max(learn.value_clip * clip, 1e-8))
-        self.entropy_weight = number(entropy * self.progress.factor("entropy"))
+        self.clip_ratio: float = learn.clip_ratio * clip
+        self.value_clip = None if learn.value_clip is None else max(learn.value_clip * clip, 1e-8)
+        self.entropy_weight: float = entropy * self.progress.factor("entropy")
 
     def set_learning_rates(self) -> None:
         self.optimizer.learning_rate = self.learning_rate * self.progress.factor("lr")

@@ -4,14 +4,13 @@
 reduces them. ``r`` is the ratio pi(a|s) / pi_old(a|s), ``A`` the advantage, ``V`` the predicted value and
 ``R`` its target, in the unit of V. Log-ratios and KLs are in nats.
 
-Shapes: (N,) each, of N samples; coefficients are numbers or ().
+Shapes: (N,) each, of N samples; coefficients are numbers.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +18,7 @@ from torch import Tensor
 
 
 def clipped_surrogate(
-    log_ratio: Tensor, advantage: Tensor, clip_ratio: float | Tensor, dual_clip: float | None = None
+    log_ratio: Tensor, advantage: Tensor, clip_ratio: float, dual_clip: float | None = None
 ) -> Tensor:
     """Returns min(r A, clip(r, 1 - eps, 1 + eps) A), the objective to maximise (arXiv:1707.06347, eq. 7).
 
@@ -32,14 +31,15 @@ def clipped_surrogate(
     Args:
         log_ratio: log r.
         advantage: A.
-        clip_ratio: eps > 0, () or (N,). From 1 on, r has no lower bound.
+        clip_ratio: eps > 0. From 1 on, r has no lower bound.
         dual_clip: c, or None.
     """
-    clip = torch.as_tensor(clip_ratio, dtype=log_ratio.dtype, device=log_ratio.device)
-    is_positive = advantage >= 0
-    low = torch.where(is_positive, -math.inf, torch.log1p(-clip.clamp(max=1.0)))
-    high = torch.where(is_positive, torch.log1p(clip), math.inf if dual_clip is None else math.log(dual_clip))
-    return torch.exp(torch.clamp(log_ratio, low, high)) * advantage
+    low = math.log1p(-clip_ratio) if clip_ratio < 1 else -math.inf
+    dual = math.inf if dual_clip is None else math.log(dual_clip)
+    bounded = torch.where(
+        advantage >= 0, log_ratio.clamp(max=math.log1p(clip_ratio)), log_ratio.clamp(low, dual)
+    )
+    return torch.exp(bounded) * advantage
 
 
 def kl_estimate(log_ratio: Tensor, kind: str) -> Tensor:
@@ -82,7 +82,7 @@ def value_error(
     value: Tensor,
     target: Tensor,
     old_value: Tensor | None = None,
-    value_clip: float | Tensor | None = None,
+    value_clip: float | None = None,
     kind: str = "mse",
 ) -> Tensor:
     """Returns the error e(V) of each value: 0.5 (V - R)^2, or torch's smooth L1 with beta 1.
@@ -99,8 +99,7 @@ def value_error(
     if value_clip is None:
         return error
     assert old_value is not None
-    bound: Any = value_clip  # torch's types allow two numbers or two tensors, not either
-    clipped = old_value + torch.clamp(value - old_value, -bound, bound)
+    clipped = old_value + torch.clamp(value - old_value, -value_clip, value_clip)
     return torch.max(error, ERRORS[kind](clipped, target))
 
 
@@ -109,7 +108,7 @@ def approx_kl(log_ratio: Tensor) -> Tensor:
     return kl_estimate(-log_ratio, "k3").mean()
 
 
-def clip_fraction(log_ratio: Tensor, clip_ratio: float | Tensor) -> Tensor:
+def clip_fraction(log_ratio: Tensor, clip_ratio: float) -> Tensor:
     """Returns the fraction of samples whose ratio is outside [1 - eps, 1 + eps]."""
     return (torch.expm1(log_ratio).abs() > clip_ratio).to(log_ratio.dtype).mean()
 

@@ -19,7 +19,7 @@ from ding_lite.data.timer import PHASES
 from ding_lite.run.pipeline import SerialPipeline
 from ding_lite.run.resources import keep_freed_memory
 
-WARM_UP = 2  # iterations before the measured ones: memory is allocated, steps are compiled
+WARM_UP = 2  # iterations before the measured ones: memory is allocated, kernels are chosen
 LOCAL = ("tensorboard",)  # trackers that write to the run's folder, which is removed
 NO_LIMIT = 10**15  # env steps: the run does not end while it is measured
 # What to try if a phase takes the most time.

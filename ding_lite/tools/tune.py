@@ -1,7 +1,7 @@
 """Finds the settings with which a training runs fastest, without changing what is learned.
 
-Each setting is profiled for a few iterations in a process of its own, because compiled code, thread pools and
-the allocator keep the settings that they began with. The search is greedy: a setting that is faster stays.
+Each setting is profiled for a few iterations in a process of its own, because thread pools and the allocator
+keep the settings that they began with. The search is greedy: a setting that is faster stays.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ LEAST_GAIN = 0.05  # a smaller gain may be noise, and is not worth a key in a co
 WORKERS_PER_CORE = 8  # at most
 # What falls due in some iterations but not in others would distort the comparison.
 NO_INTERRUPTIONS = {"policy.eval.eval_freq": 0, "checkpoint.freq": 0, "checkpoint.keep_freq": 0}
-# No setting is waited for longer than so many times what the config itself takes, and seconds for compiling.
-PATIENCE, COMPILING = 4, 60
+# No setting is waited for longer than so many times what the config itself takes, and so many seconds.
+PATIENCE, SECONDS = 4, 60
 
 Setting = dict[str, Any]  # overrides, such as {"num_threads": 1}
 
@@ -46,8 +46,8 @@ class Trial(NamedTuple):
 
 
 def settings(config: Config) -> list[Setting]:
-    """Returns the settings to try one after the other; compiling takes the longest and comes last."""
-    env, policy = config.values.env, config.values.policy
+    """Returns the settings to try one after the other."""
+    env = config.values.env
     # Environments that wait gain from many more workers than cores.
     powers = [2**power for power in range(cores().bit_length() + 1)] + [WORKERS_PER_CORE * cores()]
     counts = sorted({min(env.collector_env_num, count) for count in powers})
@@ -61,8 +61,6 @@ def settings(config: Config) -> list[Setting]:
     found += [{"num_threads": 2**power} for power in range(cores().bit_length())]
     if torch.cuda.is_available():
         found += [{"policy.device": device} for device in ("cpu", "cuda")]
-    if "compile" in policy.learn and not policy.model.get("rnn"):
-        found.append({"policy.learn.compile": not policy.learn.compile})
     values = dict(leaves(config.values))
     return [setting for setting in found if any(values.get(key) != setting[key] for key in setting)]
 
@@ -80,7 +78,7 @@ def tune(
     """
     began = time.monotonic()
     best = _profiled({}, words, overrides, iterations, None)
-    patience = PATIENCE * (time.monotonic() - began) + COMPILING
+    patience = PATIENCE * (time.monotonic() - began) + SECONDS
     yield best
     for setting in settings(config):
         trial = _profiled({**best.setting, **setting}, words, overrides, iterations, patience)

@@ -9,11 +9,13 @@ from cases import drawn
 from fast_cases import ARCHS, BOX, DISCRETE, MASKED, NETWORKS, VECTOR, batch_for, policy_for, spaces
 from threadpoolctl import threadpool_limits
 from torch import nn
+from worlds import trainee
 
 from ding_lite import PPOPolicy
 from ding_lite.errors import NumericsError
 from ding_lite.fast import stacks
-from ding_lite.fast.gradients import ThroughStacks, by_autograd
+from ding_lite.fast.cuda_graphs import GraphPool
+from ding_lite.fast.gradients import ByAutograd, ThroughStacks
 from ding_lite.models import VAC
 
 TOLERANCE = 1e-5  # of the largest number of each gradient: sums are in another order
@@ -26,13 +28,13 @@ def objectives(policy):
 
 
 def in_torch(policy, objective, batch):
-    return by_autograd(objective, policy.model, policy.optimizer.parameters, batch)
+    return ByAutograd(objective, policy.model, policy.optimizer.parameters)(batch)
 
 
 def in_numpy(policy, objective, batch):
-    _, function = policy.optimizer.gradients.of(objective)
-    assert isinstance(function, ThroughStacks)
-    return function(batch)
+    gradient_of = policy.optimizer.gradient_of(objective)
+    assert isinstance(gradient_of, ThroughStacks)
+    return gradient_of(batch)
 
 
 def assert_equal(found, expected):
@@ -182,15 +184,13 @@ def test_what_numpy_does_not_run_is_left_to_torch(make):
 @pytest.mark.parametrize("change", [hook, layer_norm, other_layer])
 def test_a_model_that_is_changed_is_read_anew(change):
     policy = policy_for()
-    assert policy.optimizer.gradients.of(policy.objective)[0] == "NumPy"
+    assert policy.optimizer.gradient_of(policy.objective).name == "NumPy"
     change(policy)
     is_left_to_torch(policy)
 
 
 def is_left_to_torch(policy):
-    gradients, objective = policy.optimizer.gradients, policy.objective
-    assert gradients.of(objective)[0] == "autograd"
-    assert not isinstance(gradients.of(objective)[1], ThroughStacks)
+    assert policy.optimizer.gradient_of(policy.objective).name == "autograd"
 
 
 @pytest.mark.parametrize(("threads", "blas", "known"), [(1, 1, True), (4, 1, False), (1, 2, False)])
@@ -198,7 +198,7 @@ def test_wide_layers_are_left_to_torch_unless_both_have_one_thread(threads, blas
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     policy = policy_for(model={"encoder_hidden_size_list": [256, 256]})
     with threadpool_limits(blas, user_api="blas"):
-        assert (policy.optimizer.gradients.of(policy.objective)[0] == "NumPy") is known
+        assert (policy.optimizer.gradient_of(policy.objective).name == "NumPy") is known
         assert stacks.has_one_thread() is known
 
 
@@ -213,7 +213,7 @@ def test_frozen_layers_have_no_gradient(part, when):
     frozen, batch = {id(p) for p in model.get_submodule(part).parameters()}, batch_for(policy)
     for objective in (policy.objective, policy.objective._replace(slopes=None)):
         expected = in_torch(policy, objective, batch)
-        found = policy.optimizer.gradients.of(objective)[1](batch)
+        found = policy.optimizer.gradient_of(objective)(batch)
         assert_equal(found, expected)
         reached = {
             id(p) for p, x in zip(policy.optimizer.parameters, found.values, strict=True) if x is not None
@@ -230,7 +230,7 @@ def policy_by(way, **learn):
         model={"activation": activation}, learn={"entropy_weight": 0.0, "value_norm": False, **learn}
     )
     objective = policy.objective._replace(**({"slopes": None} if way == "stacks" else {}))
-    return policy, objective, policy.optimizer.gradients.of(objective)[1]
+    return policy, policy.optimizer.gradient_of(objective)
 
 
 every_way = pytest.mark.parametrize("way", ["slopes", "stacks", "autograd"])
@@ -246,7 +246,7 @@ def batch_at_ratio(policy, log_ratio, advantage):
 @every_way
 def test_where_the_clip_holds_the_gradient_is_zero_at_any_ratio(way):
     """Half of the samples lie beyond a bound, by up to 500 nats, where exp overflows; the rest have r = 1."""
-    policy, _, gradient_of = policy_by(way, dual_clip=3.0, value_weight=0.0)
+    policy, gradient_of = policy_by(way, dual_clip=3.0, value_weight=0.0)
     advantage, beyond = torch.linspace(-1, 1, 16), torch.arange(16) % 2 == 0
     falls = (advantage < 0) & (torch.arange(16) % 4 == 0)  # below 1 - eps; the others above 1 + eps or c
 
@@ -263,9 +263,41 @@ def test_where_the_clip_holds_the_gradient_is_zero_at_any_ratio(way):
 
 @every_way
 def test_a_ratio_that_overflows_where_no_bound_holds_is_an_error_and_changes_nothing(way):
-    policy, objective, _ = policy_by(way)
+    policy, gradient_of = policy_by(way)
     batch = batch_at_ratio(policy, torch.full((16,), 500.0), -torch.ones(16))
     before = [p.detach().clone() for p in policy.model.parameters()]
     with pytest.raises(NumericsError, match="gradient step 1 of .*loss was not finite"):
-        policy.optimizer.steps(objective, [batch])
+        policy.optimizer.steps(gradient_of, [batch])
     assert all(torch.equal(a, b) for a, b in zip(before, policy.model.parameters(), strict=True))
+
+
+# ------------------------------------------------------------------ CUDA graphs
+
+
+class Overwriting:
+    """Puts the results of all calls where those of the first one lie, as a replay does."""
+
+    def __init__(self, pool, function, name):
+        self.function, self.calls = function, []
+
+    def __call__(self, arguments):
+        self.calls.append(self.function(arguments))
+        old, new = ([*x.values, *x.metrics.values(), x.total] for x in (self.calls[0], self.calls[-1]))
+        torch._foreach_copy_(old, new)
+        return self.calls[0]
+
+
+def test_results_that_the_next_replay_writes_over_are_kept(monkeypatch):
+    monkeypatch.setattr("ding_lite.fast.gradients.CapturedFunction", Overwriting)
+    learn = {"epoch_per_collect": 2, "batch_size": 24}
+    (plain, collector), (policy, _) = (
+        trainee("ppo", learn=learn, model={"activation": "gelu"}) for _ in range(2)
+    )
+    policy.optimizer.pool = GraphPool()
+    plain.optimizer.on_host, policy.optimizer.on_host = False, False
+    rollout = collector.collect()
+    expected, told = plain.learn_mode.forward(rollout), policy.learn_mode.forward(rollout)
+    assert told == pytest.approx(expected, rel=1e-5)
+    assert all(
+        torch.equal(a, b) for a, b in zip(plain.model.parameters(), policy.model.parameters(), strict=True)
+    )

@@ -34,18 +34,16 @@ NEWEST = ("policy.recompute_adv=True", "policy.learn.value_norm=True")  # values
 ITERATIONS = 4
 
 
-def _case(config: str, n_sample: int, *overrides: str, compiled: bool = False) -> tuple[str, ...]:
+def _case(config: str, n_sample: int, *overrides: str) -> tuple[str, ...]:
     """Returns the arguments of ``train`` for a shipped config, evaluated at the half and at the end."""
     end = ITERATIONS * n_sample
     sizes = (f"policy.collect.n_sample={n_sample}", f"policy.learn.schedule_env_step={end}")
-    often = (f"policy.eval.eval_freq={end // 2}", f"policy.learn.compile={compiled}")
-    return ("-c", config, *SMALL, *sizes, *often, *overrides)
+    return ("-c", config, *SMALL, *sizes, f"policy.eval.eval_freq={end // 2}", *overrides)
 
 
 CASES: dict[str, tuple[str, ...]] = {
     "cartpole, NumPy, native": _case("cartpole_ppo", 512),
     "cartpole, autograd": _case("cartpole_ppo", 512, "policy.model.activation=gelu"),
-    "cartpole, compiled": _case("cartpole_ppo", 512, compiled=True),
     "cartpole, subprocess": _case("cartpole_ppo", 512, "env.manager=subprocess", "env.collector_env_num=4"),
     "cartpole, every option": _case(
         "cartpole_ppo",

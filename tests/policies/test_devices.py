@@ -86,8 +86,8 @@ def test_cuda_graphs_collect_and_learn_the_same(kind, options, n_sample):
         plain, captured = (act(obs)["action"].cpu() for act in greedy)
         assert torch.equal(plain, captured)
     assert policy._graph_pool._last is not None
-    assert policy.optimizer.gradients.pool._last is not None
-    assert without._graph_pool._last is without.optimizer.gradients.pool._last is None
+    assert policy.optimizer.pool._last is not None
+    assert without._graph_pool._last is without.optimizer.pool is None
 
 
 class Masked(Anything):
@@ -104,7 +104,7 @@ def test_masks_and_dicts_of_observations_are_captured(world):
     expected, rollout = plain.collect(), captured.collect()
     assert torch.equal(rollout.action, expected.action)
     assert policy.learn_mode.forward(rollout)["updates"] > 1
-    assert policy.optimizer.gradients.pool._last is not None
+    assert policy.optimizer.pool._last is not None
 
 
 class Waiting(PPOPolicy):

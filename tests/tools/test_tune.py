@@ -8,8 +8,6 @@ from ding_lite import compile_config
 from ding_lite.cli import main
 from ding_lite.tools.tune import settings, with_setting
 
-COMPILED = {"policy.learn.compile": True}
-
 
 def in_workers(**options):
     return {"env.manager.type": "subprocess", **{f"env.manager.{k}": v for k, v in options.items()}}
@@ -41,12 +39,10 @@ def test_other_settings_than_the_present_ones_are_tried(manager, expected):
     found = settings(config_of(manager, num_threads=1))
     if expected:
         expected = [*expected, in_workers(double_buffer=True)]
-    assert found == [*expected, {"num_threads": 2}, COMPILED]
+    assert found == [*expected, {"num_threads": 2}]
 
 
-def test_a_recurrent_network_is_not_compiled_and_what_the_config_has_is_not_tried():
-    policy = dict(model=dict(rnn="lstm"), collect=dict(n_sample=256))
-    assert COMPILED not in settings(config_of("base", policy=policy))
+def test_what_the_config_has_is_not_tried():
     assert {"num_threads": 2} not in settings(config_of("base", num_threads=2))
 
 

@@ -32,7 +32,7 @@ class MyPolicy(PPOPolicy):
         The fields of ``batch`` are (N, ...), with N valid samples: obs, action, log_prob (of the policy that
         collected), advantage, and dist, the action distribution of the policy as it is now. The method only
         computes with tensors: no ``.item()``, no ``if`` on their values, no random numbers of Python. So it
-        can be compiled, or captured on a GPU.
+        can be captured on a GPU.
         """
         log_ratio = batch.dist.log_prob(batch.action) - batch.log_prob
         objective = penalized_surrogate(torch.exp(log_ratio), batch.advantage, self.cfg.learn.epsilon)
