@@ -471,30 +471,17 @@ ENVIRONMENTS: dict[str, Callable[[_Conversion], object]] = {
 
 # -- Methods of policies
 
-# What nothing calls here, and what takes its place.
-NOT_CALLED = {
+PARTS = "self.keep(name, part) puts a part with state_dict and load_state_dict into the saved state"
+EPISODES = "a model with a hidden state declares it in initial_hidden, and every episode begins with that"
+NOT_CALLED = {  # and what takes their place
     "_monitor_vars_learn": "every metric that _forward_learn returns is logged",
     **dict.fromkeys(("_init_collect", "_init_eval"), "_init_shared makes the parts that several modes use"),
+    **dict.fromkeys(("_reset_learn", "_reset_collect", "_reset_eval"), EPISODES),
     **dict.fromkeys(
-        ("_reset_learn", "_reset_collect", "_reset_eval"),
-        "a recurrent model declares its state in initial_hidden, and begins it anew with each episode",
-    ),
-    **dict.fromkeys(
-        ("_state_dict_learn", "_state_dict_collect", "_state_dict_eval"),
-        "self.keep(name, part) puts a part into the saved state",
-    ),
-    **dict.fromkeys(
-        ("_load_state_dict_learn", "_load_state_dict_collect", "_load_state_dict_eval"),
-        "a part of self.keep(name, part) has load_state_dict",
+        (f"{x}state_dict_{y}" for x in ("_", "_load_") for y in ("learn", "collect", "eval")), PARTS
     ),
 }
-# Methods whose argument is of another kind, and what marks DI-engine's kind in an annotation.
-TAKES = {
-    "_forward_learn": ("list[", "a whole rollout, a tree of tensors (T, B, ...)"),
-    "_get_train_sample": ("list[", "a whole rollout, a tree of tensors (T, B, ...)"),
-    "_forward_collect": ("dict[int", "the observations (B, ...) of all environments"),
-    "_forward_eval": ("dict[int", "the observations (B, ...) of all environments"),
-}
+TAKES_ROLLOUT = ("_forward_learn", "_get_train_sample")  # DI-engine's take a list of transitions
 
 
 def refuse_methods(policy: type) -> None:
@@ -502,12 +489,12 @@ def refuse_methods(policy: type) -> None:
     for name, instead in NOT_CALLED.items():
         if hasattr(policy, name):
             raise ContractError(f"{policy.__name__}.{name}: DI-engine calls it, nothing does here: {instead}")
-    for name, (mark, given) in TAKES.items():
-        for argument, kind in getattr(getattr(policy, name), "__annotations__", {}).items():
-            if argument != "return" and mark in str(kind).lower():
+    for name in TAKES_ROLLOUT:
+        for argument, kind in getattr(policy, name).__annotations__.items():
+            if argument != "return" and "list[" in str(kind).lower():
                 raise ContractError(
-                    f"{policy.__name__}.{name}: {argument} is declared as {kind}, as in DI-engine; it is "
-                    f"{given} here"
+                    f"{policy.__name__}.{name}: {argument} is declared as {kind}, as in DI-engine; it is a "
+                    "whole rollout here, a tree of tensors (T, B, ...)"
                 )
 
 

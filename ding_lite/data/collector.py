@@ -23,7 +23,6 @@ from ding_lite.data.rollout import Rollout, RolloutStorage
 from ding_lite.envs.checks import Watch
 from ding_lite.envs.spaces import sample_actions
 from ding_lite.envs.vector import RECENT_EPISODES, Episode, VectorEnv
-from ding_lite.envs.workers.cores import leaving_cores
 from ding_lite.errors import EnvError, ReplayError
 from ding_lite.rl.seeding import integer_seed
 from ding_lite.trees import MASK_KEY, Tree, map_tree
@@ -54,6 +53,7 @@ class Collector:
         self.steps = math.ceil(n_sample / envs.num_envs)
         self.row = 0
         self.storage = RolloutStorage(self.steps, envs.num_envs)
+        self._last_row = RolloutStorage(1, envs.num_envs)  # the observations after the last row
         self._env_indices = [np.arange(envs.num_envs)[rows] for rows in envs.groups]  # of each group
         self.hidden = (
             None
@@ -93,18 +93,17 @@ class Collector:
         envs.restart_was_shown = False
         self._begin_rollout()
         acting = self.policy.acting(self.n_sample)
-        with leaving_cores(envs.busy_cores):
+        with envs.beside_policy():
             for t in range(self.steps):
                 self.row = t
                 for group in groups:
                     if t:
                         self._finish_row(acting, t - 1, group)
                     self._act(acting, t, group)
-            last_row = RolloutStorage(1, envs.num_envs)
             for group in groups:
                 self._finish_row(acting, self.steps - 1, group)
                 # A worker that is replaced while the next group finishes writes over these observations.
-                last_row.write(0, "obs", self.obs[group], envs.groups[group])
+                self._last_row.write(0, "obs", self.obs[group], envs.groups[group])
         if not self.storage.array("valid").any():
             raise EnvError(
                 f"none of the {self.n_sample} rows of a rollout is a step: all are resets, or lost with a "
@@ -114,7 +113,7 @@ class Collector:
         self.finished.extend((episode.episode_return, episode.length) for episode in recent)
         self.infos.extend(episode.info for episode in recent)
         self.episode_count += len(self.episodes)
-        others = {"last_obs": map_tree(lambda rows: rows[0], last_row.array("obs"))}
+        others = {"last_obs": map_tree(lambda rows: rows[0], self._last_row.array("obs"))}
         if self.hidden is not None:
             others |= self.hidden.fields()
         if self._finals:

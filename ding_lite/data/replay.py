@@ -71,6 +71,15 @@ class Replay:
         self.log: dict[str, float] = {}
         self.rollouts: deque[Stored] = deque()
 
+    @classmethod
+    def of(cls, data: Replay | Rollout) -> Replay:
+        """Returns a queue as it is, and a rollout as a queue of one."""
+        if isinstance(data, Replay):
+            return data
+        replay = cls()
+        replay.push(data)
+        return replay
+
     def push(self, rollout: Rollout) -> None:
         """Adds the rollout (T, B) of this iteration. The caller must not write into its memory later."""
         uses = torch.zeros_like(rollout.valid, dtype=torch.int32)

@@ -129,14 +129,18 @@ class RolloutStorage:
                 array of numbers for each environment.
         """
         self._written.add(name)
-        rows = self._rows.get(name)
-        if rows is None:
+        if name not in self._rows:
             if name not in self._arrays:
                 self._arrays[name] = self._allocate(name, value, len(range(self.num_envs)[envs]))
             array = self._arrays[name]
-            rows = [map_tree(lambda leaf, t=t: leaf[t], array) for t in range(self.steps)]
-            self._rows[name] = rows
-        return _write(name, rows[t], envs, value)
+            self._rows[name] = [map_tree(lambda leaf, t=t: leaf[t], array) for t in range(self.steps)]
+        row = self._rows[name][t]
+        if type(value) is np.ndarray and type(row) is np.ndarray:  # the usual case
+            place = row[envs]
+            if value.shape == place.shape and value.dtype == place.dtype:
+                place[...] = value
+                return place
+        return _write(name, row, envs, value)
 
     def _allocate(self, name: str, value: Any, envs: int) -> Any:
         """Returns an array for a field whose first row of ``envs`` environments is ``value``."""
@@ -169,10 +173,7 @@ def _write(name: str, row: Any, envs: slice, value: Any) -> Any:
             got = sorted(value) if isinstance(value, Mapping) else type(value).__name__
             raise _misshapen(name, f"the keys {sorted(row)}", got)
         return {key: _write(f"{name}.{key}", leaf, envs, value[key]) for key, leaf in row.items()}
-    array, place = value if type(value) is np.ndarray else as_array(value), row[envs]
-    if array.shape == place.shape and array.dtype == place.dtype:  # the usual case
-        place[...] = array
-        return place
+    array, place = as_array(value), row[envs]
     if array.shape != place.shape:
         raise _misshapen(name, place.shape, array.shape)
     if array.dtype != place.dtype and not np.can_cast(array.dtype, place.dtype, "same_kind"):

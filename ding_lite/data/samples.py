@@ -19,7 +19,7 @@ from torch import Tensor
 from ding_lite.data.rollout import Rollout, as_field, bytes_of, to_device
 from ding_lite.models.recurrent import Sequences, chosen_hidden
 from ding_lite.ranks import ALONE, Ranks
-from ding_lite.rl.losses import normalize_advantage
+from ding_lite.rl.returns import normalize_advantage
 from ding_lite.trees import Tree, in_one_order, is_branch, leading_size, map_tree
 
 SHUFFLED_BYTES = 2**22  # samples up to this size are copied in the order of their minibatches

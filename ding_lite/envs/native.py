@@ -212,6 +212,8 @@ class NativeVectorEnv(VectorEnv):
 
         ``info`` has arrays (B,), and in the array "_key" whether an environment has the key.
         """
+        if not self.info_keys:
+            return {}
         has = [key for key in self.info_keys if key in info and info.get(f"_{key}", self._all_valid)[env]]
         return info_numbers({key: info[key][env] for key in has}, has)
 

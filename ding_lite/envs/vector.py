@@ -16,6 +16,7 @@ Shapes: B envs, K episodes with a final observation.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import warnings
 from abc import ABC, abstractmethod
@@ -91,7 +92,6 @@ class VectorEnv(ABC):
         index_offset: number of the first environment, if these are a part of a larger vector. Seeds and
             messages count from it; rows count from 0.
         groups: the rows of each group; the environments of a group step together.
-        busy_cores: number of cores that the environments use while the policy acts.
         has_fillers: whether the row after an episode's end is a reset whose action is discarded.
         restorable: whether ``load_state_dict`` can restore open episodes.
         restarts: number of workers that were lost and replaced.
@@ -110,7 +110,6 @@ class VectorEnv(ABC):
     backend: str
     index_offset: int = 0
     groups: tuple[slice, ...] = (ALL,)
-    busy_cores: int = 0
     has_fillers: bool = False
     restorable: bool = True
     restarts: int = 0
@@ -149,6 +148,10 @@ class VectorEnv(ABC):
         """Returns the result of the step that was sent; groups are received in the order of sending."""
         action, self._sent_action = self._sent_action, None
         return self.step(action)
+
+    def beside_policy(self) -> contextlib.AbstractContextManager[None]:
+        """Returns the context in which a policy acts: it leaves the environments the cores that they use."""
+        return contextlib.nullcontext()
 
     def call(self, name: str, *args: Any) -> list[Any]:
         """Calls a method of every environment, such as one that sets its difficulty, and returns the results.

@@ -78,14 +78,16 @@ class NumpyActing:
     Args:
         policy: whose model acts.
         stack: the policy network.
+        to_env: converts actions, tensors or arrays, for the environments.
         samples: number of actions that are drawn.
     """
 
     name = "NumPy"
 
-    def __init__(self, policy: SmallPolicy, stack: NumpyStack, samples: int) -> None:
+    def __init__(
+        self, policy: SmallPolicy, stack: NumpyStack, to_env: Callable[[Tree], Tree], samples: int
+    ) -> None:
         self.policy, self.stack, self._samples = policy, stack, samples
-        self._paths = [leaf.path for leaf in stack.encoder.leaves]
         out: Any = getattr(policy.model.actor_head, "out", None)
         kind, self._out = type(out), out
         self._is_known = kind in (DiscreteHead, MultiDiscreteHead) or (
@@ -94,11 +96,13 @@ class NumpyActing:
         if self._is_known and kind is BoxHead:
             with torch.no_grad():
                 self._sigma = out.logit(torch.zeros(1, out.size))["sigma"].numpy()
+        # Known actions are arrays already.
+        self.to_env = out.to_env if self._is_known else to_env
         self._noise, self._used = np.empty(0, np.float32), 0  # drawn, and how many of them are used
 
     @np.errstate(all="ignore")  # the learner checks for numbers that are not finite
     def sample(self, obs: Tree) -> dict[str, Any]:
-        raw = self._raw(obs)
+        raw = self.stack(self.policy.obs_norm(obs))
         if self._is_known:
             return {"action": self._actions(raw, _mask(obs)), RAW: raw}
         with torch.inference_mode():
@@ -117,15 +121,11 @@ class NumpyActing:
     @torch.inference_mode()
     @np.errstate(all="ignore")
     def greedy(self, obs: Tree) -> dict[str, Any]:
-        raw = self._raw(obs)
+        raw = self.stack(self.policy.obs_norm(obs))
         if type(self._out) is DiscreteHead:
-            return {"action": torch.from_numpy(_legal(raw, _mask(obs)).argmax(-1))}
-        return {"action": self._distribution(self.policy.scaled(obs), torch.from_numpy(raw)).mode()}
-
-    def _raw(self, obs: Tree) -> np.ndarray:
-        """Returns the outputs (B, K) of the last linear layer."""
-        leaves, norm = self.stack.leaves_of(obs), self.policy.obs_norm
-        return self.stack([norm(x, path) for x, path in zip(leaves, self._paths, strict=True)])
+            return {"action": _legal(raw, _mask(obs)).argmax(-1)}
+        dist = self._distribution(self.policy.scaled(obs), torch.from_numpy(raw))
+        return {"action": map_tree(Tensor.numpy, dist.mode())}
 
     def _distribution(self, obs: Any, raw: Tensor) -> Distribution:
         return self.policy.distribution(obs, self.policy.model.from_raw("actor", raw))

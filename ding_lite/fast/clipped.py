@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from torch import Tensor
 
 from ding_lite.data.rollout import view
 from ding_lite.data.samples import Batch
+from ding_lite.models.actor_critic import ActorCritic
 from ding_lite.models.heads import BoxHead, DiscreteHead
 from ding_lite.rl.distributions import ILLEGAL, LOG_2PI
 from ding_lite.trees import MASK_KEY
@@ -32,10 +33,26 @@ from ding_lite.trees import MASK_KEY
 LOSSES = ("policy_loss", "value_loss", "loss", "actor_loss", "critic_loss", "with_outputs", "distribution")
 
 
-def has_slopes(head: Any) -> bool:
-    """Returns whether this module has the slopes for a head's distribution: Categorical, or Normal."""
+class ClippedPolicy(Protocol):
+    """What the slopes need of a policy: its head, its coefficients now, and which methods are replaced."""
+
+    model: ActorCritic
+    cfg: Any
+    clip_ratio: float
+    entropy_weight: float
+    value_clip: float | None
+
+    def overrides(self, *methods: str) -> bool: ...
+
+
+def clipped_slopes(policy: ClippedPolicy) -> ClippedSlopes | None:
+    """Returns what stands for the losses of a policy on small networks; None if they are not PPO's own."""
+    head: Any = getattr(policy.model.actor_head, "out", None)
+    learn = policy.cfg.learn
     is_normal = type(head) is BoxHead and head.is_simple_normal and head.bound_type is None
-    return type(head) is DiscreteHead or is_normal
+    if not (is_normal or type(head) is DiscreteHead) or learn.kl_beta or policy.overrides(*LOSSES):
+        return None
+    return ClippedSlopes(head, learn, policy.clip_ratio, policy.entropy_weight, policy.value_clip)
 
 
 class ClippedSlopes:

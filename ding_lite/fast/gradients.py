@@ -9,7 +9,7 @@ usual.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,7 +20,6 @@ from ding_lite.data.samples import Batch
 from ding_lite.errors import ContractError
 from ding_lite.fast.cuda_graphs import CapturedFunction, GraphPool
 from ding_lite.fast.stacks import NumpyEncoder, NumpyLayers, NumpyStack, numpy_stacks
-from ding_lite.models.actor_critic import ActorCritic
 
 Number = Tensor | float
 Metrics = Mapping[str, Number]
@@ -61,30 +60,13 @@ class Gradient(NamedTuple):
     flat: np.ndarray | None = None
 
 
-class GradientOf(Protocol):
-    """Computes the gradient of one objective; valid while only gradient steps change the model.
-
-    Attributes:
-        name: of what computes it.
-        objective: the loss.
-        calls_layers: whether torch calls layers of the model, which then are in training mode.
-    """
-
-    name: str
-    objective: Objective
-    calls_layers: bool
-
-    def __call__(self, batch: Batch) -> Gradient: ...
-
-
 def gradient_of(
     objective: Objective,
-    model: ActorCritic,
+    model: Any,
     parameters: Sequence[Tensor],
-    *,
     size: int = 0,
     pool: GraphPool | None = None,
-) -> GradientOf:
+) -> ByAutograd:
     """Returns the fastest way to the gradient of an objective.
 
         where                         the networks             the loss
@@ -101,7 +83,7 @@ def gradient_of(
         pool: of graphs; None: there are none.
     """
     if pool is not None and not pool.failed:
-        return ByGraph(objective, model, parameters, size, pool)
+        return ByGraph(size, pool, objective, model, parameters)
     stacks = numpy_stacks(model, objective.reads)
     trained = {id(p) for p in parameters if p.requires_grad}
     if (
@@ -110,7 +92,7 @@ def gradient_of(
         or not all(id(p) in trained for stack in stacks.values() for p in stack.parameters)
     ):
         return ByAutograd(objective, model, parameters)
-    return ThroughStacks(objective, model, parameters, stacks)
+    return ThroughStacks(stacks, objective, model, parameters)
 
 
 def outputs_of(model: Any, reads: Sequence[str], obs: Any) -> dict[str, Any]:
@@ -158,11 +140,16 @@ def checked(returned: Any, policy: Any, method: str) -> tuple[Tensor, dict[str, 
 
 
 class ByAutograd:
-    """The gradient of an objective by torch's autograd."""
+    """The gradient of an objective by torch's autograd; valid while only gradient steps change the model.
+
+    Attributes:
+        name: of what computes it.
+        calls_layers: whether torch calls layers of the model, which then are in training mode.
+    """
 
     name, calls_layers = "autograd", True
 
-    def __init__(self, objective: Objective, model: ActorCritic, parameters: Sequence[Tensor]) -> None:
+    def __init__(self, objective: Objective, model: Any, parameters: Sequence[Tensor]) -> None:
         self.objective, self.model, self.parameters = objective, model, parameters
 
     def __call__(self, batch: Batch) -> Gradient:
@@ -179,17 +166,9 @@ class ByGraph(ByAutograd):
 
     name = "CUDA graph"
 
-    def __init__(
-        self,
-        objective: Objective,
-        model: ActorCritic,
-        parameters: Sequence[Tensor],
-        size: int,
-        pool: GraphPool,
-    ) -> None:
-        super().__init__(objective, model, parameters)
-        self.size = size
-        self._captured = CapturedFunction(pool, self._of_fields, objective.name)
+    def __init__(self, size: int, pool: GraphPool, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.size, self._captured = size, CapturedFunction(pool, self._of_fields, self.objective.name)
 
     def _of_fields(self, fields: Mapping[str, Any]) -> Gradient:
         return super().__call__(Batch(**{name: as_field(field) for name, field in fields.items()}))
@@ -203,24 +182,17 @@ class ByGraph(ByAutograd):
         return Gradient(total, dict(zip(found.metrics, numbers, strict=True)), found.values)
 
 
-class ThroughStacks:
+class ThroughStacks(ByAutograd):
     """The gradient of an objective through networks in NumPy. The next call overwrites its numbers.
 
     Args:
-        objective: whose reads the stacks compute.
-        model: above the stacks.
-        parameters: of the optimiser.
         stacks: in NumPy, of the outputs that the objective reads.
+        arguments: those of :class:`ByAutograd`.
     """
 
-    def __init__(
-        self,
-        objective: Objective,
-        model: ActorCritic,
-        parameters: Sequence[Tensor],
-        stacks: Mapping[str, NumpyStack],
-    ) -> None:
-        self.objective, self.model, self.stacks = objective, model, stacks
+    def __init__(self, stacks: Mapping[str, NumpyStack], *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.stacks, objective, parameters = stacks, self.objective, self.parameters
         self.trained = [p for p in parameters if p.requires_grad]
         self.calls_layers = objective.slopes is None  # a loss may call any layer
         self.name = "NumPy, the loss by autograd" if objective.slopes is None else "NumPy"
@@ -236,14 +208,15 @@ class ThroughStacks:
         self._arrays = {part: [view(self._memory[k]) for k in at] for part, at in self._places.items()}
 
     def __call__(self, batch: Batch) -> Gradient:
-        inputs, traces, heads, slope_of = {}, {}, {}, {}
+        traces: dict[NumpyEncoder, list[np.ndarray]] = {}
+        heads: dict[str, list[np.ndarray]] = {}
+        slope_of: dict[NumpyEncoder, np.ndarray] = {}
         values: list[Tensor | None] = [None] * len(self._memory)
         with np.errstate(all="ignore"):  # the optimiser looks for numbers that are not finite
             for name, stack in self.stacks.items():
                 encoder = stack.encoder
                 if encoder not in traces:
-                    inputs[encoder] = stack.leaves_of(batch.obs)
-                    traces[encoder] = encoder.trace(inputs[encoder])
+                    traces[encoder] = encoder.layers.trace(encoder.features(batch.obs))
                 heads[name] = stack.head.trace(traces[encoder][-1])
             total, metrics, slopes, direct = self._slopes(batch, {k: x[-1] for k, x in heads.items()})
             for name, slope in slopes.items():
@@ -253,9 +226,10 @@ class ThroughStacks:
                 )
                 self._reach(values, stack.head)
                 if back is not None:
-                    slope_of[stack.encoder] = back + slope_of.get(stack.encoder, 0)
+                    of_others = slope_of.get(stack.encoder)
+                    slope_of[stack.encoder] = back if of_others is None else of_others + back
             for encoder, slope in slope_of.items():
-                encoder.backward(inputs[encoder], traces[encoder], slope, self._arrays[encoder])
+                encoder.backward(batch.obs, traces[encoder], slope, self._arrays[encoder])
                 self._reach(values, encoder)
         for p, value in direct:
             place = self._place[id(p)]

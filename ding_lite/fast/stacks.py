@@ -79,8 +79,9 @@ class NumpyLayers:
     def __init__(self, layers: Sequence[Layer]) -> None:
         linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
         self.parameters: list[Tensor] = [p for layer in linear for p in (layer.weight, layer.bias)]
+        # An activation by its name, or the arrays of a linear layer: bias, weight (out, in), and (in, out).
         self._steps: list[Any] = [
-            layer if isinstance(layer, str) else (view(layer.weight), view(layer.bias)) for layer in layers
+            x if isinstance(x, str) else (view(x.bias), view(x.weight), view(x.weight).T) for x in layers
         ]
 
     def trace(self, x: np.ndarray) -> list[np.ndarray]:
@@ -88,8 +89,8 @@ class NumpyLayers:
         outputs = [x]
         for step in self._steps:
             if isinstance(step, tuple):
-                x = x @ step[0].T
-                x += step[1]
+                x = x @ step[2]
+                x += step[0]
             elif step == "tanh":
                 x = _tanh(x, out=x if len(outputs) > 1 else None)
             else:
@@ -118,7 +119,7 @@ class NumpyLayers:
                 if not (left or to_input):
                     return None
                 # With one output it is a product of vectors, in a quarter of the time.
-                slope = slope * step[0] if slope.shape[1] == 1 else slope @ step[0]
+                slope = slope * step[1] if slope.shape[1] == 1 else slope @ step[1]
             elif step == "tanh":  # slope (1 - output^2)
                 held = output * output
                 held *= slope
@@ -153,64 +154,68 @@ class NumpyEncoder:
 
     def __init__(self, encoder: StackEncoder) -> None:
         self.leaves, self.layers = encoder.leaves, NumpyLayers(encoder.layers)
-        tables = [leaf.table for leaf in self.leaves if leaf.table is not None]
-        self._count = len(tables)
-        self.parameters: list[Tensor] = [*tables, *self.layers.parameters]
+        self._tables = [leaf.table for leaf in self.leaves if leaf.table is not None]
+        self.parameters: list[Tensor] = [*self._tables, *self.layers.parameters]
 
-    def trace(self, leaves: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Returns the outputs of all layers of leaves (N, ...), the last of which are the features."""
-        features = [_features(leaf, x) for leaf, x in zip(self.leaves, leaves, strict=True)]
-        return self.layers.trace(features[0] if len(features) == 1 else np.concatenate(features, 1))
+    def features(self, obs: Any) -> np.ndarray:
+        """Returns the features (N, F) of observations (N, ...), arrays or tensors on the CPU."""
+        features = []
+        for leaf in self.leaves:
+            x = value_at(obs, leaf.path)
+            x = view(x) if isinstance(x, Tensor) else x
+            if leaf.table is not None:
+                x = view(leaf.table).take(_rows(leaf, x), 0)
+            if x.ndim != 2 or x.dtype != np.float32:
+                x = x.reshape(len(x), -1).astype(np.float32, copy=False)
+            features.append(x)
+        return features[0] if len(features) == 1 else np.concatenate(features, 1)
 
     def backward(
-        self,
-        leaves: Sequence[np.ndarray],
-        outputs: list[np.ndarray],
-        slope: np.ndarray,
-        into: list[np.ndarray],
+        self, obs: Any, outputs: list[np.ndarray], slope: np.ndarray, into: list[np.ndarray]
     ) -> None:
-        """Writes the gradient of the parameters ``into`` arrays, from that of the features (N, F)."""
-        tables = iter(into[: self._count])
-        of_joined = self.layers.backward(outputs, slope, into[self._count :], to_input=self._count > 0)
-        end = 0
-        for leaf, x in zip(self.leaves, leaves, strict=True):
+        """Writes the gradient of the parameters ``into`` arrays.
+
+        Args:
+            obs: that the features are of.
+            outputs: of the layers, from their ``trace``.
+            slope: (N, K), the gradient of the last output.
+            into: an array for each of ``parameters``.
+        """
+        count = len(self._tables)
+        of_features = self.layers.backward(outputs, slope, into[count:], to_input=count > 0)
+        if of_features is None:
+            return
+        tables, end = iter(into), 0
+        for leaf in self.leaves:
             start, end = end, end + leaf.size
-            if leaf.table is not None and of_joined is not None:
-                table = next(tables)
+            if leaf.table is not None:
+                x, table = value_at(obs, leaf.path), next(tables)
                 table.fill(0)
-                slopes = torch.from_numpy(of_joined[:, start:end].reshape(-1, table.shape[1]))
+                slopes = torch.from_numpy(of_features[:, start:end].reshape(-1, table.shape[1]))
+                rows = _rows(leaf, view(x) if isinstance(x, Tensor) else x).ravel()
                 # A tenth of the time of np.add.at for 30 indices.
-                torch.from_numpy(table).index_add_(0, torch.from_numpy(_rows(leaf, x).ravel()), slopes)
+                torch.from_numpy(table).index_add_(0, torch.from_numpy(rows), slopes)
 
 
 class NumpyStack:
-    """A network: an encoder, which others may share, and a head."""
+    """A network: an encoder, which others may share, and a head.
+
+    Attributes:
+        detached: whether the gradient of the head stops at the features.
+    """
 
     def __init__(self, stack: Stack, encoder: NumpyEncoder) -> None:
         self.encoder, self.head, self.detached = encoder, NumpyLayers(stack.head), stack.detached
         self.parameters = [*encoder.parameters, *self.head.parameters]
 
-    def leaves_of(self, obs: Any) -> list[np.ndarray]:
-        """Returns what the encoder reads of observations (N, ...), arrays or tensors on the CPU."""
-        found = [value_at(obs, leaf.path) for leaf in self.encoder.leaves]
-        return [view(x) if isinstance(x, Tensor) else x for x in found]
-
-    def __call__(self, leaves: Sequence[np.ndarray], block: int = 2**10) -> np.ndarray:
-        """Returns raw outputs (N, K), of ``block`` rows at a time, so that they stay in the cache."""
-        if len(leaves[0]) <= block:
-            return self.head.trace(self.encoder.trace(leaves)[-1])[-1]
-        starts = range(0, len(leaves[0]), block)
-        return np.concatenate([self([x[i : i + block] for x in leaves], block) for i in starts])
+    def __call__(self, obs: Any, block: int = 2**10) -> np.ndarray:
+        """Returns raw outputs (N, K), computing ``block`` rows at a time, so that they stay in the cache."""
+        x = self.encoder.features(obs)
+        parts = [x] if len(x) <= block else np.split(x, range(block, len(x), block))
+        found = [self.head.trace(self.encoder.layers.trace(part)[-1])[-1] for part in parts]
+        return found[0] if len(found) == 1 else np.concatenate(found)
 
 
 def _rows(leaf: Leaf, x: np.ndarray) -> np.ndarray:
     assert leaf.offset is not None
     return x.reshape(len(x), -1).astype(np.int64, copy=False) + view(leaf.offset)
-
-
-def _features(leaf: Leaf, x: np.ndarray) -> np.ndarray:
-    """Returns the features (N, F) of a leaf."""
-    if leaf.table is None:
-        is_flat = x.ndim == 2 and x.dtype == np.float32
-        return x if is_flat else x.reshape(len(x), -1).astype(np.float32, copy=False)
-    return view(leaf.table).take(_rows(leaf, x), 0).reshape(len(x), -1)

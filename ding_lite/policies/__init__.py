@@ -3,8 +3,11 @@
 Importing this package registers what it ships in ``POLICY_REGISTRY``.
 """
 
-from ding_lite.policies.base import Policy
-from ding_lite.policies.ppg import PPGPolicy
-from ding_lite.policies.ppo import PPOPolicy
+from ding_lite.policies.base import Policy, add_to_library
+from ding_lite.policies.ppg import PPGOffPolicy, PPGPolicy
+from ding_lite.policies.ppo import PPOOffPolicy, PPOPolicy
+
+for policy in (Policy, PPOPolicy, PPOOffPolicy, PPGPolicy, PPGOffPolicy):
+    add_to_library(policy)
 
 __all__ = ["PPGPolicy", "PPOPolicy", "Policy"]

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
-from typing import Any, TypeVar
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -79,16 +79,12 @@ GPU_LAYER = 2**16  # weights; with 64 x 64 a gradient step takes four times as l
 ACTING = ("_forward_collect", "_forward_eval", "_to_env", "_process_transition", "scaled", "distribution")
 LIBRARY: set[tuple[str, FunctionType]] = set()  # the methods of the library's policies, by their names
 
-AnyPolicy = TypeVar("AnyPolicy", bound="type[Policy]")
 
-
-def of_the_library(cls: AnyPolicy) -> AnyPolicy:
+def add_to_library(cls: type) -> None:
     """Adds the methods of a class to ``LIBRARY``: :meth:`Policy.overrides` knows all others as replaced."""
     LIBRARY.update((name, method) for name, method in vars(cls).items() if isinstance(method, FunctionType))
-    return cls
 
 
-@of_the_library
 class Policy:
     """Base class of all policies.
 
@@ -282,10 +278,13 @@ class Policy:
             a GPU                                  the same, as a CUDA graph
             a small network on the CPU             NumPy; ``finish`` computes the log-probs of all rows
         """
+        inference = torch.inference_mode()
         by_torch = Acting(
             "torch",
-            *map(torch.inference_mode(), (self._forward_collect, self._forward_eval)),
-            *map(torch.inference_mode(), (self._to_env, self._process_transition)),
+            inference(self._forward_collect),
+            inference(self._forward_eval),
+            inference(self._to_env),
+            inference(self._process_transition),
             self._complete_rollout,
         )
         if self.recurrence is not None or self.overrides(*ACTING) or has_hooks(self.model):
@@ -296,12 +295,12 @@ class Policy:
         stacks = numpy_stacks(self.model, ("actor",)) if self.device.type == "cpu" else None
         if stacks is None:
             return by_torch
-        fast = NumpyActing(self, stacks["actor"], samples)
+        fast = NumpyActing(self, stacks["actor"], self._to_env, samples)
         return Acting(
             fast.name,
             fast.sample,
             fast.greedy,
-            self._to_env,
+            fast.to_env,
             self._process_transition,
             lambda rollout: self._complete_rollout(fast.with_log_probs(rollout)),
         )
@@ -409,7 +408,7 @@ class Policy:
         They are ``rollout.value``, if the network gave it as it acted, else those of the network now.
         """
         if "value" in rollout:
-            return rollout.value  # type: ignore[no-any-return]
+            return rollout.value
         return self.value_norm.denormalize(self.over_rollout(self.model.compute_critic, rollout))
 
     def log_prob(self, inputs: Any, action: Any) -> Tensor:

@@ -52,19 +52,6 @@ class ValueNetwork(nn.Module):
         return value
 
 
-class NoIntrinsic:
-    """The absent intrinsic reward."""
-
-    def add_reward(self, rollout: Rollout) -> None:
-        pass
-
-    def added_to(self, advantage: Tensor, rollout: Rollout, weight: Tensor | None) -> Tensor:
-        return advantage
-
-    def learn(self, rollout: Rollout) -> dict[str, float]:
-        return {}
-
-
 class Intrinsic:
     """The intrinsic reward of a policy.
 

@@ -20,15 +20,7 @@ from torch import Tensor, nn
 from ding_lite.data.samples import Batch
 from ding_lite.errors import ContractError, NumericsError
 from ding_lite.fast.cuda_graphs import GraphPool
-from ding_lite.fast.gradients import (
-    Gradient,
-    GradientOf,
-    Metrics,
-    Number,
-    Objective,
-    gradient_of,
-    stacked,
-)
+from ding_lite.fast.gradients import ByAutograd, Gradient, Metrics, Number, Objective, gradient_of, stacked
 from ding_lite.models.heads import clamp_to_ranges, parameter_ranges
 from ding_lite.models.recurrent import Sequences
 from ding_lite.ranks import ALONE, Ranks
@@ -47,7 +39,7 @@ class Optimizer:
         learning_rate: of the first step, if it is not that of ``learn``; assign ``optimizer.learning_rate``
             to change it.
         size: samples of a full minibatch.
-        pool: of the CUDA graphs of these minibatches; None: there are none.
+        captured: whether the gradients of these minibatches are captured as CUDA graphs, on a GPU.
         ranks: that take each step together; its gradient is the mean of theirs.
     """
 
@@ -58,16 +50,17 @@ class Optimizer:
         *,
         learning_rate: float | None = None,
         size: int = 0,
-        pool: GraphPool | None = None,
+        captured: bool = False,
         ranks: Ranks = ALONE,
     ) -> None:
-        self.model, self.size, self.pool, self.ranks = model, size, pool, ranks
+        self.model, self.size, self.ranks = model, size, ranks
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         if not self.parameters:
             raise ContractError("the optimiser has no parameter: all layers of the model are frozen")
         self.learning_rate = learn.learning_rate if learning_rate is None else learning_rate
         self.eps = learn.adam_eps
         self.clip_type, self.clip_value = learn.grad_clip_type, learn.grad_clip_value
+        self.pool = GraphPool() if captured and self.parameters[0].is_cuda else None
         self.ranges = parameter_ranges(model)
         modules = list(model.modules())
         has_own_train = any(type(module).train is not nn.Module.train for module in modules)
@@ -82,11 +75,11 @@ class Optimizer:
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_reached": {}}  # a copy has other tensors
 
-    def gradient_of(self, objective: Objective) -> GradientOf:
+    def gradient_of(self, objective: Objective) -> ByAutograd:
         """Returns what computes the gradient of a loss, while nothing but steps changes the model."""
-        return gradient_of(objective, self.model, self.parameters, size=self.size, pool=self.pool)
+        return gradient_of(objective, self.model, self.parameters, self.size, self.pool)
 
-    def steps(self, gradient_of: GradientOf, minibatches: Iterable[Batch]) -> list[Metrics]:
+    def steps(self, gradient_of: ByAutograd, minibatches: Iterable[Batch]) -> list[Metrics]:
         """Takes a step along a gradient for each minibatch.
 
         A step whose loss or gradient is not finite changes nothing.

@@ -28,9 +28,9 @@ from ding_lite.config.registry import POLICY_REGISTRY
 from ding_lite.data.rollout import Rollout
 from ding_lite.data.samples import Batch, Samples, Store
 from ding_lite.errors import ContractError
+from ding_lite.fast.clipped import clipped_slopes
 from ding_lite.fast.gradients import Objective, checked, outputs_of
 from ding_lite.models.actor_critic import PhasicActorCritic
-from ding_lite.policies.base import of_the_library
 from ding_lite.policies.keys import PPG
 from ding_lite.policies.optimizer import mean_metrics, named
 from ding_lite.policies.ppo import PPOPolicy
@@ -43,7 +43,6 @@ MEASURED = 1024  # samples of the store, about, that an auxiliary phase is measu
 
 
 @POLICY_REGISTRY.register("ppg")
-@of_the_library
 class PPGPolicy(PPOPolicy):
     """PPG on fresh rollouts, or off-policy, for every action space.
 
@@ -139,9 +138,8 @@ class PPGPolicy(PPOPolicy):
         before = self.measured(samples.some(MEASURED))
         gradient_of = self.aux_optimizer.gradient_of(self.auxiliary_objective)
         for _ in range(learn.aux_train_epoch):
-            size = learn.aux_batch_size or learn.batch_size
-            batches = samples.minibatches(size, self.aux_order, ranks=self.ranks).batches
-            history += self.aux_optimizer.steps(gradient_of, batches)
+            drawn = samples.minibatches(self.aux_optimizer.size, self.aux_order, ranks=self.ranks)
+            history += self.aux_optimizer.steps(gradient_of, drawn.batches)
         after = self.measured(samples.some(MEASURED))
         self.store.clear()
         log = mean_metrics(history)
@@ -192,7 +190,8 @@ class PPGPolicy(PPOPolicy):
 
     @property
     def actor_objective(self) -> Objective:
-        return Objective(self.actor_loss, ("actor",), self.with_outputs, self.slopes, "the policy loss")
+        slopes, name = clipped_slopes(self), "the policy loss"
+        return Objective(self.actor_loss, ("actor",), self.with_outputs, slopes, name)
 
     @property
     def auxiliary_objective(self) -> Objective:
@@ -204,7 +203,6 @@ class PPGPolicy(PPOPolicy):
 
 
 @POLICY_REGISTRY.register("ppg_offpolicy")
-@of_the_library
 class PPGOffPolicy(PPGPolicy):
     """PPG whose policy phase draws from replay buffers: the same code with other defaults."""
 

@@ -27,24 +27,22 @@ from ding_lite.config.registry import POLICY_REGISTRY
 from ding_lite.data.replay import Replay
 from ding_lite.data.rollout import Rollout, as_rollout, require_rollout, time_major_fields
 from ding_lite.data.samples import Batch, Pass, Samples
-from ding_lite.fast.clipped import LOSSES, ClippedSlopes, has_slopes
-from ding_lite.fast.cuda_graphs import GraphPool
+from ding_lite.fast.clipped import clipped_slopes
 from ding_lite.fast.gradients import Objective, checked
 from ding_lite.models.checks import check_value_heads
-from ding_lite.policies.base import Policy, of_the_library
-from ding_lite.policies.intrinsic import Intrinsic, NoIntrinsic
+from ding_lite.policies.base import Policy
+from ding_lite.policies.intrinsic import Intrinsic
 from ding_lite.policies.keys import PPO
 from ding_lite.policies.optimizer import Optimizer, mean_metrics, mean_of, named
-from ding_lite.policies.reference import NoReference, Reference
+from ding_lite.policies.reference import Reference
 from ding_lite.rl import losses
-from ding_lite.rl.returns import explained_variance, gae, nstep_return
+from ding_lite.rl.returns import credit_metrics, gae, nstep_return
 from ding_lite.rl.scales import NoScale, RewardScale, ValueNorm
 from ding_lite.rl.schedules import ADAPTIVE, TrainingProgress, adapted_rate
 from ding_lite.trees import box_size, map_tree, to_dict
 
 
 @POLICY_REGISTRY.register("ppo")
-@of_the_library
 class PPOPolicy(Policy):
     """PPO with the options of "The 37 Implementation Details of PPO".
 
@@ -60,7 +58,7 @@ class PPOPolicy(Policy):
     def _init_shared(self) -> None:
         cfg, learn, norm = self.cfg, self.cfg.learn, self.cfg.normalize
         self.progress = self.keep("progress", TrainingProgress(learn))
-        self.reference: Any = NoReference()
+        self.reference: Reference | None = None
         self.reward_scale: Any = NoScale()
         if norm.reward:
             gamma = cfg.collect.discount_factor if norm.reward_discount is None else norm.reward_discount
@@ -68,12 +66,12 @@ class PPOPolicy(Policy):
         if learn.value_norm:
             check_value_heads(self.model)
             self.value_norm = self.keep("value_norm", ValueNorm(learn.value_norm_decay, self.ranks))
-        self.intrinsic: Any = NoIntrinsic()
+        self.intrinsic: Intrinsic | None = None
         if cfg.intrinsic.type is not None:
             draws = self.own_generator("intrinsic", device=self.device)
-            found = Intrinsic(cfg, self.obs_space, self.action_space, draws, self.seed, self.ranks)
-            self.intrinsic = self.keep("intrinsic", found)
-            self.obs_norms.append(found.obs_norm)
+            intrinsic = Intrinsic(cfg, self.obs_space, self.action_space, draws, self.seed, self.ranks)
+            self.intrinsic = self.keep("intrinsic", intrinsic)
+            self.obs_norms.append(intrinsic.obs_norm)
             self.say(f"intrinsic reward: {cfg.intrinsic.type}, weight {cfg.intrinsic.weight:g}")
         self.set_coefficients()
 
@@ -90,16 +88,14 @@ class PPOPolicy(Policy):
 
     def make_optimizer(self, size: int | None = None) -> Optimizer:
         """Returns an optimiser by the config; ``size``: samples of full minibatches."""
-        has_graphs = self.device.type == "cuda" and self.cfg.cuda_graph and self.recurrence is None
-        pool, size = GraphPool() if has_graphs else None, size or self.cfg.learn.batch_size
-        return Optimizer(self.model, self.cfg.learn, size=size, pool=pool, ranks=self.ranks)
+        captured, size = self.cfg.cuda_graph and self.recurrence is None, size or self.cfg.learn.batch_size
+        return Optimizer(self.model, self.cfg.learn, size=size, captured=captured, ranks=self.ranks)
 
     def use_reference(self, reference: Policy) -> None:
         """Sets the frozen policy that ``learn.kl_beta`` refers to, as ``load_policy`` returns it."""
         learn = self.cfg.learn
-        found = Reference(reference, learn.kl_beta, learn.kl_type)
-        found.check_fits(self)
-        self.reference = found if reference.recurrence is None else self.keep("reference", found)
+        self.reference = self.keep("reference", Reference(reference, learn.kl_beta, learn.kl_type))
+        self.reference.check_fits(self)
         self.say(f"stays near {learn.pretrained_model_path}: {learn.kl_beta:g} KL ({learn.kl_type})")
 
     # -- Credit
@@ -107,8 +103,10 @@ class PPOPolicy(Policy):
     def _prepare_rollout(self, rollout: Rollout) -> None:
         ends = rollout.terminated | rollout.truncated | ~rollout.valid  # a lost episode may end there
         self.reward_scale.update_from(rollout.reward, ends, rollout.valid)
-        self.intrinsic.add_reward(rollout)
-        self.reference.add_logits(rollout)
+        if self.intrinsic is not None:
+            self.intrinsic.add_reward(rollout)
+        if self.reference is not None:
+            self.reference.add_logits(rollout)
 
     def _get_train_sample(self, rollout: Rollout) -> Rollout:
         rollout = rollout.to(self.device)
@@ -143,7 +141,8 @@ class PPOPolicy(Policy):
         advantage, target = gae(reward, before, after, *flags, **options, weight=weight)
         if self.cfg.nstep_return:
             target = nstep_return(reward, after, *flags, gamma=gamma, nstep=self.cfg.nstep)
-        advantage = self.intrinsic.added_to(advantage, rollout, weight)
+        if self.intrinsic is not None:
+            advantage = self.intrinsic.added_to(advantage, rollout, weight)
         return {"value": value, "advantage": advantage, "value_target": target}
 
     # -- One iteration, top to bottom
@@ -154,13 +153,7 @@ class PPOPolicy(Policy):
         rollout = rollout.to(self.device)
         valid = rollout.valid
         value, target, advantage = (rollout[name][valid] for name in ("value", "value_target", "advantage"))
-        credit = {
-            "explained_variance": explained_variance(value, target),
-            "adv_max": advantage.max(),
-            "adv_mean": advantage.mean(),
-            "value_max": value.max(),
-            "value_mean": value.mean(),
-        }
+        credit = credit_metrics(value, target, advantage)
         if self.cfg.normalize.obs:
             credit["obs_clipped"] = self.obs_norm.clipped_share(rollout.obs, valid)
         self.value_norm.update_and_rescale(target, self.model.value_heads)
@@ -169,7 +162,8 @@ class PPOPolicy(Policy):
         log = mean_metrics([credit])  # waits for the device once
         log |= {"cur_lr": self.optimizer.learning_rate, "clip_ratio": self.clip_ratio}
         log |= self.improve(rollout)
-        log |= self.intrinsic.learn(rollout)
+        if self.intrinsic is not None:
+            log |= self.intrinsic.learn(rollout)
         if self.cfg.normalize.obs is True:
             self.obs_norm.update(rollout.obs, valid)
         self.progress.env_step += int(self.ranks.total(int(valid.sum())))
@@ -205,10 +199,11 @@ class PPOPolicy(Policy):
         """
         learn = self.cfg.learn
         if self.cfg.on_policy:
+            samples = self.samples(replay)
             for epoch in range(int(uses)):
-                if epoch or credit_is_old:
-                    self.renew_credit(replay)
-                yield self.minibatches(replay)
+                if (epoch or credit_is_old) and self.renew_credit(replay):
+                    samples = self.samples(replay)
+                yield self.minibatches(samples)
             return
         steps = learn.update_per_collect or math.ceil(uses * self.cfg.collect.n_sample / learn.batch_size)
         credit_is_old |= replay.has_stale
@@ -225,11 +220,11 @@ class PPOPolicy(Policy):
         self, passes: Iterable[Pass], optimizer: Optimizer, objective: Objective
     ) -> dict[str, Any]:
         """Takes the steps of passes; after target_kl only those down the value loss. Returns metrics."""
-        learn, history, epochs, gradient_of = self.cfg.learn, [], 0, optimizer.gradient_of(objective)
+        learn, gradient_of, history, epochs = self.cfg.learn, optimizer.gradient_of(objective), [], 0
         for each in passes:
             new = optimizer.steps(gradient_of, each.batches)
             history += new
-            if "actor" not in objective.reads:
+            if "actor" not in gradient_of.objective.reads:
                 continue
             epochs += 1
             if learn.lr_schedule == ADAPTIVE:
@@ -239,8 +234,7 @@ class PPOPolicy(Policy):
             if learn.target_kl is not None and mean_of(new, "approx_kl") > 1.5 * learn.target_kl:
                 if "critic" not in objective.reads:
                     break
-                objective = self.critic_objective
-                gradient_of = optimizer.gradient_of(objective)
+                gradient_of = optimizer.gradient_of(self.critic_objective)
         return {**mean_metrics(history), "epochs": float(epochs), "updates": float(len(history))}
 
     # -- Samples
@@ -261,27 +255,25 @@ class PPOPolicy(Policy):
                 stored.renewed = {"prox_log_prob": log_prob}
         replay.log = replay.metrics(self.clip_ratio)
 
-    def renew_credit(self, replay: Replay) -> None:
-        """Computes by the newest value network what ``recompute_adv`` and ``nstep_return`` ask for."""
+    def renew_credit(self, replay: Replay) -> bool:
+        """Computes by the newest values what ``recompute_adv``, ``nstep_return`` ask for; False: nothing."""
         if not (self.cfg.recompute_adv or self.cfg.nstep_return):
-            return
+            return False
         fields = ("value", "advantage", "value_target") if self.cfg.recompute_adv else ("value_target",)
         self.timer("advantages")
         for stored in replay.rollouts:
             # V-trace with c-bar = rho-bar = 1 (arXiv:1802.01561).
             weight = stored.ratio.clamp(max=1.0) if replay.age(stored) else None
-            rollout = {name: x for name, x in to_dict(stored.rollout).items() if name != "value"}  # it is old
-            credit = self.credit(as_rollout(rollout), weight)
+            fresh = {name: x for name, x in to_dict(stored.rollout).items() if name != "value"}
+            credit = self.credit(as_rollout(fresh), weight)
             stored.renewed |= {name: credit[name] for name in fields}
         self.timer("updates")
+        return True
 
     @torch.no_grad()
-    def minibatches(self, drawn: Replay | Rollout, steps: float = math.inf) -> Pass:
-        """Returns one pass over the live samples of rollouts, in the units of the losses."""
-        replay, learn, parts = drawn, self.cfg.learn, []
-        if not isinstance(drawn, Replay):
-            replay = Replay()
-            replay.push(drawn)
+    def samples(self, drawn: Replay | Rollout) -> Samples:
+        """Returns the live samples of rollouts, in the units of the losses."""
+        replay, parts = Replay.of(drawn), []
         for stored in replay.rollouts:
             fields = time_major_fields(stored.rollout) | stored.renewed
             for name in ("value", "value_target"):
@@ -289,6 +281,11 @@ class PPOPolicy(Policy):
             parts.append(Samples.of(stored.rollout, replay.live(stored), fields, self.recurrence))
         samples = Samples.joined(parts, [stored.uses.numel() for stored in replay.rollouts])
         samples.fields["obs"] = self.scaled(samples.fields["obs"])
+        return samples
+
+    def minibatches(self, drawn: Replay | Rollout | Samples, steps: float = math.inf) -> Pass:
+        """Returns one pass over the live samples of rollouts, of at most so many steps."""
+        samples, learn = drawn if isinstance(drawn, Samples) else self.samples(drawn), self.cfg.learn
         return samples.minibatches(
             learn.batch_size, self.order, steps=steps, adv_norm=learn.adv_norm, ranks=self.ranks
         )
@@ -328,6 +325,8 @@ class PPOPolicy(Policy):
     def actor_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns the policy loss, and the penalty for leaving a reference policy."""
         loss, metrics = checked(self.policy_loss(batch), self, "policy_loss")
+        if self.reference is None:
+            return loss, metrics
         penalty, of_penalty = self.reference.penalty(batch)
         return loss + penalty, {**metrics, **of_penalty}
 
@@ -337,29 +336,21 @@ class PPOPolicy(Policy):
         return self.cfg.learn.value_weight * loss, metrics
 
     @property
-    def slopes(self) -> ClippedSlopes | None:
-        """The losses above and their slopes in NumPy; None if one is replaced, or has another term."""
-        head = getattr(self.model.actor_head, "out", None)
-        if self.overrides(*LOSSES) or self.cfg.learn.kl_beta or not has_slopes(head):
-            return None
-        return ClippedSlopes(head, self.cfg.learn, self.clip_ratio, self.entropy_weight, self.value_clip)
-
-    @property
     def objective(self) -> Objective:
-        return Objective(self.loss, ("actor", "critic"), self.with_outputs, self.slopes, "the loss")
+        return Objective(self.loss, ("actor", "critic"), self.with_outputs, clipped_slopes(self), "the loss")
 
     @property
     def critic_objective(self) -> Objective:
-        return Objective(self.critic_loss, ("critic",), self.with_outputs, self.slopes, "the value loss")
+        slopes, name = clipped_slopes(self), "the value loss"
+        return Objective(self.critic_loss, ("critic",), self.with_outputs, slopes, name)
 
     # -- Schedules
 
     def set_coefficients(self) -> None:
         """Sets the coefficients of this iteration, by their schedules: clip ranges, entropy bonus."""
         learn, clip = self.cfg.learn, self.progress.factor("clip")
-        entropy = learn.entropy_weight
-        if entropy is None:
-            entropy = 0.0 if box_size(self.action_space) else 0.01
+        default = 0.0 if box_size(self.action_space) else 0.01
+        entropy = default if learn.entropy_weight is None else learn.entropy_weight
         self.clip_ratio: float = learn.clip_ratio * clip
         self.value_clip = None if learn.value_clip is None else max(learn.value_clip * clip, 1e-8)
         self.entropy_weight: float = entropy * self.progress.factor("entropy")
@@ -379,11 +370,12 @@ class PPOPolicy(Policy):
     # -- State
 
     def forget_open_episodes(self) -> None:
-        self.reward_scale.running_return = self.reference.hidden = None
+        self.reward_scale.running_return = None
+        if self.reference is not None:
+            self.reference.hidden = None
 
 
 @POLICY_REGISTRY.register("ppo_offpolicy")
-@of_the_library
 class PPOOffPolicy(PPOPolicy):
     """PPO that draws from a replay buffer: the same code with other defaults."""
 

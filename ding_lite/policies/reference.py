@@ -22,18 +22,6 @@ from ding_lite.rl import losses
 from ding_lite.trees import Tree, example_observations, leading_size, map_tree
 
 
-class NoReference:
-    """The absent reference, whose penalty is 0."""
-
-    hidden = None
-
-    def add_logits(self, rollout: Rollout) -> None:
-        pass
-
-    def penalty(self, batch: Batch) -> tuple[float, dict[str, Tensor]]:
-        return 0.0, {}
-
-
 class Reference:
     """A frozen policy.
 

@@ -113,23 +113,6 @@ def clip_fraction(log_ratio: Tensor, clip_ratio: float) -> Tensor:
     return (torch.expm1(log_ratio).abs() > clip_ratio).to(log_ratio.dtype).mean()
 
 
-def normalize_advantage(
-    advantage: Tensor, scale: tuple[Tensor, Tensor] | None = None, eps: float = 1e-8
-) -> Tensor:
-    """Returns (A - mean) / (std + eps), or 0 where the advantages are constant.
-
-    The std is the population's, so that a single sample gives 0 and not nan. Advantages whose std is at most
-    1e-6 times their mean count as constant: their spread is rounding error.
-
-    Args:
-        advantage: A, (N,), or (K, N) of K minibatches.
-        scale: std and mean, if they are those of more samples than these.
-        eps: added to the std.
-    """
-    std, mean = torch.std_mean(advantage, -1, correction=0, keepdim=True) if scale is None else scale
-    return (advantage - mean) / torch.where(std <= 1e-6 * mean.abs(), torch.inf, std + eps)
-
-
 def weighted_mean(x: Tensor, weight: Tensor | None = None) -> Tensor:
     """Returns sum(weight x) / N. The divisor is the number of samples, not the sum of the weights."""
     return x.mean() if weight is None else (weight * x).mean()

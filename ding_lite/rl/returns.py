@@ -116,6 +116,23 @@ def nstep_return(
     return result
 
 
+def normalize_advantage(
+    advantage: Tensor, scale: tuple[Tensor, Tensor] | None = None, eps: float = 1e-8
+) -> Tensor:
+    """Returns (A - mean) / (std + eps), or 0 where the advantages are constant.
+
+    The std is the population's, so that a single sample gives 0 and not nan. Advantages whose std is at most
+    1e-6 times their mean count as constant: their spread is rounding error.
+
+    Args:
+        advantage: A, (N,), or (K, N) of K minibatches.
+        scale: std and mean, if they are those of more samples than these.
+        eps: added to the std.
+    """
+    std, mean = torch.std_mean(advantage, -1, correction=0, keepdim=True) if scale is None else scale
+    return (advantage - mean) / torch.where(std <= 1e-6 * mean.abs(), torch.inf, std + eps)
+
+
 @torch.no_grad()
 def explained_variance(value: Tensor, target: Tensor) -> Tensor:
     """Returns 1 - Var(target - value) / Var(target): 1 is a perfect prediction, 0 as good as the mean.
@@ -131,3 +148,14 @@ def explained_variance(value: Tensor, target: Tensor) -> Tensor:
     variance = target.var(correction=0)
     ratio = 1 - (target - value).var(correction=0) / variance.clamp_min(torch.finfo(variance.dtype).tiny)
     return torch.where(variance.sqrt() <= 1e-6 * target.mean().abs(), 0.0, ratio)
+
+
+def credit_metrics(value: Tensor, target: Tensor, advantage: Tensor) -> dict[str, Tensor]:
+    """Returns what is logged of the credit of a rollout: values, targets and advantages, (N,) each."""
+    return {
+        "explained_variance": explained_variance(value, target),
+        "adv_max": advantage.max(),
+        "adv_mean": advantage.mean(),
+        "value_max": value.max(),
+        "value_mean": value.mean(),
+    }

@@ -7,6 +7,7 @@ import functools
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from scripted import Scripted, world
 from worlds import copy_of, same_tree
@@ -16,6 +17,7 @@ from ding_lite.envs.native import EnvPoolVectorEnv, NativeVectorEnv
 from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.envs.spaces import split_actions
 from ding_lite.envs.vector import Episode
+from ding_lite.envs.workers.cores import cores
 from ding_lite.envs.workers.vector_env import SubprocessVectorEnv
 from ding_lite.errors import CheckpointError, EnvError
 from ding_lite.rl.seeding import integer_seed
@@ -181,11 +183,14 @@ def test_native_cartpole_and_env_pool_step_as_the_single_environment(env_pool):
     "workers", [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(5, marks=pytest.mark.slow)]
 )
 def test_two_halves_give_the_transitions_of_the_whole(workers):
+    threads = torch.get_num_threads()
     whole = own(InProcessVectorEnv, world(tree=True))
     with contextlib.closing(
         own(SubprocessVectorEnv, world(tree=True), num_workers=workers, double_buffer=True)
     ) as envs:
-        assert envs.busy_cores == workers
+        with envs.beside_policy():
+            assert torch.get_num_threads() == max(1, min(threads, cores() - workers))
+        assert torch.get_num_threads() == threads
         whole.reset("x")
         envs.reset("x")
         for _, action in zip(range(40), batches("discrete"), strict=False):

@@ -40,7 +40,7 @@ def compare(policy, obs):
 
 
 def equal(found, expected):
-    torch.testing.assert_close(*(map_tree(lambda x: x, tree) for tree in (found, expected)), **CLOSE)
+    torch.testing.assert_close(*(map_tree(torch.as_tensor, tree) for tree in (found, expected)), **CLOSE)
 
 
 @pytest.mark.parametrize("network", NETWORKS)

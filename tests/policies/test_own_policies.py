@@ -96,7 +96,7 @@ def collected_learned_evaluated(method, policy, collector):
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("method", (*ACTS, *LEARNS, *LOSSES, "loss", *PHASES))
+@pytest.mark.parametrize("method", [*ACTS, *LEARNS, *LOSSES, "loss", *PHASES])
 def test_a_method_that_is_replaced_is_called_in_every_way(method, way):
     world, model = WAYS[way]
     kind, learn = ("ppo", {}) if method == "loss" else ("ppg", {"aux_freq": 1, "critic_epoch_per_collect": 2})

@@ -8,9 +8,9 @@ import torch
 from ding_lite.rl.losses import (
     approx_kl,
     clipped_surrogate,
-    normalize_advantage,
     value_error,
 )
+from ding_lite.rl.returns import normalize_advantage
 
 
 def doubles(*numbers):

@@ -41,6 +41,7 @@ import numpy as np
 
 from ding_lite import errors
 from ding_lite.envs.vector import ALL, NO_ENVS, Episode, Transition, VectorEnv, check_same_spaces
+from ding_lite.envs.workers.cores import leaving_cores
 from ding_lite.envs.workers.process import KILL_SECONDS, Processes
 from ding_lite.envs.workers.shared import IDLE, ErrorReport, Job, SharedArrays, StepReply
 from ding_lite.errors import DingLiteError, EnvError, EnvWorkerError
@@ -142,11 +143,11 @@ class SubprocessVectorEnv(VectorEnv):
         bounds = [num_envs * k // num_workers for k in range(num_workers + 1)]
         self._rows = [range(*pair) for pair in itertools.pairwise(bounds)]  # of each worker
         self._whole = _group(ALL, self._rows)
-        self._groups = [self._whole]
+        self._groups, self._busy_cores = [self._whole], 0  # cores that are used while the policy acts
         self.backend = f"{num_envs} environments in {num_workers} {self._starter.unit[num_workers > 1]}"
         if double_buffer:
             self._groups = [_group(slice(first, None, 2), self._rows) for first in range(2)]
-            self.busy_cores = num_workers if starter is None else 0  # actors may be on other machines
+            self._busy_cores = num_workers if starter is None else 0  # actors may be on other machines
             self.backend += ", one half stepping while the other is acted on"
         self.groups = tuple(group.rows for group in self._groups)
         self._stream: tuple[str | int, ...] = ()
@@ -191,6 +192,9 @@ class SubprocessVectorEnv(VectorEnv):
     def step(self, action: Tree) -> Transition:
         self._begin_step(self._whole, action)
         return self.receive()
+
+    def beside_policy(self) -> contextlib.AbstractContextManager[None]:
+        return leaving_cores(self._busy_cores)
 
     def send(self, action: Tree, group: int = 0) -> None:
         self._begin_step(self._groups[group], action)
