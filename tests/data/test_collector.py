@@ -406,3 +406,18 @@ def test_numbers_of_infos_are_means_over_the_last_hundred_episodes():
     collector = Collector(envs, policy_for(envs), 300)
     collector.collect()
     assert collector.metrics()["number"] == np.mean(range(201, 301))
+
+
+class Fitting(CountingEnv):
+    """Takes a gradient step of its own in each step."""
+
+    def step(self, action):
+        weight = torch.ones(2, requires_grad=True)
+        (weight * torch.ones(2)).sum().backward()
+        assert weight.grad is not None
+        return super().step(action)
+
+
+@pytest.mark.parametrize("model", [{}, {"activation": "gelu"}])
+def test_an_environment_may_use_autograd(model):
+    assert collector_of(lambda index: Fitting(SCRIPTS[index]), model=model).collect().valid.all()
