@@ -143,8 +143,7 @@ class Policy:
             is_ours = type(self).distribution is Policy.distribution
             inputs = self.inputs(example_observations(obs_space, SAMPLES))
             check_outputs(self.model, inputs, action_space, with_actions=is_ours)
-        for field in self.fields:
-            getattr(self, f"_init_{field}")()
+            self._init_learn()
         if {"collect", "eval"} & set(self.fields):
             self.say(f"acting: {acting_of(self).name}")
 
@@ -155,12 +154,6 @@ class Policy:
 
     def _init_learn(self) -> None:
         """Prepares learning, such as the optimiser."""
-
-    def _init_collect(self) -> None:
-        """Prepares collecting."""
-
-    def _init_eval(self) -> None:
-        """Prepares evaluating."""
 
     def _forward_learn(self, rollout: Rollout) -> dict[str, float]:
         raise NotImplementedError(f"{type(self).__name__} must define _forward_learn(rollout)")
@@ -197,10 +190,10 @@ class Policy:
         return []
 
     @classmethod
-    def default_model(cls) -> tuple[str, list[str]]:
-        """Returns the name of the model for configs without one, and the modules to import for it."""
-        declared = merged_config(cls).get("model", {})
-        return declared["type"].default if "type" in declared else "vac", []
+    def default_model(cls) -> str:
+        """Returns the ``policy.model.type`` of configs without one."""
+        name: str = merged_config(cls)["model"]["type"].default
+        return name
 
     # -- The modes
 
