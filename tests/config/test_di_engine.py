@@ -306,7 +306,8 @@ def test_every_default_of_di_engine_is_accepted(kind):
     )
     policy = copy.deepcopy(DI_ENGINE[kind])
     policy["learn"] = {**learn, **policy["learn"]}
-    assert compiled(kind, **common, **policy).values.policy.learn.batch_size == 64
+    learn = compiled(kind, **common, **policy).values.policy.learn
+    assert (learn.batch_size, learn.adv_norm) == (64, "minibatch")
 
 
 @pytest.mark.parametrize(
