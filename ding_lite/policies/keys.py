@@ -100,13 +100,7 @@ PPO: dict[str, Any] = dict(
     ),
     other=dict(
         replay_buffer=dict(
-            replay_buffer_size=Key(
-                None,
-                int | None,
-                low=1,
-                **OFF,
-                doc="transitions; the oldest rollouts leave first; None: four stay",
-            ),
+            replay_buffer_size=Key(10_000, int | None, low=1, **OFF, doc="transitions; None: four rollouts"),
             max_use=Key(3, low=1, **OFF, doc="most times that a transition is drawn"),
             max_staleness=Key(4, low=0, **OFF, doc="largest age, in iterations, of a draw"),
         )
@@ -137,4 +131,5 @@ PPG: dict[str, Any] = dict(
         aux_batch_size=Key(None, int | None, low=1, **AUXILIARY, doc="of that phase; None: batch_size"),
         allow_raw_values=Key(False, doc="train without any scale of the values: the KL will not hold"),
     ),
+    other=dict(replay_buffer=dict(replay_buffer_size=None)),
 )
