@@ -1,7 +1,5 @@
 """Classic control: CartPole-v1 with off-policy PPG.
 
-Policy and value each have a replay buffer.
-
 ding-lite train -c cartpole_ppg_offpolicy
 """
 

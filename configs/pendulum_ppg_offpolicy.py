@@ -1,7 +1,5 @@
 """Classic control: Pendulum-v1 with off-policy PPG.
 
-Policy and value each have a replay buffer.
-
 ding-lite train -c pendulum_ppg_offpolicy
 """
 
@@ -20,7 +18,7 @@ config = dict(
             aux_batch_size=256,
         ),
         collect=dict(discount_factor=0.9),
-        other=dict(replay_buffer=dict(policy=dict(max_use=4), value=dict(max_use=8))),
+        other=dict(replay_buffer=dict(max_use=8)),
         eval=dict(eval_freq=30_000),
     ),
 )

@@ -87,17 +87,16 @@ def run(
     if resume and exp_name:
         raise ConfigError("--exp-name is for a new run: a resumed run keeps its folder")
     exp_name, resume, init_from = _after_restart(exp_name, resume, init_from)
-    numbers: dict[str, Any] = {"max_env_step": max_env_step, "max_train_iter": max_train_iter}
-    numbers["seed"] = seeds[0] if seeds else None
+    seed = seeds[0] if seeds else None
     how: dict[str, Any] = {"display": None if quiet else display_for(sys.stdout, verbose)}
+    how |= {"max_env_step": max_env_step, "max_train_iter": max_train_iter}
     keep_freed_memory()
     if resume is None:
-        pipeline = SerialPipeline(source.read(), folder=exp_name, init_from=init_from, **numbers, **how)
+        pipeline = SerialPipeline(source.read(), folder=exp_name, init_from=init_from, seed=seed, **how)
     else:
         # Beside --resume a config only says which modules the user trusts.
         trust = source.read().trusted if source else options.import_modules(source.imports)
-        changes = parse_overrides(source.overrides)
-        changes |= {key: number for key, number in numbers.items() if number is not None}
+        changes = parse_overrides(source.overrides) | ({} if seed is None else {"seed": seed})
         pipeline = SerialPipeline.resume(resume, changes=changes, override=override, trust=trust, **how)
     try:
         for _ in pipeline:

@@ -168,7 +168,6 @@ def compile_config(
     name: str = "",
     create_cfg: Mapping[str, Any] | None = None,
     seed: int | None = None,
-    auto: bool = True,
 ) -> Config:
     """Checks a config and fills in its defaults. Compiling the result again changes nothing.
 
@@ -178,7 +177,7 @@ def compile_config(
         overrides: values that replace those of ``user``, such as ``{"policy.learn.batch_size": 128}``.
         origin: the name of ``user`` in error messages and in ``source``, such as a file name.
         name: the default of ``exp_name``; "": it is derived from the environment and the policy.
-        create_cfg, auto: as in DI-engine: ``user`` is the main config of a pair; ``auto`` has no effect.
+        create_cfg: as in DI-engine: ``user`` is the main config of a pair.
         seed: replaces that of ``user``.
 
     Raises:
@@ -267,9 +266,7 @@ def schema_of(user: Mapping[str, Any]) -> tuple[Schema, list[str]]:
     policy = _section(user, "policy")
     schema["policy"] = keys = keys_of(POLICY_REGISTRY, policy, "ppo", {}, "policy")
     if isinstance(keys, dict):
-        default, modules = POLICY_REGISTRY.get(policy.get("type", "ppo")).default_model()
-        for module in modules:
-            importlib.import_module(module)
+        default = POLICY_REGISTRY.get(policy.get("type", "ppo")).default_model()
         keys["model"] = keys_of(
             MODEL_REGISTRY, _section(policy, "model"), default, keys.get("model", {}), "policy.model"
         )

@@ -54,13 +54,9 @@ SAME_BY_POLICY = {
     "ppo": PPO_LEARN
     + _paths("policy", "recompute_adv learn.epoch_per_collect learn.kl_beta learn.kl_type")
     + ("policy.learn.pretrained_model_path",),
-    "ppo_offpolicy": PPO_LEARN
-    + _paths("policy", "nstep nstep_return learn.update_per_collect")
-    + _paths(BUFFER, "replay_buffer_size max_use"),
+    "ppo_offpolicy": PPO_LEARN + _paths("policy", "nstep nstep_return learn.update_per_collect"),
     "ppg": PPG_LEARN + _paths("policy.learn", "aux_freq actor_epoch_per_collect critic_epoch_per_collect"),
-    "ppg_offpolicy": PPG_LEARN
-    + ("policy.learn.update_per_collect",)
-    + _paths(BUFFER, "policy.replay_buffer_size policy.max_use value.replay_buffer_size value.max_use"),
+    "ppg_offpolicy": (*PPG_LEARN, "policy.learn.update_per_collect"),
 }
 # Keys that have one value here, and why.
 FIXED = {
@@ -74,7 +70,10 @@ FIXED = {
     "policy.learn.resume_training": (False, "a run is resumed with --resume"),
     "policy.learn.ppo_param_init": (True, "write policy.model.init='torch' for torch's own"),
     "policy.model.norm_type": (None, "networks have no normalisation layers"),
-    f"{BUFFER}.multi_buffer": (True, "PPG has two buffers, or one for both if their limits are equal"),
+    f"{BUFFER}.multi_buffer": (
+        True,
+        "the sections policy and value become one: both draw within the same limits",
+    ),
 }
 # Sections and keys that are refused unless they are empty or false.
 NOT_BUILT = {
@@ -287,6 +286,8 @@ class _Conversion:
         if self.take("policy.learn.ignore_done"):
             self.wrap("ignore_done")
         learn = "policy.learn"
+        if self.get(f"{learn}.adv_norm") is True:
+            self.set(f"{learn}.adv_norm", "minibatch")
         size = self.count(f"{learn}.batch_size", DEFAULTS["batch_size"])
         passes = self.count(f"{learn}.epoch_per_collect", DEFAULTS["epoch_per_collect"])
         samples = self.count("policy.collect.n_sample")
@@ -329,18 +330,28 @@ class _Conversion:
         self.note(path, f"{count} gradient steps are {iterations} iterations, {steps:,} env steps ({here})")
 
     def buffers(self) -> None:
-        """Converts ages of transitions; a buffer holds a rollout, and gives as many uses as are asked for."""
+        """Converts the limits of replay, of PPG's two buffers to one: a rollout at least, and enough uses."""
+        for name, least in (("replay_buffer_size", self.rows or 0), ("max_use", 0)):
+            limits = []
+            for path in [f"{buffer}.{name}" for buffer in BUFFERS.get(self.policy, ())]:
+                limit = self.take(path)
+                if type(limit) is int and 0 < limit < least:
+                    self.note(path, f"{limit} -> {least}, one whole rollout")
+                    limit = least
+                limits += [] if limit is None else [limit]
+            if limits:
+                self.set(f"{BUFFER}.{name}", limits[0])
+            if limits and limits[0] != limits[-1]:
+                why = "here both are drawn from one replay; write the same number twice"
+                self.refuse(
+                    f"{BUFFER}.*.{name}", f"{limits[0]} for the policy, {limits[1]} for the value: {why}"
+                )
         updates = self.count("policy.learn.update_per_collect")
         size = self.count("policy.learn.batch_size", DEFAULTS["batch_size"])
-        for buffer in BUFFERS.get(self.policy, ()):
-            capacity = self.count(f"{buffer}.replay_buffer_size")
-            if capacity and self.rows and capacity < self.rows:
-                self.set(f"{buffer}.replay_buffer_size", self.rows)
-                self.note(f"{buffer}.replay_buffer_size", f"{capacity} -> {self.rows}, one whole rollout")
-            uses = math.ceil(updates * size / self.rows) if updates and size and self.rows else 0
-            if uses > 3 and self.get(f"{buffer}.max_use") is None:
-                self.set(f"{buffer}.max_use", uses)
-                self.note(f"{buffer}.max_use", f"{uses}, as often as {updates} updates use a transition")
+        uses = math.ceil(updates * size / self.rows) if updates and size and self.rows else 0
+        if self.policy in BUFFERS and uses > 3 and self.get(f"{BUFFER}.max_use") is None:
+            self.set(f"{BUFFER}.max_use", uses)
+            self.note(f"{BUFFER}.max_use", f"{uses}, as often as {updates} updates use a transition")
 
     # -- Environments
 

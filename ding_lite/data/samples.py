@@ -172,7 +172,7 @@ class Samples:
             size: samples of a minibatch.
             generator: of the order.
             steps: most minibatches.
-            adv_norm: normalise advantages in each "minibatch" (True), over the whole "batch", or not (False).
+            adv_norm: normalise advantages in each "minibatch", over the whole "batch", or not (False).
             ranks: that take each step together; advantages are normalised over all of them.
         """
         groups: list[Any] = self._run_groups(size, generator, ranks) if self.runs else []
@@ -185,7 +185,7 @@ class Samples:
         if adv_norm == "batch":
             (whole,) = _normalized([self.fields["advantage"]], ranks)
             advantages = [whole[group.rows] for group in groups]
-        elif adv_norm:
+        elif adv_norm == "minibatch":
             advantages = _normalized([self.fields["advantage"][group.rows] for group in groups], ranks)
         place = None if self.place is None else self.place[torch.cat([group.rows for group in groups])]
         return Pass(self._batches(groups, advantages), len(groups), place)

@@ -225,10 +225,10 @@ class Policy:
         return []
 
     @classmethod
-    def default_model(cls) -> tuple[str, list[str]]:
-        """Returns the name of the model for configs without one, and the modules to import for it."""
-        declared = merged_config(cls).get("model", {})
-        return declared["type"].default if "type" in declared else "vac", []
+    def default_model(cls) -> str:
+        """Returns the ``policy.model.type`` of configs without one."""
+        name: str = merged_config(cls)["model"]["type"].default
+        return name
 
     # -- The modes
 

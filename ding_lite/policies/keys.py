@@ -55,7 +55,7 @@ PPO: dict[str, Any] = dict(
         adam_eps=Key(1e-5, above=0, doc="epsilon of Adam"),
         grad_clip_type=Key("clip_norm", Literal["clip_norm", "clip_value"] | None, doc="bound of gradients"),
         grad_clip_value=Key(0.5, above=0, needs="learn.grad_clip_type", doc="largest norm, or value"),
-        adv_norm=Key("minibatch", Literal["minibatch", "batch"] | bool, doc="normalise advantages over this"),
+        adv_norm=Key("minibatch", Literal["minibatch", "batch", False], doc="normalise advantages over this"),
         value_norm=Key(False, doc="the value network predicts in units of the targets' std (PopArt)"),
         value_norm_decay=Key(0.95, low=0, high=1, needs="learn.value_norm", doc="weight of earlier targets"),
         value_weight=Key(0.5, low=0, doc="weight of the value loss 0.5 (V - R)^2"),
@@ -99,15 +99,13 @@ PPO: dict[str, Any] = dict(
     ),
     other=dict(
         replay_buffer=dict(
-            replay_buffer_size=Key(10_000, low=1, **OFF, doc="transitions; the oldest rollouts leave first"),
+            replay_buffer_size=Key(10_000, int | None, low=1, **OFF, doc="transitions; None: four rollouts"),
             max_use=Key(3, low=1, **OFF, doc="most times that a transition is drawn"),
             max_staleness=Key(4, low=0, **OFF, doc="largest age, in iterations, of a draw"),
         )
     ),
 )
 
-SIZE = Key(None, int | None, low=1, **OFF, doc="transitions; None: 4 n_sample")
-BUFFER = {**PPO["other"]["replay_buffer"], "replay_buffer_size": SIZE}
 PHASE: dict[str, Any] = dict(low=1, needs="not learn.update_per_collect")
 AUXILIARY: dict[str, Any] = dict(needs="learn.aux_train_epoch")
 
@@ -121,7 +119,7 @@ PPG: dict[str, Any] = dict(
         epoch_per_collect=DROPPED,
         reuse=DROPPED,
         actor_epoch_per_collect=Key(1, **PHASE, doc="E_pi: the policy's passes; off-policy mean uses"),
-        critic_epoch_per_collect=Key(1, **PHASE, doc="E_V: those of the value; as many share a loop"),
+        critic_epoch_per_collect=Key(1, **PHASE, doc="E_V: those of the value; if as many, in one loop"),
         aux_train_epoch=Key(6, low=0, doc="E_aux: passes of an auxiliary phase; 0: no such phase"),
         aux_freq=Key(8, low=1, **AUXILIARY, doc="N_pi: iterations between auxiliary phases"),
         aux_bc_weight=Key(1.0, low=0, **AUXILIARY, doc="beta_clone, the weight of KL(pi_old || pi)"),
@@ -132,9 +130,5 @@ PPG: dict[str, Any] = dict(
         aux_batch_size=Key(None, int | None, low=1, **AUXILIARY, doc="of that phase; None: batch_size"),
         allow_raw_values=Key(False, doc="train without any scale of the values: the KL will not hold"),
     ),
-    other=dict(
-        replay_buffer=dict(
-            replay_buffer_size=DROPPED, max_use=DROPPED, max_staleness=DROPPED, policy=BUFFER, value=BUFFER
-        )
-    ),
+    other=dict(replay_buffer=dict(replay_buffer_size=None)),
 )

@@ -1,7 +1,7 @@
 """Phasic Policy Gradient (arXiv:2009.04416): PPO with an auxiliary phase every N_pi iterations.
 
-    policy phase      each iteration: E_V epochs of PPO's value loss, then E_pi of its policy loss, with an
-                      Adam each; in one loop, with one Adam, if both draw the same samples equally often
+    policy phase      each iteration: if E_V = E_pi, one loop with one Adam over the sum of PPO's losses; else
+                      E_V epochs of its value loss, then E_pi of its policy loss, with an Adam each
     auxiliary phase   every N_pi iterations: E_aux epochs over all their samples
 
 The paper's names, and the config's:
@@ -71,25 +71,27 @@ class PPGPolicy(PPOPolicy):
         return faults
 
     def _init_learn(self) -> None:
-        learn, limits = self.cfg.learn, self.cfg.other.replay_buffer
+        learn = self.cfg.learn
         if not isinstance(self.model, PhasicActorCritic):
             raise ContractError(
                 f"policy.model: {type(self.model).__name__} has no auxiliary value head; PPG needs a "
                 "subclass of ding_lite.models.PhasicActorCritic, such as 'ppg'"
             )
-        is_one_buffer = self.cfg.on_policy or limits.policy == limits.value
-        same_epochs = learn.actor_epoch_per_collect == learn.critic_epoch_per_collect
-        self.has_one_loop = is_one_buffer and bool(same_epochs or learn.update_per_collect)
+        actor, critic = learn.actor_epoch_per_collect, learn.critic_epoch_per_collect
+        self.has_one_loop = actor == critic or learn.update_per_collect is not None
         super()._init_learn()
-        if not self.has_one_loop:
-            self.value_replay = self.keep("value_replay", self.make_replay("value"))
+        if self.has_one_loop:
+            self.say("policy and value: one loop, one Adam")
+        else:
+            self.say(f"policy and value: a loop and an Adam each, E_pi {actor} and E_V {critic} epochs")
+            self.value_replay = self.keep("value_replay", self.make_replay())
             self.value_optimizer = self.keep("value_optimizer", self.make_optimizer())
         if learn.aux_train_epoch:
             self.aux_order = self.own_generator("auxiliary")
             self.aux_optimizer = self.keep("aux_optimizer", self.make_optimizer(learn.aux_batch_size))
             self.store = self.keep("store", Store())
             samples = learn.aux_freq * self.cfg.collect.n_sample
-            self.say(f"auxiliary phase: every {learn.aux_freq} iterations, of about {samples:,} samples")
+            self.say(f"auxiliary phase: an Adam, every {learn.aux_freq} iterations about {samples:,} samples")
 
     # -- One iteration
 

@@ -77,14 +77,14 @@ class PPOPolicy(Policy):
 
     def _init_learn(self) -> None:
         self.order = self.own_generator("minibatch", device=self.device)
-        self.replay = self.keep("replay", self.make_replay("policy"))
+        self.replay = self.keep("replay", self.make_replay())
         self.optimizer = self.keep("optimizer", self.make_optimizer())
         self.say(f"gradients: {self.optimizer.gradient_of(self.objective).name}")
 
-    def make_replay(self, name: str) -> Replay:
+    def make_replay(self) -> Replay:
         """Returns a queue of rollouts: on-policy for the fresh one, else within the limits of the config."""
-        limits = self.cfg.other.replay_buffer  # PPG's have names
-        return Replay(device=self.device, **({} if self.cfg.on_policy else limits.get(name, limits)))
+        limits = {} if self.cfg.on_policy else self.cfg.other.replay_buffer
+        return Replay(device=self.device, **limits)
 
     def make_optimizer(self, size: int | None = None) -> Optimizer:
         """Returns an optimiser by the config; ``size``: samples of full minibatches."""

@@ -30,6 +30,12 @@ def schedule(kind: str, progress: float, final: float = 0.0) -> float:
     return 1.0
 
 
+def has_schedule(learn: Mapping[str, Any]) -> bool:
+    """Returns whether a coefficient of the section ``policy.learn`` changes with the env steps."""
+    kinds = [kind for key, kind in learn.items() if key.endswith("_schedule")]
+    return not {"constant", ADAPTIVE}.issuperset(kinds)
+
+
 def adapted_rate(rate: float, kl: float, desired_kl: float) -> float:
     """Returns the learning rate for the next pass, that brings the KL to the old policy near ``desired_kl``.
 

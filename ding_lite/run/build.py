@@ -26,10 +26,32 @@ from ding_lite.run.load import load_policy
 
 # Numbers of the config that the ranks share: equally, or rounded up.
 SHARED = ("env.collector_env_num", "policy.learn.batch_size", "policy.learn.aux_batch_size")
-ROUNDED = tuple(f"policy.other.replay_buffer.{name}replay_buffer_size" for name in ("", "policy.", "value."))
+ROUNDED = ("policy.other.replay_buffer.replay_buffer_size",)
 
 
-def own_share(cfg: Any, ranks: Ranks, env_setting: EnvSetting | None = None) -> Any:
+def with_env_setting(cfg: Any, setting: EnvSetting | None) -> Any:
+    """Returns the values of a complete config with the environments that a script gives in place of its own.
+
+    Args:
+        cfg: stays as it is.
+        setting: ``(make, collector_cfgs, evaluator_cfgs)``; None: those that the config describes.
+    """
+    if setting is None:
+        return cfg
+    make, *cfgs = setting
+
+    def make_numbered(env_index: int, evaluate: bool) -> Any:
+        return make(cfgs[evaluate][env_index])
+
+    for name in ("__module__", "__qualname__"):  # for messages
+        setattr(make_numbered, name, getattr(make, name, "env_setting"))
+    cfg = copy.deepcopy(cfg)
+    cfg.env.update(type=make_numbered, kwargs={}, wrappers=[], manager={"type": "base"})
+    cfg.env.update(collector_env_num=len(cfgs[0]), evaluator_env_num=len(cfgs[1]))
+    return cfg
+
+
+def own_share(cfg: Any, ranks: Ranks) -> Any:
     """Returns the values of a complete config for one rank; the config itself if there is one rank.
 
     All ranks together have the environments, the rollouts and the minibatches that the config asks for.
@@ -37,7 +59,6 @@ def own_share(cfg: Any, ranks: Ranks, env_setting: EnvSetting | None = None) -> 
     Args:
         cfg: of the whole run.
         ranks: of the run.
-        env_setting: the environments of the whole run, if they are not those of the config.
 
     Raises:
         ConfigError: if a number cannot be divided equally.
@@ -45,9 +66,6 @@ def own_share(cfg: Any, ranks: Ranks, env_setting: EnvSetting | None = None) -> 
     if ranks.size == 1:
         return cfg
     own = copy.deepcopy(cfg)
-    if env_setting is not None:
-        _, collected, played = env_setting
-        own.env.collector_env_num, own.env.evaluator_env_num = len(collected), len(played)
     num_envs, num_played = own.env.collector_env_num, own.env.evaluator_env_num
     for path in (*SHARED, *ROUNDED):
         *sections, name = path.split(".")
@@ -70,47 +88,30 @@ def own_share(cfg: Any, ranks: Ranks, env_setting: EnvSetting | None = None) -> 
     return own
 
 
-def build_envs(
-    cfg: Any, own: Any, env_setting: EnvSetting | None, ranks: Ranks, resources: ExitStack
-) -> tuple[VectorEnv, VectorEnv]:
+def build_envs(cfg: Any, own: Any, ranks: Ranks, resources: ExitStack) -> tuple[VectorEnv, VectorEnv | None]:
     """Makes the environments of a run, or those of one of its ranks.
 
     Args:
         cfg: a complete config.
         own: this rank's share of it.
-        env_setting: ``(make, collector_cfgs, evaluator_cfgs)``, used instead of the environments that the
-            config describes.
         ranks: of the run.
         resources: closes the environments when it is closed.
 
     Returns:
-        The environments to collect from, and those to evaluate on.
+        The environments to collect from, and those to evaluate on; None if the config asks for none.
 
     Raises:
         EnvError: if the environments cannot be made.
     """
-    both: list[VectorEnv] = []
-    for number, side in enumerate(("collector", "evaluator")):
-        env, total, num_envs = cfg.env, cfg.env[f"{side}_env_num"], own.env[f"{side}_env_num"]
-        if not num_envs:  # such as for a simulator that exists once: nothing is evaluated
-            return both[0], both[0]
-        if env_setting is not None:
-            make, *sides = env_setting
-            cfgs: Any = sides[number]
-            total = len(cfgs)
-            num_envs = num_envs if ranks.size > 1 else total
 
-            def made(env_index: int, make: Any = make, cfgs: Any = cfgs) -> Any:
-                return make(cfgs[env_index])
-
-            for name in ("__module__", "__qualname__"):  # for messages
-                setattr(made, name, getattr(make, name, "env_setting"))
-            env = {**env, "type": made, "kwargs": {}, "wrappers": [], "manager": {"type": "base"}}
-        first = ranks.slice_of(total).start
-        envs = make_vector_env(env, num_envs, cfg.seed, evaluate=bool(number), index_offset=first)
+    def made(side: str) -> VectorEnv:
+        count, evaluate = f"{side}_env_num", side == "evaluator"
+        first = ranks.slice_of(cfg.env[count]).start
+        envs = make_vector_env(cfg.env, own.env[count], cfg.seed, evaluate=evaluate, index_offset=first)
         resources.callback(envs.close)
-        both.append(envs)
-    return both[0], both[1]
+        return envs
+
+    return made("collector"), made("evaluator") if own.env.evaluator_env_num else None
 
 
 def build_policy(cfg: Any, envs: VectorEnv, model: torch.nn.Module | None, trust: Sequence[str]) -> Policy:

@@ -1,8 +1,9 @@
 """Detects common faults of a training run from its metrics, and names the config key to change.
 
-Each rule looks at the means of the last iterations. The run reports a finding when it appears, and again at
-the end. The thresholds are wide: a finding deserves attention; that there is none proves nothing. While all
-returns are equal, the other rules do not apply: there is nothing to learn from.
+Each rule looks at the means of the last iterations; a learning rate of 0 is a finding at once. The run
+reports a finding when it appears, and again at the end. The thresholds are wide: a finding deserves
+attention; that there is none proves nothing. While all returns are equal, the other rules do not apply: there
+is nothing to learn from.
 
 Some rules are suspended while the returns improve, and none applies once the mean return is at
 ``env.stop_value``. Where the returns have risen to their best and stay there, small steps, a low explained
@@ -91,8 +92,6 @@ class HealthCheck(Hook):
         self._first = self._first or self._recent[0]
         if not math.isnan(episode_return := metrics.get("collect/episode_return", math.nan)):
             self._returns.append(episode_return)
-        if self._iterations < WINDOW or self._mean("collect/episode_return") >= self.stop_value:
-            return {}
         new = {
             cause: f"{cause}: {evidence}. Try: {advice}"
             for cause, evidence, advice in self._rules(env_step / self.cfg.max_env_step, is_whole)
@@ -109,6 +108,15 @@ class HealthCheck(Hook):
     def _rules(self, done: float, is_whole: bool) -> Iterator[tuple[str, str, str]]:
         """Yields a cause, the numbers that show it, and what to try, when a share of the run is done."""
         learn, returns, last = self.cfg.policy["learn"], self._returns, self._recent[-1]
+        if last.get("learn/cur_lr") == 0.0:
+            yield (
+                "the learning rate is 0",
+                f"cur_lr 0 with {max(0.0, 1 - done):.0%} of the run left, so nothing is learned",
+                "a higher policy.learn.schedule_env_step, or policy.learn.lr_final above 0",
+            )
+        if self._iterations < WINDOW or self._mean("collect/episode_return") >= self.stop_value:
+            return
+
         equal = bool(returns) and math.isclose(min(returns), max(returns), rel_tol=1e-9)  # but for rounding
         if equal and is_whole and last.get("collect/episode_count", 0) >= EPISODES:
             yield (

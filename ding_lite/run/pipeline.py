@@ -36,7 +36,7 @@ from ding_lite.envs.space_json import space_to_json
 from ding_lite.errors import CheckpointError, ContractError, error_text
 from ding_lite.policies.base import Policy
 from ding_lite.ranks import joined, keep_for_restart
-from ding_lite.run.build import build_envs, build_policy, description, own_share
+from ding_lite.run.build import build_envs, build_policy, description, own_share, with_env_setting
 from ding_lite.run.checkpoint import on_host
 from ding_lite.run.display import display_for, score_text
 from ding_lite.run.folder import RunFolder, locked, new_run_folder
@@ -45,7 +45,14 @@ from ding_lite.run.hooks import Hook, hooks_of
 from ding_lite.run.load import as_tensors, refuse_without, refusing, warm_start
 from ding_lite.run.progress import VALUES, Progress, Turn
 from ding_lite.run.resources import thread_count, threads
-from ding_lite.run.resume import FREE, NOT_BIT_EQUAL, effect_of, folder_of, resume_point
+from ding_lite.run.resume import (
+    FREE,
+    NOT_BIT_EQUAL,
+    effect_of,
+    folder_of,
+    rate_from_here,
+    resume_point,
+)
 from ding_lite.run.signals import StopSignals
 from ding_lite.run.trackers import TrackedRun, Trackers
 from ding_lite.trees import box_size
@@ -78,7 +85,8 @@ class SerialPipeline:
     Attributes:
         config: the compiled config, with the source of each value; ``cfg`` has its values.
         given: what a script gave the run in place of the config: "env_setting", "model".
-        policy, collector, evaluator: the parts of the loop.
+        policy, collector, evaluator: the parts of the loop; without environments to evaluate on there is no
+            evaluator: None.
         progress: counters of the run, the results of its last iteration, and its evaluations.
         hooks: those of the config, by their names.
         ranks: the processes that train this run together.
@@ -114,7 +122,8 @@ class SerialPipeline:
             config = config.replaced(changes)
         config = dataclasses.replace(config, imports=(*config.imports, *trust))
         with ExitStack() as undo:
-            own = self._build(undo, config, env_setting, model)
+            self._accept(config, env_setting, model)
+            own = self._build(undo, model)
             lines = list(config.notes)
             if init_from is not None:
                 lines += warm_start(self.policy, init_from)
@@ -135,6 +144,8 @@ class SerialPipeline:
         run: str | Path,
         *,
         changes: Mapping[str, Any] | None = None,
+        max_train_iter: int | None = None,
+        max_env_step: int | None = None,
         override: bool = False,
         env_setting: EnvSetting | None = None,
         model: torch.nn.Module | None = None,
@@ -145,8 +156,9 @@ class SerialPipeline:
 
         Args:
             run: a run's folder, whose newest undamaged checkpoint is used, or one of its checkpoints.
-            changes: of the saved config, such as ``{"max_env_step": 500_000}``; :mod:`ding_lite.run.resume`
-                says which are possible.
+            changes: of the saved config, such as ``{"max_env_step": 500_000}``, which also stretches the
+                schedules; :mod:`ding_lite.run.resume` says which are possible.
+            max_train_iter, max_env_step: stop here; the schedules keep their length.
             override: begin new episodes, and apply also the changes that do not fit the saved state.
             env_setting, model, display: as for a new pipeline.
             trust: modules of the user, which are imported before the saved config is read.
@@ -160,14 +172,17 @@ class SerialPipeline:
             folder = folder_of(Path(run))
             ranks = undo.enter_context(joined())
             ranks.on_first(lambda: undo.enter_context(locked(folder)))  # before the checkpoints are read
-            point = resume_point(Path(run), changes or {}, override, trust)
+            limits = {"max_train_iter": max_train_iter, "max_env_step": max_env_step}
+            point = resume_point(Path(run), changes or {}, limits, override, trust)
             for name, value in (("env_setting", env_setting), ("model", model)):
                 if value is None:
                     refuse_without(point.file, point.saved, name)
-            own = self._build(undo, point.config, env_setting, model)
+            self._accept(point.config, env_setting, model)
+            own = self._build(undo, model)
             self.folder = folder
             with refusing("the saved state does not fit"):
                 lines = [*point.lines, *self.load_state_dict(point.state, new_episodes=override)]
+            lines += rate_from_here(self.policy, self.cfg.max_env_step)
             if "env.stop_value" in point.changed:
                 self.progress.solved = False
             if any(key.startswith("env.") and effect_of(key) != FREE for key in point.changed):
@@ -182,29 +197,28 @@ class SerialPipeline:
             self._resources = undo.pop_all()
         return self
 
-    def _build(
-        self,
-        undo: ExitStack,
-        config: Config,
-        env_setting: EnvSetting | None,
-        model: torch.nn.Module | None,
-    ) -> Any:
-        """Builds all parts of the run but its folder; returns this rank's share of the config."""
+    def _accept(self, config: Config, env_setting: EnvSetting | None, model: torch.nn.Module | None) -> None:
+        """Sets the config, which is saved, and its values with what a script gives in place of its parts."""
         given = {"env_setting": env_setting, "model": model}
         self.given = [name for name, value in given.items() if value is not None]
-        self.config, self.cfg = config, config.values
+        self.config, self.cfg = config, with_env_setting(config.values, env_setting)
+
+    def _build(self, undo: ExitStack, model: torch.nn.Module | None) -> Any:
+        """Builds all parts of the run but its folder; returns this rank's share of the config."""
+        config = self.config
         self.ranks = ranks = undo.enter_context(joined())
-        own = own_share(self.cfg, ranks, env_setting)
-        envs, evaluator_envs = build_envs(self.cfg, own, env_setting, ranks, undo)
+        own = own_share(self.cfg, ranks)
+        envs, evaluator_envs = build_envs(self.cfg, own, ranks, undo)
         undo.enter_context(threads(thread_count(self.cfg.num_threads, envs.obs_space)))
         self.policy = build_policy(own, envs, model, config.trusted)
         n_sample = own.policy.collect.n_sample
         self.collector = Collector(envs, self.policy, n_sample)
         # Memory that does not suffice for a rollout is noticed before the run has a folder.
         self.collector.storage.write(0, "obs", self.collector.obs[0], envs.groups[0])
-        self.evaluator = Evaluator(
-            evaluator_envs, self.policy, own.env.n_evaluator_episode, own.env.max_eval_steps, ranks
-        )
+        self.evaluator: Evaluator | None = None
+        if evaluator_envs is not None:
+            limits = own.env.n_evaluator_episode, own.env.max_eval_steps
+            self.evaluator = Evaluator(evaluator_envs, self.policy, *limits, ranks)
         self.progress = Progress()
         self.hooks = hooks_of(self.cfg.hooks)
         self.status, self.stop_reason = "running", ""
@@ -235,10 +249,12 @@ class SerialPipeline:
             undo.callback(self.files.close)
             self._watchers = [health, self.files, trackers, display or Hook()]
             keep_for_restart(str(self.folder.absolute()))
-        self.evaluator.envs.say = lambda line: self.say(f"in evaluation: {line}")
         self.collector.envs.say = self.say
         if self.files is not None:  # the tracebacks of workers that were replaced go to the log alone
-            self.collector.envs.explain = self.evaluator.envs.explain = self.files.log
+            self.collector.envs.explain = self.files.log
+        if self.evaluator is not None:
+            self.evaluator.envs.say = lambda line: self.say(f"in evaluation: {line}")
+            self.evaluator.envs.explain = self.collector.envs.explain
         lines = [f"run {self.folder}", *lines, *description(self.config, own, self.policy, self.collector)]
         for line in lines:
             self.say(line)
@@ -334,7 +350,7 @@ class SerialPipeline:
         progress.advance(self.ranks.from_all(turn))
         self._is_learning = False
         is_due = self.is_over() or progress.crossed(self.cfg.policy.eval.eval_freq)
-        if is_due and self.evaluator.envs is not self.collector.envs:
+        if is_due and self.evaluator is not None:
             timer("eval")
             progress.evaluate(self.evaluator, self.cfg.env.stop_value)
             timer("other")
@@ -429,7 +445,7 @@ class SerialPipeline:
             "env_steps_per_second": progress.env_step / wall_time if wall_time else None,
             "seed": self.cfg.seed,
             "policy": encode(self.cfg.policy.type, "policy.type"),
-            "env_id": env_name(self.cfg.env),
+            "env_id": env_name(self.config.values.env),
             "checkpoint": checkpoints and checkpoints.name_of("last"),
             "best_checkpoint": checkpoints and checkpoints.name_of("best"),
             "error": None if self.status in ("solved", "finished") else error or None,
@@ -461,7 +477,8 @@ class SerialPipeline:
                 "the last iteration did not end, so the weights belong to no number of env steps. Its "
                 f"checkpoints are whole: SerialPipeline.resume({str(self.folder)!r}) continues the run"
             )
-        state = {name: getattr(self, name).state_dict() for name in PARTS}
+        parts = {name: getattr(self, name) for name in PARTS}
+        state = {name: {} if part is None else part.state_dict() for name, part in parts.items()}
         state["hooks"] = {
             name: dict(hook.state_dict()) for name, hook in self.hooks.items() if hasattr(hook, "state_dict")
         }
@@ -497,7 +514,8 @@ class SerialPipeline:
         self.policy.load_state_dict(as_tensors(state["policy"]))
         self.progress.load_state_dict(state["progress"])
         lost = self.collector.load_state_dict(state["collector"], new_episodes=has_new, stream=stream)
-        self.evaluator.load_state_dict(state["evaluator"])
+        if self.evaluator is not None:
+            self.evaluator.load_state_dict(state["evaluator"])
         for name, hook in self.hooks.items():
             if name in state["hooks"] and hasattr(hook, "load_state_dict"):
                 hook.load_state_dict(state["hooks"][name])

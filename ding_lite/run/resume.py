@@ -18,10 +18,14 @@ from typing import Any, NamedTuple
 
 from ding_lite.config.compile import Config, compile_config, differences
 from ding_lite.errors import CheckpointError, ConfigError
+from ding_lite.policies.base import Policy
+from ding_lite.policies.ppo import PPOPolicy
+from ding_lite.rl.schedules import ADAPTIVE, has_schedule, schedule
 from ding_lite.run.checkpoint import find_checkpoint, load_checkpoint, newest_checkpoint
 from ding_lite.run.load import refusing, trusted_config
 
 FREE, WARNED, REFUSED = "free", "warned", "refused"
+LENGTH = "policy.learn.schedule_env_step"
 NOT_BIT_EQUAL = "from here on the numbers differ from those of an uninterrupted run"
 # The effect of a change, by the longest matching prefix of the key; a key without one is refused.
 EFFECTS = {
@@ -42,8 +46,6 @@ EFFECTS = {
     "env.manager.double_buffer": WARNED,  # which environments share a batch of actions, and their order
     "policy.device": WARNED,
     "policy.other": WARNED,
-    "policy.other.replay_buffer.policy": REFUSED,  # equal to value's: one buffer; otherwise two
-    "policy.other.replay_buffer.value": REFUSED,
     "policy.eval": FREE,
     "policy.collect": WARNED,
     "policy.learn": WARNED,
@@ -102,12 +104,20 @@ def folder_of(path: Path) -> Path:
     return file.parent.parent
 
 
-def resume_point(path: Path, changes: Mapping[str, Any], override: bool, trust: Sequence[str]) -> ResumePoint:
+def resume_point(
+    path: Path,
+    changes: Mapping[str, Any],
+    limits: Mapping[str, int | None],
+    override: bool,
+    trust: Sequence[str],
+) -> ResumePoint:
     """Returns the checkpoint and the config that a run continues with.
 
     Args:
         path: of a run, the newest undamaged checkpoint is used; a checkpoint is not replaced by another.
-        changes: of single keys, such as ``{"policy.learn.learning_rate": 1e-4}``.
+        changes: of single keys, such as ``{"policy.learn.learning_rate": 1e-4}``. A changed ``max_env_step``
+            stretches the schedules, unless the user has set their length.
+        limits: of keys that only stop the run; None: as saved.
         override: apply refused changes too.
         trust: modules that the saved config may import.
 
@@ -122,6 +132,10 @@ def resume_point(path: Path, changes: Mapping[str, Any], override: bool, trust: 
         state, saved = load_checkpoint(file)
     own = config_of_checkpoint(file, saved, trust)
     config = own.replaced(changes)
+    is_derived = config.source.get(LENGTH) == "max_env_step"
+    if "max_env_step" in changes and is_derived and has_schedule(config.values.policy.learn):
+        config = config.replaced({LENGTH: None})
+    config = config.replaced({key: number for key, number in limits.items() if number is not None})
     found = [change for change in differences(own.values, config.values) if change[0] != "exp_name"]
     refused = [f"{key}: {old!r} -> {new!r}" for key, old, new in found if effect_of(key) == REFUSED]
     if refused and not override:
@@ -135,6 +149,22 @@ def resume_point(path: Path, changes: Mapping[str, Any], override: bool, trust: 
         lines.append(NOT_BIT_EQUAL)
     config = dataclasses.replace(config, imports=tuple(trust))
     return ResumePoint(file, state, saved, config, [key for key, _, _ in found], lines)
+
+
+def rate_from_here(policy: Policy, max_env_step: int) -> list[str]:
+    """Returns a line if the schedule of the learning rate has ended, or ends before the run; else none."""
+    if not isinstance(policy, PPOPolicy) or policy.cfg.learn.lr_schedule in ("constant", ADAPTIVE):
+        return []
+    learn, end = policy.cfg.learn, policy.cfg.learn.schedule_env_step
+    has_ended = policy.progress.env_step >= end
+    if max_env_step <= end and not has_ended:
+        return []
+    rate = policy.learning_rate * schedule(learn.lr_schedule, 1.0, learn.lr_final)
+    mark = "" if rate else "WARNING: "
+    begins = "here" if has_ended else f"{end:,} env steps"
+    longer = f"{LENGTH}={max_env_step}" if max_env_step > end else "max_env_step=N with a higher N"
+    ends = f"since its {learn.lr_schedule} schedule ends at {end:,} env steps; {longer} stretches it"
+    return [f"{mark}learning rate {rate:g} from {begins} on, {ends}"]
 
 
 def config_of_checkpoint(file: Path, saved: Mapping[str, Any], trust: Sequence[str]) -> Config:

@@ -98,7 +98,7 @@ def test_model_of_a_policy_is_its_default_model():
     class Mine(PPOPolicy):
         @classmethod
         def default_model(cls):
-            return f"{__name__}:OwnModel", ["string"]
+            return f"{__name__}:OwnModel"
 
     assert values_of(user(type=Mine)).policy.model.width == 64
     assert values_of(user(type="ppg")).policy.model.type == "ppg"

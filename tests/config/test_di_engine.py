@@ -169,15 +169,19 @@ def test_image_encoder_has_the_widths_of_the_pair(model, encoder, widths):
 
 
 def test_buffer_holds_at_least_a_rollout_and_uses_follow_from_the_updates():
-    buffers = dict(policy=dict(replay_buffer_size=100), value=dict(replay_buffer_size=1000, max_use=5))
-    config = compiled("ppg_offpolicy", learn=dict(update_per_collect=40), other=dict(replay_buffer=buffers))
+    options = dict(learn=dict(update_per_collect=40))
+    buffers = dict(policy=dict(replay_buffer_size=100), value=dict(replay_buffer_size=200))
+    config = compiled("ppg_offpolicy", **options, other=dict(replay_buffer=buffers))
     made = config.values.policy.other.replay_buffer
-    assert (made.policy.replay_buffer_size, made.value.replay_buffer_size) == (256, 1000)
-    assert (made.policy.max_use, made.value.max_use) == (10, 5)  # 40 minibatches of 64 from 256
-    assert [note.split(":")[0] for note in config.notes] == [
-        "policy.other.replay_buffer.policy.replay_buffer_size",
-        "policy.other.replay_buffer.policy.max_use",
+    assert (made.replay_buffer_size, made.max_use) == (256, 10)  # 40 minibatches of 64 from 256
+    assert [note.split(":")[0].removeprefix("policy.other.replay_buffer.") for note in config.notes] == [
+        *("policy.replay_buffer_size", "value.replay_buffer_size", "max_use")
     ]
+    buffers["value"]["replay_buffer_size"] = 1000
+    with pytest.raises(
+        ConfigError, match=r"replay_buffer_size: 256 for the policy, 1000 for the value: .*one"
+    ):
+        compiled("ppg_offpolicy", **options, other=dict(replay_buffer=buffers))
 
 
 def test_auxiliary_phase_of_off_policy_ppg_is_counted_in_iterations():
@@ -302,7 +306,8 @@ def test_every_default_of_di_engine_is_accepted(kind):
     )
     policy = copy.deepcopy(DI_ENGINE[kind])
     policy["learn"] = {**learn, **policy["learn"]}
-    assert compiled(kind, **common, **policy).values.policy.learn.batch_size == 64
+    learn = compiled(kind, **common, **policy).values.policy.learn
+    assert (learn.batch_size, learn.adv_norm) == (64, "minibatch")
 
 
 @pytest.mark.parametrize(
@@ -446,7 +451,7 @@ def test_keys_of_ding_lite_in_a_pair_mean_what_they_mean_here():
 
 def test_compile_config_and_attributes_of_policies_have_the_names_of_di_engine(tmp_path):
     main, create = pair(env_type="acrobot")
-    config = compile_config(main, create_cfg=create, seed=3, auto=True)
+    config = compile_config(main, create_cfg=create, seed=3)
     assert (config.values.env.env_id, config.values.seed) == ("Acrobot-v1", 3)
     with SerialPipeline(config, folder=tmp_path / "run") as run:
         assert run.policy._model is run.policy._learn_model is run.policy.model

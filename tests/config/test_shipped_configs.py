@@ -45,9 +45,7 @@ def learning(policy):
     if not policy.type.startswith("ppg"):
         updates = {"epoch_per_collect": 2} if policy.on_policy else {"update_per_collect": 8}
     else:
-        buffers = policy.other.replay_buffer
-        two = not policy.on_policy and buffers.policy != buffers.value  # with as many steps each
-        epochs = {f"{who}_epoch_per_collect": 1 if two else 2 for who in ("actor", "critic")}
+        epochs = {f"{who}_epoch_per_collect": 2 for who in ("actor", "critic")}
         updates = {**epochs, "aux_batch_size": 16, "aux_freq": 2, "aux_train_epoch": 1}
     return {f"policy.learn.{name}": value for name, value in updates.items()}
 

@@ -23,7 +23,7 @@ PARTS = {
     "reference": dict(learn=dict(kl_beta=0.5, pretrained_model_path="a run")),
 }
 STALE = {"ppo_offpolicy": dict(other=dict(replay_buffer=dict(max_use=9)))}
-STALE["ppg_offpolicy"] = dict(other=dict(replay_buffer=dict(policy=dict(max_use=9), value=dict(max_use=3))))
+STALE["ppg_offpolicy"] = STALE["ppo_offpolicy"]
 
 
 def made(kind, part, seed=0, **options):
@@ -101,13 +101,13 @@ def test_ppg_offpolicy_on_fresh_data_is_ppg(actor, critic, recompute):
         actor_epoch_per_collect=actor, critic_epoch_per_collect=critic, aux_freq=2, aux_train_epoch=2
     )
     options = dict(learn=learn, recompute_adv=recompute)
-    fresh = dict(policy=dict(max_use=actor), value=dict(max_use=critic))
-    stale = dict(policy=dict(max_use=actor), value=dict(max_use=critic + 1))
+    uses = max(actor, critic)
+    fresh = dict(max_use=uses, max_staleness=0)
     one = learned("ppg", **options)
     other = learned("ppg_offpolicy", **options, other=dict(replay_buffer=fresh))
     assert digest(one.model.state_dict()) == digest(other.model.state_dict())
     assert one.has_one_loop == (actor == critic)
-    other = learned("ppg_offpolicy", **options, other=dict(replay_buffer=stale))
+    other = learned("ppg_offpolicy", **options, other=dict(replay_buffer=dict(max_use=uses + 1)))
     assert digest(one.model.state_dict()) != digest(other.model.state_dict())
 
 

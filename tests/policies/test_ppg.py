@@ -42,6 +42,8 @@ def spied(policy):
 @pytest.mark.parametrize(("actor", "critic"), [(1, 2), (4, 2), (3, 3)])
 def test_unequal_epochs_are_value_first_then_policy_and_equal_ones_are_one_loop(actor, critic):
     policy, collector = trainee("ppg", **epochs_of(actor, critic))
+    loops = "one loop, one Adam" if actor == critic else "a loop and an Adam each"
+    assert [line for line in policy.lines if line.startswith(f"policy and value: {loops}")]
     log = spied(policy)
     for iteration in (1, 2):
         told = policy.learn_mode.forward(collector.collect())

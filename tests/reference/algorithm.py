@@ -129,21 +129,19 @@ class Reference:
         return Adam(parameters, learn.adam_eps, learn.grad_clip_type, learn.grad_clip_value, self.watch)
 
     def _make_buffers(self) -> dict[str, Buffer]:
-        """Returns one buffer, or two for PPG if their limits differ (E_pi and E_V)."""
+        """Returns one buffer, or two for PPG if E_pi and E_V differ."""
         cfg, learn = self.cfg, self.cfg.learn
         if not self.is_ppg:
             epochs = {"policy": (learn.epoch_per_collect, learn.reuse)}
-            kept = {"policy": cfg.other.replay_buffer}
         else:
             actor, critic = learn.actor_epoch_per_collect, learn.critic_epoch_per_collect
             epochs = {"policy": (actor, actor), "value": (critic, critic)}
-            kept = {name: cfg.other.replay_buffer[name] for name in epochs}
         limits = {}
         for name, (passes, reuse) in epochs.items():
             if cfg.on_policy:
                 limits[name] = (passes, 0, math.inf, math.inf)
                 continue
-            n_sample, own = cfg.collect.n_sample, kept[name]
+            n_sample, own = cfg.collect.n_sample, cfg.other.replay_buffer
             updates = learn.update_per_collect or math.ceil(reuse * n_sample / learn.batch_size)
             capacity = own.replay_buffer_size or ROLLOUTS_KEPT * n_sample
             limits[name] = (own.max_use, own.max_staleness, capacity, updates)

@@ -303,20 +303,12 @@ def _draw_replay(policy: dict[str, Any], choose: Chooser, rows: int, *, has_runs
             learn |= {"actor_epoch_per_collect": 1, "critic_epoch_per_collect": 1}
     elif not is_ppg:
         learn["reuse"] = choose.one("reuse", 0.7, 1.0, 2.0, 3.0)
-
-    def kept(name: str) -> dict[str, Any]:
-        return {
-            "replay_buffer_size": choose.one(f"{name}.size", 4, 2, 1) * rows + choose.whole(0, 9),
-            "max_use": choose.one(f"{name}.max_use", 1, 3, 5, 5),
-            "max_staleness": choose.one(f"{name}.max_staleness", 0, 2, 3, 3),
-        }
-
-    if is_ppg:
-        own = kept("policy")
-        other = own if choose.one("same_buffers", True, False) else kept("value")
-        policy["other"] = {"replay_buffer": {"policy": own, "value": dict(other)}}
-        return
-    policy["other"] = {"replay_buffer": kept("buffer")}
+    limits = {
+        "replay_buffer_size": choose.one("size", 4, 2, 1) * rows + choose.whole(0, 9),
+        "max_use": choose.one("max_use", 1, 3, 5, 5),
+        "max_staleness": choose.one("max_staleness", 0, 2, 3, 3),
+    }
+    policy["other"] = {"replay_buffer": limits}
 
 
 @dataclass

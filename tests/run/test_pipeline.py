@@ -220,6 +220,7 @@ class Once(LengthEnv):
 def test_without_environments_for_evaluation_nothing_is_evaluated(make):
     env = dict(type=Once, collector_env_num=1, evaluator_env_num=0)
     pipeline = make(small_config(env=env), max_env_step=64)
+    assert pipeline.evaluator is None
     rows = list(pipeline)
     assert rows
     assert all(progress.evaluation is None for progress in rows)

@@ -1,6 +1,7 @@
 """Resuming: half a run and the other half are the whole run, bit for bit; and what may change on the way."""
 
 import random
+import re
 import subprocess
 import sys
 
@@ -208,13 +209,16 @@ def test_changes_are_told_and_refused_ones_are_an_error(tmp_path):
         SerialPipeline.resume(run, changes={"seed": 4, "policy.learn.learning_rate": 1e-4})
     with pytest.raises(ConfigError, match="learning_rat"):
         SerialPipeline.resume(run, changes={"policy.learn.learning_rat": 1e-4})
-    changes = {"policy.learn.learning_rate": 1e-5, "checkpoint.freq": 99}
-    SerialPipeline.resume(run, changes=changes).close()
+    changes = {"policy.learn.learning_rate": 1e-5, "checkpoint.freq": 99, "env.evaluator_env_num": 0}
+    with SerialPipeline.resume(run, changes=changes) as again:
+        assert again.evaluator is None
     log = (run / "log.txt").read_text()
     assert "warned: policy.learn.learning_rate: " in log
     assert "free: checkpoint.freq: 0 -> 99" in log
     saved = load_checkpoint(run / "ckpt" / "last.safetensors")[1]["config"]
     assert (saved["policy"]["learn"]["learning_rate"], saved["checkpoint"]["freq"]) == (1e-5, 99), "at once"
+    with SerialPipeline.resume(run, changes={"env.evaluator_env_num": 2}) as again:
+        assert len(again.evaluator.evaluate("once more").returns) == 2
 
 
 def test_override_applies_what_is_refused_with_new_episodes(tmp_path):
@@ -229,15 +233,36 @@ def test_override_applies_what_is_refused_with_new_episodes(tmp_path):
         SerialPipeline.resume(run, changes={"policy.model.encoder_hidden_size_list": [8]}, override=True)
 
 
-def test_a_new_limit_takes_a_run_further_and_leaves_its_schedules_alone(tmp_path):
-    config = merged(OPTIONS["scales"], {"max_env_step": 512})
+RATE = {"policy.learn.learning_rate": 1e-3}
+NEW_LIMITS = {
+    "option": (dict(max_env_step=1024), 512, "from here on.*schedule_env_step=1024"),
+    "option, rate": (dict(max_env_step=1024, changes=RATE), 512, "from here on.*schedule_env_step=1024"),
+    "rate": (dict(changes=RATE), 512, "from here on.*max_env_step=N"),
+    "key": (dict(changes={"max_env_step": 1024}), 1024, ""),
+    "key beyond the option": (dict(max_env_step=768, changes={"max_env_step": 1024}), 1024, ""),
+    "length, key": (
+        dict(changes={"max_env_step": 1024, "policy.learn.schedule_env_step": 768}),
+        768,
+        "from 768 env steps on.*schedule_env_step=1024",
+    ),
+}
+
+
+@pytest.mark.parametrize(("options", "length", "told"), NEW_LIMITS.values(), ids=NEW_LIMITS)
+def test_a_finished_schedule_is_stretched_by_the_key_and_said_at_other_new_limits(
+    options, length, told, tmp_path
+):
+    config = small_config(max_env_step=512, env=BASE, policy={"learn": {"lr_schedule": "linear"}})
     for _ in SerialPipeline(config, folder=tmp_path / "run"):
         pass
-    again = SerialPipeline.resume(tmp_path / "run", changes={"max_env_step": 1024}, trust=TRUST)
-    assert again.cfg.policy.learn.schedule_env_step == 512
-    for _ in again:
-        pass
-    assert (again.status, again.progress.env_step >= 1024) == ("finished", True)
+    again = SerialPipeline.resume(tmp_path / "run", **options)
+    assert again.cfg.policy.learn.schedule_env_step == length
+    rates = [progress.metrics["learn/cur_lr"] for progress in again]
+    assert again.status == "finished"
+    log = (tmp_path / "run" / "log.txt").read_text()
+    assert bool(re.search(f"WARNING: learning rate 0 {told}", log)) == bool(told)
+    assert ("WARNING: learning rate" in log) == bool(told)
+    assert ("health: the learning rate is 0" in log) == (0.0 in rates) == (bool(told) and bool(rates))
 
 
 def test_a_solved_run_goes_on_to_a_new_bar(tmp_path):
