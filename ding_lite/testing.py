@@ -46,7 +46,7 @@ PARAMETERS = 4  # models with other parameters in these checks
 STANDARD_ERRORS = 5.0  # accepted difference in these checks
 ROUNDING = 1e-3  # accepted in addition, in nats or relative: float32, and the entropy of TanhNormal
 STEPS_OF_CHECK = 12  # of each environment; an episode of MatchEnv has 8
-STEPS = 12_000  # env steps of the learning check; too few for the run to compile its gradient steps
+STEPS = 12_000  # env steps of the learning check
 
 
 class MatchEnv(gym.Env):

@@ -139,7 +139,7 @@ def small_config(world="CartPole-v1", **others):
         },
         "policy": {
             "model": {"encoder_hidden_size_list": [16]},
-            "learn": {"epoch_per_collect": 2, "batch_size": 64, "value_norm": True, "compile": False},
+            "learn": {"epoch_per_collect": 2, "batch_size": 64, "value_norm": True},
             "collect": {"n_sample": 256},
             "eval": {"eval_freq": 0},
         },

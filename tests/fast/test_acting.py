@@ -5,12 +5,13 @@ import pytest
 import torch
 from broken_worlds import Masked, Sound
 from fast_cases import DISCRETE, MIXED, NETWORKS, VECTOR, observations, policy_for
+from precision import assert_accurate, doubles, float64
 from small_worlds import SeededBox, SeededEnv, SeededMulti
 from torch import nn
 from worlds import merged, rollout_log_probs, trainee
 
 from ding_lite import PPOPolicy
-from ding_lite.data.rollout import as_rollout
+from ding_lite.data.rollout import as_field, as_rollout
 from ding_lite.fast.acting import RAW, VALUE, Acting, NumpyActing, acting_of
 from ding_lite.models import VAC
 from ding_lite.trees import map_tree, to_dict
@@ -33,10 +34,16 @@ def compare(policy, obs):
     rollout = fast.complete(as_rollout(stacked))
     for t, row in enumerate(expected):
         equal(rollout[t].action, row["action"])
-        equal(rollout[t].log_prob, row["log_prob"])
+        exact = [exact_log_prob(policy, obs, action) for action in (rollout[t].action, row["action"])]
+        assert_accurate(rollout[t].log_prob, exact[0], row["log_prob"], exact[1])
     equal(fast.greedy(obs)["action"], slow.greedy(obs)["action"])
     assert torch.equal(generator.get_state(), after)
     return expected[0]["action"]
+
+
+def exact_log_prob(policy, obs, action):
+    exact = float64(policy)
+    return exact.log_prob(doubles(as_field(policy.inputs(obs))), doubles(as_field(action)))
 
 
 def equal(found, expected):

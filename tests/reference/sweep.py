@@ -233,7 +233,6 @@ def _draw_model(kind: str, action: str, choose: Chooser) -> dict[str, Any]:
 def _draw_learn(kind: str, choose: Chooser, n_sample: int) -> dict[str, Any]:
     # At the start of a phase the gradient of a KL is 0, but about 1e-7 in float32. Adam divides it by eps.
     learn = {
-        "compile": False,
         "learning_rate": choose.number(1e-3, 6e-3),
         "batch_size": choose.whole(5, 20),
         "adam_eps": 1e-3 if kind.startswith("ppg") else choose.one("adam_eps", 1e-5, 1e-3),
