@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from ding_lite.config.compile import compile_config
+from ding_lite.config.compile import POLICIES, compile_config
 from ding_lite.config.schema import leaves
 
 ROOT = Path(__file__).parents[1]
-POLICIES = ("ppo", "ppo_offpolicy", "ppg", "ppg_offpolicy")
 
 
 @pytest.fixture(scope="module")

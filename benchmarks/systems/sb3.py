@@ -17,6 +17,7 @@ from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecFrameStac
 
 from systems import HIDDEN, Done, UpdateCounter, Work
 from systems.sleeping import Sleeping
+from systems.tasks import SOLVED, TO_SOLVE, Task
 
 
 def train(work: Work, steps: int) -> Done:
@@ -71,8 +72,8 @@ def _envs(work: Work) -> VecEnv:
     return make_vec_env(work.env_id, work.envs)
 
 
-def _zoo_model(envs: VecEnv, task: Any, seed: int) -> PPO:
-    """Returns PPO with a task of zoo.py."""
+def _zoo_model(envs: VecEnv, task: Task, seed: int) -> PPO:
+    """Returns PPO with a task of rl-zoo."""
     torch.set_num_threads(1)
     network: dict[str, Any] = {}
     if task.keys:  # Hopper's
@@ -85,8 +86,8 @@ def _zoo_model(envs: VecEnv, task: Any, seed: int) -> PPO:
     return PPO("MlpPolicy", envs, **settings, policy_kwargs=network, seed=seed, device="cpu")
 
 
-def zoo_return(env_id: str, task: Any, seed: int, episodes: int) -> float:
-    """Returns the mean return of greedy episodes after training with a task of zoo.py."""
+def zoo_return(env_id: str, task: Task, seed: int, episodes: int) -> float:
+    """Returns the mean return of greedy episodes after training with a task of rl-zoo."""
     no_images = {"render_mode": None}
     envs: Any = make_vec_env(env_id, task.envs, seed=seed, env_kwargs=no_images)
     of_play: Any = make_vec_env(env_id, 1, seed=seed + 1, env_kwargs=no_images)
@@ -124,8 +125,6 @@ class StopWhenSolved(BaseCallback):
 
 def solve(seed: int, folder: str) -> None:
     """Trains on CartPole-v1 until it is solved, and writes result.json into a new folder."""
-    from zoo import SOLVED, TO_SOLVE
-
     envs = make_vec_env("CartPole-v1", TO_SOLVE.envs)
     callback = StopWhenSolved(make_vec_env("CartPole-v1", TO_SOLVE.envs, seed=seed + 1000), **SOLVED)
     model = _zoo_model(envs, TO_SOLVE, seed)

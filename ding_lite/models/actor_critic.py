@@ -1,25 +1,6 @@
 """Actor-critic models: the contract, ``vac``, the model of PPO, and ``ppg``, that of PPG.
 
-**To add a model**, subclass :class:`ActorCritic`, set ``actor_head``, and define ``compute_actor`` and
-``compute_critic``. The class may be in any module that is imported before the config is compiled
-(``--import MODULE``); ``model.type`` then takes its name::
-
-    @MODEL_REGISTRY.register("mine")
-    class Mine(ActorCritic):
-        config = dict(width=64)
-
-        def __init__(self, obs_space, action_space, width):
-            super().__init__(obs_space, action_space)
-            self.body = torch.nn.Linear(obs_space.shape[0], width)
-            self.actor_head = ActionHead(action_space, width)
-            self.critic_head = torch.nn.Linear(width, 1)
-            self.value_heads = (self.critic_head,)
-
-        def compute_actor(self, obs):
-            return self.actor_head(self.body(obs))
-
-        def compute_critic(self, obs):
-            return self.critic_head(self.body(obs)).squeeze(-1)
+**To add a model**, see docs/own_parts.md#a-network.
 """
 
 from __future__ import annotations

@@ -8,27 +8,7 @@ receives it as it is stored (uint8 images, integer indices), so it converts the 
 are the space of the leaf and those in the config; if it takes an ``activation``, the model's is the default.
 A class attribute ``trunk``, such as ``(512,)``, sets the widths of the trunk where the config sets none.
 
-**To add a leaf encoder**, register a class. ``model.encoder={"type": name, **arguments}`` then selects it,
-and ``config`` declares the types and ranges of the arguments. The class may be in this file, or in any
-module that is imported before the config is compiled (``--import MODULE``)::
-
-    import torch
-    from torch import nn
-
-    from ding_lite import ENCODER_REGISTRY, Key
-
-    @ENCODER_REGISTRY.register("fourier")
-    class FourierEncoder(nn.Module):
-        config = dict(frequencies=Key(4, low=1))
-
-        def __init__(self, space, frequencies=4):
-            super().__init__()
-            self.register_buffer("frequency", torch.pi * 2.0 ** torch.arange(frequencies))
-            self.out_features = 2 * frequencies * space.shape[0]
-
-        def forward(self, x):
-            angle = (x.unsqueeze(-1) * self.frequency).flatten(1)
-            return torch.cat([angle.sin(), angle.cos()], -1)
+**To add a leaf encoder**, see docs/own_parts.md#an-encoder.
 
 :func:`default_encoder` chooses an encoder where the config names none.
 

@@ -3,28 +3,11 @@
 :class:`ActionHead` has linear layers, and one :class:`Head` that turns their raw outputs into a
 distribution. ``HEADS`` maps each kind of action space to its head.
 
-**To add a head** for another kind of space, subclass :class:`Head` and add it to ``HEADS``. Heads are looked
-up along the base classes of a space, so a subclass of a supported space may have its own head. This may be
-done in any module that is imported before the model is built (``--import MODULE``)::
+**To add a head** for another kind of space, subclass :class:`Head` and add it to ``HEADS``, in any module
+that is imported before the model is built (``--import MODULE``). Heads are looked up along the base classes
+of a space, so a subclass of a supported space may have its own head.
 
-    class SortedHead(Head):  # Discrete actions in an order: neighbours have similar probabilities
-        def __init__(self, space, **box_options):
-            super().__init__()
-            self.size, self.start = 1, int(space.start)
-            self.register_buffer("place", torch.linspace(-1, 1, int(space.n)))
-
-        def logit(self, raw):
-            return -(raw - self.place).square()
-
-        def distribution(self, logit, mask=None):
-            return D.Categorical(logit, mask)
-
-        def to_env(self, action):
-            return action + self.start
-
-    HEADS[SortedDiscrete] = SortedHead  # class SortedDiscrete(gymnasium.spaces.Discrete)
-
-To add a distribution of Box actions, see ``rl.distributions``: no head is needed.
+A distribution of Box actions needs no head: docs/own_parts.md#a-distribution.
 
 Shapes: N samples, F features, K raw outputs, A action size.
 """

@@ -2,29 +2,7 @@
 
 ``policies.intrinsic`` scales the rewards, estimates their returns and adds their advantages.
 
-**To add an intrinsic reward**, subclass :class:`IntrinsicReward`, and define ``reward`` and ``loss``. The
-class may be in any module that is imported before the config is compiled (``--import MODULE``);
-``policy.intrinsic.type`` then takes its name. This one rewards errors of a forward model::
-
-    @INTRINSIC_REGISTRY.register("forward_error")
-    class ForwardError(IntrinsicReward):
-        config = dict(width=Key(64, low=1))
-
-        def __init__(self, obs_space, action_space, width=64):
-            super().__init__(obs_space, action_space)
-            size = obs_space.shape[0]
-            self.model = torch.nn.Sequential(
-                torch.nn.Linear(size + action_space.n, width), torch.nn.ReLU(), torch.nn.Linear(width, size)
-            )
-
-        def reward(self, steps):
-            return self.loss(steps)
-
-        def loss(self, steps):
-            action = torch.nn.functional.one_hot(steps.action, self.action_space.n)
-            predicted = self.model(torch.cat([steps.obs, action], -1))
-            error = (predicted - steps.next_obs).square().mean(-1)
-            return error.masked_fill(steps.done, 0.0)  # next_obs belongs to another episode
+**To add an intrinsic reward**, see docs/own_parts.md#an-intrinsic-reward.
 """
 
 from __future__ import annotations

@@ -9,26 +9,7 @@ a Beta action lies in (0, 1). The heads in ``models.heads`` convert raw samples 
 Shapes: logit (N, ...), a tensor or a dict; actions (N,) or (N, A), or a dict of those; log_prob, entropy, kl
 (N,). N stands for any batch shape.
 
-**To add a distribution of Box actions**, subclass :class:`LocationScale`, if its parameters are ``mu`` and
-``sigma``, or :class:`BoxDistribution`, and register it. ``model.box_distribution`` then takes its name.
-Without registration it takes "package.module:Laplace"::
-
-    @BOX_DISTRIBUTION_REGISTRY.register("laplace")
-    class Laplace(LocationScale):
-        def sample(self, generator=None):
-            a, b = (torch.empty_like(self.mu).exponential_(generator=generator) for _ in range(2))
-            return (self.mu + self.sigma * (a - b)).detach()
-
-        def log_prob(self, action):
-            return (-(action - self.mu).abs() / self.sigma - (2 * self.sigma).log()).sum(-1)
-
-        def entropy(self):
-            return (1 + (2 * self.sigma).log()).sum(-1)
-
-        def kl(self, other):
-            shift, ratio = (self.mu - other.mu).abs(), self.sigma / other.sigma
-            tail = ratio * torch.exp(-shift / self.sigma)
-            return (shift / other.sigma + tail - ratio.log() - 1).sum(-1)
+**To add a distribution of Box actions**, see docs/own_parts.md#a-distribution.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class Display(Hook):
     def after_iter(self, pipeline: Any) -> None:
         """Writes the evaluation, or the key metrics if some seconds have passed since the last time."""
         progress, now = pipeline.progress, time.monotonic()
-        began, first = self._began = self._began or (now, progress.env_step)
+        began, first = self._began = self._began or (now, progress.env_step)  # the first iteration is slow
         if progress.env_step > first:
             steps = max(0, pipeline.cfg.max_env_step - progress.env_step)
             self._left = clock(steps * (now - began) / (progress.env_step - first))

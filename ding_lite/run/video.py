@@ -14,7 +14,8 @@ import gymnasium as gym
 from ding_lite.config.registry import HOOK_REGISTRY
 from ding_lite.data.episodes import Evaluator
 from ding_lite.envs.in_process import InProcessVectorEnv
-from ding_lite.envs.make import make_env, missing_extra
+from ding_lite.envs.make import make_env
+from ding_lite.envs.packages import missing_extra
 from ding_lite.errors import FOREIGN, ConfigError, EnvError, error_text
 from ding_lite.run.hooks import Hook
 

@@ -5,16 +5,18 @@ import pytest
 import torch
 from broken_worlds import Masked, Sound
 from fast_cases import DISCRETE, MIXED, NETWORKS, VECTOR, observations, policy_for
+from precision import assert_accurate, doubles, float64
 from small_worlds import SeededBox, SeededEnv, SeededMulti
 from torch import nn
 from worlds import merged, rollout_log_probs, trainee
 
 from ding_lite import PPOPolicy
-from ding_lite.data.rollout import as_rollout
+from ding_lite.data.rollout import as_field, as_rollout
 from ding_lite.fast.acting import RAW
 from ding_lite.models import VAC
 from ding_lite.trees import map_tree, to_dict
 
+# Of actions, whose noise would be other numbers in float64: 80 units of the last place of a number near 1.
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 
 
@@ -31,9 +33,14 @@ def compare(policy, obs):
     rows = [{"obs": obs, **fast.sample(obs), "valid": np.ones(n, bool)} for _ in expected]
     stacked = map_tree(lambda *leaves: torch.stack([torch.as_tensor(x) for x in leaves]), *rows)
     rollout = fast.sample.__self__.with_log_probs(as_rollout(stacked))
+    exact, inputs = float64(policy), doubles(as_field(policy._inputs(obs)))
     for t, row in enumerate(expected):
         equal(rollout[t].action, row["action"])
-        equal(rollout[t].log_prob, row["log_prob"])
+        with torch.no_grad():
+            log_probs = [
+                exact.log_prob(inputs, doubles(as_field(each["action"]))) for each in (rollout[t], row)
+            ]
+        assert_accurate(rollout[t].log_prob, log_probs[0], row["log_prob"], log_probs[1])
     equal(fast.greedy(obs)["action"], policy._forward_eval(obs)["action"])
     assert torch.equal(generator.get_state(), after)
     return expected[0]["action"]

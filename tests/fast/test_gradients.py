@@ -1,24 +1,22 @@
 """Gradients by autograd, NumPy stacks, and slopes in NumPy are equal for every network and loss."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
 from cases import drawn
 from fast_cases import ARCHS, BOX, DISCRETE, MASKED, NETWORKS, VECTOR, batch_for, policy_for, spaces
+from precision import assert_accurate, doubles, flat, float64
 from threadpoolctl import threadpool_limits
 from torch import nn
 from worlds import trainee
 
 from ding_lite import PPOPolicy
+from ding_lite.data.samples import Batch
 from ding_lite.errors import NumericsError
 from ding_lite.fast import stacks
 from ding_lite.fast.cuda_graphs import GraphPool
 from ding_lite.fast.gradients import ByAutograd, ThroughStacks
 from ding_lite.models import VAC
-
-TOLERANCE = 1e-5  # of the largest number of each gradient: sums are in another order
 
 
 def objectives(policy):
@@ -31,37 +29,47 @@ def in_torch(policy, objective, batch):
     return ByAutograd(objective, policy.model, policy.optimizer.parameters)(batch)
 
 
+def in_float64(policy, objective, batch):
+    exact = float64(policy)
+    loss = getattr(exact, objective.loss.__name__)
+    objective = objective._replace(loss=loss, with_outputs=exact.with_outputs)
+    fields = {name: doubles(field) for name, field in vars(batch).items() if field is not None}
+    return in_torch(exact, objective, Batch(**fields))
+
+
 def in_numpy(policy, objective, batch):
     gradient_of = policy.optimizer.gradient_of(objective)
     assert isinstance(gradient_of, ThroughStacks)
     return gradient_of(batch)
 
 
-def assert_equal(found, expected):
-    assert [value is None for value in found.values] == [value is None for value in expected.values]
-    assert list(found.metrics) == list(expected.metrics)
-    reached = [value for value in expected.values if value is not None]
-    floor = 0.1 * max(float(value.abs().max()) for value in reached)
-    for mine, its in zip(found.values, expected.values, strict=True):
-        if its is not None:
-            assert mine.shape == its.shape
-            assert float((mine - its).abs().max()) <= TOLERANCE * max(floor, float(its.abs().max()))
-    numbers = {**expected.metrics, "total": expected.total}
-    for name, value in {**found.metrics, "total": found.total}.items():
-        assert float(value) == pytest.approx(float(numbers[name]), rel=TOLERANCE, abs=TOLERANCE)
+def assert_equal(found, plain, exact):
+    """Compares a gradient with those of torch in float32 and in float64."""
+    values, numbers = [], []
+    for gradient in (found, exact, plain):
+        reached = {str(k): value for k, value in enumerate(gradient.values) if value is not None}
+        values.append(reached)
+        numbers.append({**gradient.metrics, "total": gradient.total})
+        assert [(k, value.shape) for k, value in reached.items()] == [
+            (k, x.shape) for k, x in values[0].items()
+        ]
+        assert list(numbers[-1]) == list(numbers[0])
+    assert_accurate(*values)
+    assert_accurate(*numbers)
     if found.flat is not None:
-        norm = math.sqrt(sum(float(value.square().sum()) for value in reached))
-        assert math.sqrt(np.dot(found.flat, found.flat)) == pytest.approx(norm, rel=1e-4)
+        assert np.dot(found.flat, found.flat) == pytest.approx(
+            float(flat(values[0]).square().sum()), rel=1e-4
+        )
 
 
 def compare(policy, batch):
     """Compares the gradients of every loss; returns the names of those with slopes in NumPy."""
     with_slopes = []
     for objective in objectives(policy):
-        expected = in_torch(policy, objective, batch)
-        assert_equal(in_numpy(policy, objective._replace(slopes=None), batch), expected)
+        expected = in_torch(policy, objective, batch), in_float64(policy, objective, batch)
+        assert_equal(in_numpy(policy, objective._replace(slopes=None), batch), *expected)
         if objective.slopes is not None:
-            assert_equal(in_numpy(policy, objective, batch), expected)
+            assert_equal(in_numpy(policy, objective, batch), *expected)
             with_slopes.append(objective.loss.__name__)
     return with_slopes
 
@@ -212,9 +220,8 @@ def test_frozen_layers_have_no_gradient(part, when):
     model.get_submodule(part).requires_grad_(False)
     frozen, batch = {id(p) for p in model.get_submodule(part).parameters()}, batch_for(policy)
     for objective in (policy.objective, policy.objective._replace(slopes=None)):
-        expected = in_torch(policy, objective, batch)
         found = policy.optimizer.gradient_of(objective)(batch)
-        assert_equal(found, expected)
+        assert_equal(found, in_torch(policy, objective, batch), in_float64(policy, objective, batch))
         reached = {
             id(p) for p, x in zip(policy.optimizer.parameters, found.values, strict=True) if x is not None
         }

@@ -1,54 +1,22 @@
-"""The docstring examples that add a part: each runs as written, and a policy learns with the part."""
+"""Distributions and heads of a user; docs/own_parts.md has the other parts, and its examples run."""
 
-import copy
 import inspect
-import re
 import sys
-import textwrap
 
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 from small_worlds import SeededBox, SeededEnv
-from worlds import policy_for, trainee, vector_of
+from worlds import trainee
 
 from ding_lite import ConfigError, SerialPipeline, load_policy
 from ding_lite.config.compile import compile_config
-from ding_lite.config.registry import (
-    BOX_DISTRIBUTION_REGISTRY,
-    ENCODER_REGISTRY,
-    INTRINSIC_REGISTRY,
-    MODEL_REGISTRY,
-)
+from ding_lite.config.registry import BOX_DISTRIBUTION_REGISTRY, INTRINSIC_REGISTRY, MODEL_REGISTRY
 from ding_lite.config.schema import default_values, merged_config
-from ding_lite.data.collector import Collector
 from ding_lite.errors import CheckpointError
-from ding_lite.models import actor_critic, encoders, heads
-from ding_lite.models.heads import HEADS
-from ding_lite.rl import distributions
-
-
-@pytest.fixture(autouse=True)
-def _tables_are_restored():
-    tables = [BOX_DISTRIBUTION_REGISTRY.entries, HEADS, ENCODER_REGISTRY.entries, MODEL_REGISTRY.entries]
-    before = [dict(table) for table in tables]
-    yield
-    for table, entries in zip(tables, before, strict=True):
-        table.clear()
-        table.update(entries)
-
-
-def run_example(module, **names):
-    """Runs the example in the docstring of a module, among the names of that module."""
-    (example,) = re.findall(r"::\n\n((?: {4}.*\n|\n)+)", inspect.getdoc(module) + "\n")
-    scope = {**vars(module), **names}
-    exec(textwrap.dedent(example), scope)
-    return scope
-
-
-def run_laplace():
-    return run_example(distributions, BOX_DISTRIBUTION_REGISTRY=BOX_DISTRIBUTION_REGISTRY)
+from ding_lite.models.heads import HEADS, Head
+from ding_lite.rl.distributions import Categorical, Normal
 
 
 def assert_learns(world=SeededEnv, **policy):
@@ -64,38 +32,14 @@ def assert_learns(world=SeededEnv, **policy):
 # ------------------------------------------------------------------ a Box distribution
 
 
-@pytest.mark.parametrize("sigma_type", ["independent", "conditioned"])
-def test_example_of_a_box_distribution_is_learned_with(sigma_type):
-    laplace = run_laplace()["Laplace"]
-    policy = assert_learns(SeededBox, model={"box_distribution": "laplace", "sigma_type": sigma_type})
-    dist = policy.model.distribution(policy.model.compute_actor(torch.zeros(1, *policy.obs_space.shape)))
-    assert type(dist) is laplace
-
-
-def test_example_of_a_box_distribution_is_that_of_torch():
-    laplace = run_laplace()["Laplace"]
-    draw = torch.Generator().manual_seed(0)
-    mu, sigma, other_mu, other_sigma = (0.5 + torch.rand(5, 2, generator=draw) for _ in range(4))
-    ours, other = laplace({"mu": mu, "sigma": sigma}), laplace({"mu": other_mu, "sigma": other_sigma})
-    theirs = torch.distributions.Laplace(mu, sigma)
-    kl = torch.distributions.kl_divergence(theirs, torch.distributions.Laplace(other_mu, other_sigma))
-    action = ours.sample(torch.Generator().manual_seed(0))
-    assert torch.allclose(ours.log_prob(action), theirs.log_prob(action).sum(-1))
-    assert torch.allclose(ours.entropy(), theirs.entropy().sum(-1))
-    assert torch.allclose(ours.kl(other), kl.sum(-1), atol=1e-6)
-    wide = laplace({"mu": torch.zeros(40_000, 1), "sigma": torch.ones(40_000, 1)})
-    sample = wide.sample(torch.Generator().manual_seed(0))
-    assert sample.abs().mean().item() == pytest.approx(1.0, abs=0.03)  # the mean of |x| is the scale
-    assert sample.mean().item() == pytest.approx(0.0, abs=0.03)
-
-
-def test_box_distribution_that_is_not_registered_is_refused():
-    config = {"env": {"type": SeededBox}, "policy": {"model": {"box_distribution": "laplace"}}}
-    refused = r"policy\.model\.box_distribution: .*named 'laplace'.* tanh_normal"
+def test_box_distribution_that_is_not_registered_is_refused(monkeypatch):
+    config = {"env": {"type": SeededBox}, "policy": {"model": {"box_distribution": "mine"}}}
+    refused = r"policy\.model\.box_distribution: .*named 'mine'.* tanh_normal"
     with pytest.raises(ConfigError, match=refused):
         compile_config(config)
-    run_laplace()
-    assert compile_config(config).values.policy.model.box_distribution == "laplace"
+    entries = {**BOX_DISTRIBUTION_REGISTRY.entries, "mine": type("Mine", (Normal,), {})}
+    monkeypatch.setattr(BOX_DISTRIBUTION_REGISTRY, "entries", entries)
+    assert compile_config(config).values.policy.model.box_distribution == "mine"
 
 
 @pytest.fixture
@@ -136,45 +80,42 @@ def test_checkpoint_imports_the_module_of_a_box_distribution_only_if_it_is_trust
     assert loaded.model.actor_head.out.kind == f"{own_module}:Own"
 
 
-# ------------------------------------------------------------------ an encoder, a head, a model
+# ------------------------------------------------------------------ a head
 
 
-def test_example_of_an_encoder_is_learned_with():
-    fourier = run_example(encoders)["FourierEncoder"]
-    policy = assert_learns(SeededBox, model={"encoder": {"type": "fourier", "frequencies": 2}})
-    (leaf,) = policy.model.actor_encoder.leaves
-    assert type(leaf) is fourier
-    assert leaf(torch.zeros(3, 5)).shape == (3, 20)
-    with pytest.raises(ConfigError, match="frequencies.*at least 1"):
-        compile_config(
-            {
-                "env": {"type": SeededBox},
-                "policy": {"model": {"encoder": {"type": "fourier", "frequencies": 0}}},
-            }
-        )
+class SortedDiscrete(gym.spaces.Discrete):
+    """Its actions are in an order."""
 
 
-def test_example_of_a_head_is_learned_with():
-    class SortedDiscrete(gym.spaces.Discrete):
-        pass
+class SortedActions(SeededEnv):
+    action_space = SortedDiscrete(3)
 
-    class SortedActions(SeededEnv):
-        action_space = SortedDiscrete(3)
 
-    sorted_head = run_example(heads, SortedDiscrete=SortedDiscrete)["SortedHead"]
+class SortedHead(Head):
+    """Neighbours have similar probabilities."""
+
+    def __init__(self, space, **box_options):
+        super().__init__()
+        self.size, self.start = 1, int(space.start)
+        self.register_buffer("place", torch.linspace(-1, 1, int(space.n)))
+
+    def logit(self, raw):
+        return -(raw - self.place).square()
+
+    def distribution(self, logit, mask=None):
+        return Categorical(logit, mask)
+
+    def to_env(self, action):
+        return action + self.start
+
+
+def test_a_head_of_another_space_is_learned_with(monkeypatch):
+    monkeypatch.setitem(HEADS, SortedDiscrete, SortedHead)
     policy = assert_learns(SortedActions)
-    assert type(policy.model.actor_head.out) is sorted_head
+    assert type(policy.model.actor_head.out) is SortedHead
 
 
-def test_example_of_a_model_is_learned_with():
-    mine = run_example(actor_critic, torch=torch)["Mine"]
-    envs = vector_of(lambda index: SeededBox(), 2)
-    policy = policy_for(envs, model={"type": "mine", "width": 8}, learn={"batch_size": 8})
-    assert type(policy.model) is mine
-    before = copy.deepcopy(policy.model)
-    policy.learn_mode.forward(Collector(envs, policy, 32).collect())
-    for new, old in zip(policy.model.parameters(), before.parameters(), strict=True):
-        assert not torch.equal(new, old)
+# ------------------------------------------------------------------ arguments
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from precision import assert_accurate, float64
 from torch import nn
 
 from ding_lite.models import PPG, VAC
@@ -55,6 +56,12 @@ def raw_output(stack, obs):
     return torch.from_numpy(x)
 
 
+def outputs(model, inputs):
+    found = {"actor": model.compute_actor(inputs), "critic": model.compute_critic(inputs)}
+    auxiliary = {"auxiliary": model.compute_auxiliary(inputs)[1]} if isinstance(model, PPG) else {}
+    return found | auxiliary
+
+
 @pytest.mark.parametrize(
     ("obs_space", "action_space", "options"),
     [
@@ -77,14 +84,10 @@ def test_numpy_gives_what_the_model_computes(kind, obs_space, action_space, opti
     obs = example_observations(obs_space, 4)
     inputs, stacks = map_tree(torch.as_tensor, obs), model.stacks()
     found = {name: model.from_raw(name, raw_output(stack, obs)) for name, stack in stacks.items()}
-    expected = {"actor": model.compute_actor(inputs), "critic": model.compute_critic(inputs)}
-    if kind is PPG:
-        expected["auxiliary"] = model.compute_auxiliary(inputs)[1]
+    expected, exact = (outputs(each, inputs) for each in (model, float64(model)))
     assert found.keys() == expected.keys()
     for name in found:
-        torch.testing.assert_close(
-            *(map_tree(lambda x: x, tree[name]) for tree in (found, expected)), rtol=1e-5, atol=1e-6
-        )
+        assert_accurate(found[name], exact[name], expected[name])
 
 
 @pytest.mark.parametrize("arch", ["dual", "shared", "detach"])
