@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 from typing import Any
@@ -81,7 +82,7 @@ def run(
     if resume and init_from:
         raise ConfigError("--resume and --init-from exclude each other: a resumed run has weights of its own")
     if len(seeds) > 1:
-        return _train_seeds(source, seeds, exp_name, resume, quiet, jobs, ray, json)
+        return _train_seeds(source, seeds, exp_name, max_env_step, resume, quiet, jobs, ray, json)
     if json or jobs is not None or ray is not None:
         raise ConfigError("--jobs, --ray and --json are for several seeds, such as -s 0,1,2")
     if resume and exp_name:
@@ -134,6 +135,7 @@ def _train_seeds(
     source: options.Source,
     seeds: tuple[int, ...],
     exp_name: Path | None,
+    max_env_step: int | None,
     resume: Path | None,
     quiet: bool,
     jobs: int | None,
@@ -141,7 +143,7 @@ def _train_seeds(
     json: bool,
 ) -> int:
     """Trains each seed with the words of this command, and prints the table of seeds."""
-    from ding_lite.run.display import Display, score_digits, score_text
+    from ding_lite.run.display import lines_of_seeds, score_digits, score_text
     from ding_lite.run.signals import EXIT_CODES, StopSignals
     from ding_lite.tools.parallel import Job, exit_code_of, seed_folders, seeds_report
 
@@ -156,8 +158,12 @@ def _train_seeds(
             place = {"exp_name": None, "resume": folder}
         alone = {"jobs": None, "ray": None, "json": None, "quiet": is_silent}
         to_do.append(Job(f"seed {seed}", options.words_with(seeds=seed, **place, **alone)))
-    say = (lambda line: None) if is_silent else Display(sys.stdout).write
-    with options.open_pool(config, jobs, ray, say) as pool, StopSignals(pool.stop):
+    limit = max_env_step or config.values.max_env_step
+    with contextlib.ExitStack() as stack:
+        lines = lines_of_seeds(sys.stdout, [job.name for job in to_do], limit)
+        say = (lambda line: None) if is_silent else stack.enter_context(lines)
+        pool = stack.enter_context(options.open_pool(config, jobs, ray, say))
+        stack.enter_context(StopSignals(pool.stop))
         outcomes = pool.run(to_do)
     report = seeds_report(folders, outcomes)
     for run in report["runs"]:

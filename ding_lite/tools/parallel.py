@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -37,7 +38,7 @@ if sys.platform == "linux":
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 if os.getppid() != parent:
     sys.exit(143)
-from ding_lite.cli import main
+from ding_lite.__main__ import main
 sys.exit(main())
 """
 INTERRUPTED = (130, 143)  # exit codes of a run that a signal ended, after it was saved
@@ -144,6 +145,7 @@ class Pool:
 
 def start(job: Job, variables: dict[str, str]) -> subprocess.Popen[str]:
     """Starts the process of a job, which ends with the thread that called this; Ctrl-C does not reach it."""
+    width = shutil.get_terminal_size().columns - len(f"{job.name}: ")
     return subprocess.Popen(
         [sys.executable, "-c", BOOT, str(os.getpid()), *job.arguments],
         stdin=subprocess.DEVNULL,
@@ -151,7 +153,7 @@ def start(job: Job, variables: dict[str, str]) -> subprocess.Popen[str]:
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        env={**os.environ, "PYTHONPATH": python_path(), **variables},
+        env={**os.environ, "PYTHONPATH": python_path(), "COLUMNS": str(width), **variables},
         start_new_session=True,
     )
 

@@ -11,7 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from ding_lite.envs.workers.ray_actors import knock, signals_kept
+from ding_lite.envs.vector import signals_kept
+from ding_lite.envs.workers.ray_actors import knock
 from ding_lite.errors import ConfigError
 from ding_lite.tools.parallel import Job, Load, Outcome, follow, python_path, start
 
