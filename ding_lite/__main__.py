@@ -29,9 +29,9 @@ def _open_streams() -> None:
     """Replaces standard streams that are closed, and lets the others write any text."""
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:  # else the next file that is opened would be this stream
-            stream = open(os.devnull, "r+")
-            os.set_inheritable(stream.fileno(), True)
-            setattr(sys, name, stream)
+            number = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(number, True)
+            setattr(sys, name, os.fdopen(number, "r" if name == "stdin" else "w"))
     for output in (sys.stdout, sys.stderr):
         assert isinstance(output, io.TextIOWrapper)
         output.reconfigure(errors="replace")

@@ -57,26 +57,17 @@ class Command(click.Command):
         self.params.append(click.Option(["--debug"], is_flag=True, help="show the traceback of an error"))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Reads the words; refuses a second value of an option that has one, and a key written as an option."""
-        try:
-            _, _, given = self.make_parser(ctx).parse_args(list(args))
-        except click.NoSuchOption as error:
-            if "." in error.option_name:
-                word = next(word for word in args if word.startswith(error.option_name)).lstrip("-")
+        """Reads the words; refuses a second value of an option that has one, and keys with hyphens."""
+        for word in args:
+            if word.startswith("--") and "." in word.partition("=")[0]:
                 raise click.UsageError(
-                    f"No such option: {error.option_name}. Keys of the config have no hyphens: {word} "
-                    "(a sweep of W&B: ${args_no_hyphens})"
-                ) from None
-            raise
-        for each in given:
-            if (
-                isinstance(each, click.Option)
-                and not (each.multiple or each.is_flag)
-                and given.count(each) > 1
-            ):
-                raise click.UsageError(
-                    f"{each.opts[-1]} has one value, and is given {given.count(each)} times"
+                    f"a key has no hyphens: {word[2:]} (in a sweep of W&B: ${{args_no_hyphens}})"
                 )
+        _, _, given = self.make_parser(ctx).parse_args(list(args))
+        options = [each for each in given if isinstance(each, click.Option) and not each.is_flag]
+        for each in options:
+            if options.count(each) > 1 and not each.multiple:
+                raise click.UsageError(f"{each.opts[-1]} has one value, and is given more than once")
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:

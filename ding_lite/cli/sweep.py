@@ -83,7 +83,7 @@ def run(
         alone = {"jobs": None, "ray": None, "json": None}
         outcomes = pool.run([Job("", options.words_with(worker=number, **alone)) for number in workers])
     for number, outcome in zip(workers, outcomes, strict=True):
-        if outcome is not None and outcome.error:
+        if outcome.error:
             print(f"ding-lite sweep: worker {number}: {outcome.error}", file=sys.stderr)
     result = report(folder, seeds)
     left = [f"trial {trial['trial']}" for trial in result["trials"] if trial["state"] == "open"]

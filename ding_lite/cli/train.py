@@ -16,7 +16,6 @@ from ding_lite.errors import ConfigError
 @options.seeds_option("seed (default: the config's seed); several, such as 0,1,2, train one run each")
 @options.option("--exp-name DIR", "the run's folder, which must not exist", options.PATH)
 @options.option("-q --quiet", "print nothing; log.txt in the run's folder has everything")
-@options.option("-v --verbose", "show also how the library computes")
 @options.option(
     "--max-env-step N",
     "this run stops after N steps of the environments. The schedules of learning rate, clip range "
@@ -44,7 +43,6 @@ def run(
     seeds: tuple[int, ...],
     exp_name: Path | None,
     quiet: bool,
-    verbose: bool,
     max_env_step: int | None,
     max_train_iter: int | None,
     resume: Path | None,
@@ -90,7 +88,7 @@ def run(
     exp_name, resume, init_from = _after_restart(exp_name, resume, init_from)
     numbers: dict[str, Any] = {"max_env_step": max_env_step, "max_train_iter": max_train_iter}
     numbers["seed"] = seeds[0] if seeds else None
-    how: dict[str, Any] = {"display": None if quiet else display_for(sys.stdout, verbose)}
+    how: dict[str, Any] = {"display": None if quiet else display_for(sys.stdout)}
     keep_freed_memory()
     if resume is None:
         pipeline = SerialPipeline(source.read(), folder=exp_name, init_from=init_from, **numbers, **how)

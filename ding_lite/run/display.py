@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ding_lite.run.progress import Progress
 
 SECONDS_BETWEEN_LINES = 5.0
-DETAILS = ("acting: ", "gradients: ")  # begin the lines that are shown under --verbose
+DETAILS = ("acting: ", "gradients: ")  # begin the lines that only log.txt has
 FIRST_TO_GO = ("longest", "length", "success", "limit", "share")  # from a line that is too narrow for all
 STEPS = re.compile(r" *([\d,]+)(?:/[\d,]+)? steps  ")  # begins the lines about an iteration
 ENDED = re.compile(r"(?:solved|finished|interrupted|failed)\b.* env steps and |ding-lite train: error: ")
@@ -39,18 +39,16 @@ class Display(Hook):
 
     Args:
         stream: to write to.
-        verbose: show also how the library computes, not only what a user can act on; log.txt has all lines.
     """
 
-    def __init__(self, stream: TextIO, verbose: bool = False) -> None:
+    def __init__(self, stream: TextIO) -> None:
         self.stream = stream
-        self.verbose = verbose
         self._last_line_at = 0.0
         self._left = "?"
         self._began: tuple[float, int] | None = None
 
     def say(self, line: str) -> None:
-        if self.verbose or not line.startswith(DETAILS):
+        if not line.startswith(DETAILS):
             self.write(line)
 
     def write(self, line: str) -> None:
@@ -105,8 +103,8 @@ class LiveDisplay(Display):
     Before the first iteration has ended, the line has its phase. It disappears when the run ends.
     """
 
-    def __init__(self, stream: TextIO, verbose: bool = False) -> None:
-        super().__init__(stream, verbose)
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
         from rich.console import Console
         from rich.live import Live
 
@@ -160,11 +158,10 @@ class SeedsDisplay(LiveDisplay):
     def write(self, line: str) -> None:
         name, _, text = line.partition(": ")
         if found := STEPS.match(text):
-            steps = int(found[1].replace(",", ""))
-            self._first[name] = self._first[name] or steps
-            self._newest[name] = steps
-            self._began = self._began or time.monotonic()
-            self._seconds = time.monotonic() - self._began
+            now, steps = time.monotonic(), int(found[1].replace(",", ""))
+            self._first[name], self._newest[name] = self._first[name] or steps, steps
+            self._began = self._began or now
+            self._seconds = now - self._began
         elif ENDED.match(text):
             self._ended.add(name)
         super().write(line)
@@ -188,9 +185,9 @@ def lines_of_seeds(stream: TextIO, names: Iterable[str], limit: int) -> Iterator
         yield Display(stream).write
 
 
-def display_for(stream: TextIO, verbose: bool = False) -> Display:
+def display_for(stream: TextIO) -> Display:
     """Returns a live display for a terminal, and lines for any other stream."""
-    return (LiveDisplay if stream.isatty() else Display)(stream, verbose)
+    return (LiveDisplay if stream.isatty() else Display)(stream)
 
 
 def key_metrics(metrics: Mapping[str, Any]) -> dict[str, str]:
