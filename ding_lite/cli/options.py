@@ -307,17 +307,16 @@ def words_with(**changes: Any) -> list[str]:
         changes: other values of some options and arguments; None leaves one out.
     """
     context = click.get_current_context()
-    options, arguments = [str(context.info_name)], ["--"]  # behind "--" no word is an option
+    options, arguments = [str(context.info_name)], list[str]()
     for parameter in context.command.params:
         value = {**context.params, **changes}.get(str(parameter.name))
         for item in value if isinstance(value, tuple) else (value,):
-            if item is None or item is False:
-                continue
-            if isinstance(parameter, click.Option):
-                options.append(parameter.opts[-1] if item is True else f"{parameter.opts[-1]}={item}")
-            else:
-                arguments.append(str(item))
-    return options + arguments
+            if isinstance(parameter, click.Argument):
+                arguments += [] if item is None else [str(item)]
+            elif item is not None and item is not False:
+                options += parameter.opts[:1] if item is True else [parameter.opts[0], str(item)]
+    hyphens = ["--"] if any(word.startswith("-") for word in arguments) else []  # no option follows it
+    return [*options, *hyphens, *arguments]
 
 
 def import_modules(names: Sequence[str]) -> list[str]:
