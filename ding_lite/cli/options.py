@@ -74,6 +74,7 @@ class Command(click.Command):
         """Runs the command; returns its exit code. A report of :func:`print_json` is alone on stdout."""
         arguments = {**ctx.params}
         debug = arguments.pop("debug")
+        assert self.callback is not None
         try:
             with stdout_to_stderr() if arguments.get("json") else contextlib.nullcontext():
                 code = ctx.invoke(self.callback, **arguments)

@@ -60,7 +60,7 @@ CONFIG_FOLDERS = (
     Path(__file__).parents[1] / "_configs",  # an installed package
     Path(__file__).parents[2] / "configs",  # a checkout
 )
-LITERALS = {"true": True, "false": False, "none": None, "null": None}
+LITERALS: dict[str, Any] = {"true": True, "false": False, "none": None, "null": None}
 LITERALS |= {name: float(name) for name in ("inf", "-inf", "nan")}
 
 

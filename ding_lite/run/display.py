@@ -152,7 +152,7 @@ class SeedsDisplay(LiveDisplay):
         self._first = dict.fromkeys(names, 0)  # env steps at the first line of a run
         self._newest = dict(self._first)  # and at its newest line
         self._ended: set[str] = set()
-        self._began, self._seconds = 0.0, 0.0
+        self._since, self._seconds = 0.0, 0.0
         super().__init__(stream)  # draws the line
 
     def write(self, line: str) -> None:
@@ -160,8 +160,8 @@ class SeedsDisplay(LiveDisplay):
         if found := STEPS.match(text):
             now, steps = time.monotonic(), int(found[1].replace(",", ""))
             self._first[name], self._newest[name] = self._first[name] or steps, steps
-            self._began = self._began or now
-            self._seconds = now - self._began
+            self._since = self._since or now
+            self._seconds = now - self._since
         elif ENDED.match(text):
             self._ended.add(name)
         super().write(line)
