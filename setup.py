@@ -65,7 +65,7 @@ setup(
         "threadpoolctl>=3.5",
     ],
     extras_require=EXTRAS,
-    entry_points={"console_scripts": ["ding-lite=ding_lite.cli:main"]},
+    entry_points={"console_scripts": ["ding-lite=ding_lite.__main__:main"]},
     classifiers=[
         "Programming Language :: Python :: 3.11",
         "Programming Language :: Python :: 3.12",

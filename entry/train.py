@@ -2,7 +2,7 @@
 
 import sys
 
-from ding_lite.cli import main
+from ding_lite.__main__ import main
 
 if __name__ == "__main__":
     sys.exit(main(["train", *sys.argv[1:]]))

@@ -1,18 +1,16 @@
-"""The program ``ding-lite``: its commands, its process, its exit codes."""
+"""The commands of the program ``ding-lite``, and its exit codes."""
 
 from __future__ import annotations
 
-import gc
 import importlib
 import inspect
 import os
-import signal
 import sys
 from collections.abc import Sequence
 
 import click
 
-from ding_lite.run.signals import exit_at_once
+from ding_lite.run.signals import EXIT_CODES
 
 # In the order of the help; each is the module of its name in this folder.
 COMMANDS = (
@@ -90,13 +88,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Modules of the user are found in the working directory, as with `python script.py`.
     if "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    if argv is None:
-        # torch's import makes half a million objects; to search them for garbage takes a fifth of the time of
-        # a short command.
-        gc.set_threshold(50_000, 50, 100)
-        for number in (signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)):
-            if signal.getsignal(number) == signal.SIG_DFL:  # under nohup SIGHUP is ignored
-                signal.signal(number, exit_at_once)
     try:
         code = commands.main(argv, "ding-lite", standalone_mode=False)
         sys.stdout.flush()
@@ -106,7 +97,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, such as `head`, has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
-    # Nor are they searched at exit. nanobind, which ale_py uses, reports frozen objects as leaked.
-    if argv is None and "ale_py" not in sys.modules:
-        gc.freeze()
+    except click.Abort as error:  # click's word for a KeyboardInterrupt
+        code = EXIT_CODES.get(str(error.__cause__), EXIT_CODES["SIGINT"])
     return int(code or 0)

@@ -18,7 +18,6 @@ import click
 from click.shell_completion import CompletionItem
 
 from ding_lite.errors import FOREIGN, ConfigError, DingLiteError, error_text, is_of_user
-from ding_lite.run.signals import EXIT_CODES
 
 if TYPE_CHECKING:
     from ding_lite.config.compile import Config
@@ -57,14 +56,28 @@ class Command(click.Command):
         super().__init__(*args, **kwargs)
         self.params.append(click.Option(["--debug"], is_flag=True, help="show the traceback of an error"))
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Reads the words; refuses a second value of an option that has one, and keys with hyphens."""
+        for word in args:
+            if word.startswith("--") and "." in word.partition("=")[0]:
+                raise click.UsageError(
+                    f"a key has no hyphens: {word[2:]} (in a sweep of W&B: ${{args_no_hyphens}})"
+                )
+        _, _, given = self.make_parser(ctx).parse_args(list(args))
+        options = [each for each in given if isinstance(each, click.Option) and not each.is_flag]
+        for each in options:
+            if options.count(each) > 1 and not each.multiple:
+                raise click.UsageError(f"{each.opts[-1]} has one value, and is given more than once")
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Runs the command; returns its exit code. A report of :func:`print_json` is alone on stdout."""
-        debug = ctx.params.pop("debug")
+        arguments = {**ctx.params}
+        debug = arguments.pop("debug")
+        assert self.callback is not None
         try:
-            with stdout_to_stderr() if ctx.params.get("json") else contextlib.nullcontext():
-                code = super().invoke(ctx)
-        except KeyboardInterrupt as error:
-            return EXIT_CODES.get(str(error), EXIT_CODES["SIGINT"])
+            with stdout_to_stderr() if arguments.get("json") else contextlib.nullcontext():
+                code = ctx.invoke(self.callback, **arguments)
         except FOREIGN as error:
             # Files that cannot be read or written, and modules that are missing, are named by Python itself.
             is_told = isinstance(error, (DingLiteError, OSError, ImportError)) or is_of_user(error)
@@ -149,15 +162,19 @@ class WholeNumber(click.IntRange):
     name = "whole number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        with contextlib.suppress(ValueError, OverflowError):
-            value = int(number) if (number := float(value)) == int(number) else value
+        try:
+            value = int(value)
+        except ValueError:
+            with contextlib.suppress(ValueError):
+                value = int(number) if (number := float(value)).is_integer() else value
         return super().convert(value, param, ctx)
 
 
-def seeds_of(text: str) -> tuple[int, ...]:
-    """Returns the seeds in a text such as "0,1,2"."""
+def seeds_of(ctx: click.Context, param: click.Parameter, texts: Sequence[str]) -> tuple[int, ...]:
+    """Returns the seeds in texts such as "0,1,2"."""
+    text = ",".join(texts)
     with contextlib.suppress(ValueError):
-        seeds = tuple(int(seed) for seed in text.split(",") if seed)
+        seeds = tuple(map(int, text.split(","))) if texts else ()
         if min(seeds, default=0) >= 0 and len(set(seeds)) == len(seeds):
             return seeds
     raise click.BadParameter(f"expected a seed, or different seeds of at least 0 such as 0,1,2; got {text}")
@@ -212,7 +229,7 @@ ray_option = option(
 
 def seeds_option(text: str) -> Decorator:
     """Returns ``--seed`` with one or several."""
-    return option("-s --seed seeds SEED,...", text, seeds_of, default="")
+    return option("-s --seed seeds SEED,...", text, multiple=True, callback=seeds_of)
 
 
 class Source(NamedTuple):
@@ -285,20 +302,22 @@ def config_options(function: Callable[..., Any]) -> Any:
 
 
 def words_with(**changes: Any) -> list[str]:
-    """Returns the words of this command for another process.
+    """Returns the words of this command for another process, which parses them to the same values.
 
     Args:
         changes: other values of some options and arguments; None leaves one out.
     """
     context = click.get_current_context()
-    found = [str(context.info_name)]
+    options, arguments = [str(context.info_name)], list[str]()
     for parameter in context.command.params:
         value = {**context.params, **changes}.get(str(parameter.name))
         for item in value if isinstance(value, tuple) else (value,):
-            if item is not None and item is not False:
-                found += parameter.opts[:1] if isinstance(parameter, click.Option) else []
-                found += [] if item is True else [str(item)]
-    return found
+            if isinstance(parameter, click.Argument):
+                arguments += [] if item is None else [str(item)]
+            elif item is not None and item is not False:
+                options += parameter.opts[:1] if item is True else [parameter.opts[0], str(item)]
+    hyphens = ["--"] if any(word.startswith("-") for word in arguments) else []  # no option follows it
+    return [*options, *hyphens, *arguments]
 
 
 def import_modules(names: Sequence[str]) -> list[str]:

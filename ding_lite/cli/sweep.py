@@ -82,19 +82,21 @@ def run(
         workers = range(1, min(pool.jobs, trials - reopen(folder)) + 1)
         alone = {"jobs": None, "ray": None, "json": None}
         outcomes = pool.run([Job("", options.words_with(worker=number, **alone)) for number in workers])
-    for outcome in outcomes:
-        if outcome is not None and outcome.error:
-            print(f"ding-lite sweep: {outcome.error}", file=sys.stderr)
+    for number, outcome in zip(workers, outcomes, strict=True):
+        if outcome.error:
+            print(f"ding-lite sweep: worker {number}: {outcome.error}", file=sys.stderr)
     result = report(folder, seeds)
+    left = [f"trial {trial['trial']}" for trial in result["trials"] if trial["state"] == "open"]
+    if left and not pool.stopped_by:
+        print(f"ding-lite sweep: {', '.join(left)} did not end", file=sys.stderr)
     if json:
         options.print_json(result)
     else:
         _print(result)
-        if pool.stopped_by:
+        if left or pool.stopped_by:
             print("to continue: the same command with --resume")
-    return EXIT_CODES.get(pool.stopped_by, 0) or (
-        0 if result["best"] is not None else exit_code_of(outcomes) or 1
-    )
+    failed = exit_code_of(outcomes) or int(bool(left) or result["best"] is None)
+    return EXIT_CODES.get(pool.stopped_by, failed)
 
 
 def _print(result: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,6 @@ from ding_lite.errors import ConfigError
 @options.seeds_option("seed (default: the config's seed); several, such as 0,1,2, train one run each")
 @options.option("--exp-name DIR", "the run's folder, which must not exist", options.PATH)
 @options.option("-q --quiet", "print nothing; log.txt in the run's folder has everything")
-@options.option("-v --verbose", "show also how the library computes")
 @options.option(
     "--max-env-step N",
     "this run stops after N steps of the environments. The schedules of learning rate, clip range "
@@ -43,7 +43,6 @@ def run(
     seeds: tuple[int, ...],
     exp_name: Path | None,
     quiet: bool,
-    verbose: bool,
     max_env_step: int | None,
     max_train_iter: int | None,
     resume: Path | None,
@@ -81,14 +80,14 @@ def run(
     if resume and init_from:
         raise ConfigError("--resume and --init-from exclude each other: a resumed run has weights of its own")
     if len(seeds) > 1:
-        return _train_seeds(source, seeds, exp_name, resume, quiet, jobs, ray, json)
+        return _train_seeds(source, seeds, exp_name, max_env_step, resume, quiet, jobs, ray, json)
     if json or jobs is not None or ray is not None:
         raise ConfigError("--jobs, --ray and --json are for several seeds, such as -s 0,1,2")
     if resume and exp_name:
         raise ConfigError("--exp-name is for a new run: a resumed run keeps its folder")
     exp_name, resume, init_from = _after_restart(exp_name, resume, init_from)
     seed = seeds[0] if seeds else None
-    how: dict[str, Any] = {"display": None if quiet else display_for(sys.stdout, verbose)}
+    how: dict[str, Any] = {"display": None if quiet else display_for(sys.stdout)}
     how |= {"max_env_step": max_env_step, "max_train_iter": max_train_iter}
     keep_freed_memory()
     if resume is None:
@@ -133,6 +132,7 @@ def _train_seeds(
     source: options.Source,
     seeds: tuple[int, ...],
     exp_name: Path | None,
+    max_env_step: int | None,
     resume: Path | None,
     quiet: bool,
     jobs: int | None,
@@ -140,7 +140,7 @@ def _train_seeds(
     json: bool,
 ) -> int:
     """Trains each seed with the words of this command, and prints the table of seeds."""
-    from ding_lite.run.display import Display, score_digits, score_text
+    from ding_lite.run.display import lines_of_seeds, score_digits, score_text
     from ding_lite.run.signals import EXIT_CODES, StopSignals
     from ding_lite.tools.parallel import Job, exit_code_of, seed_folders, seeds_report
 
@@ -155,8 +155,12 @@ def _train_seeds(
             place = {"exp_name": None, "resume": folder}
         alone = {"jobs": None, "ray": None, "json": None, "quiet": is_silent}
         to_do.append(Job(f"seed {seed}", options.words_with(seeds=seed, **place, **alone)))
-    say = (lambda line: None) if is_silent else Display(sys.stdout).write
-    with options.open_pool(config, jobs, ray, say) as pool, StopSignals(pool.stop):
+    limit = max_env_step or config.values.max_env_step
+    with contextlib.ExitStack() as stack:
+        lines = lines_of_seeds(sys.stdout, [job.name for job in to_do], limit)
+        say = (lambda line: None) if is_silent else stack.enter_context(lines)
+        pool = stack.enter_context(options.open_pool(config, jobs, ray, say))
+        stack.enter_context(StopSignals(pool.stop))
         outcomes = pool.run(to_do)
     report = seeds_report(folders, outcomes)
     for run in report["runs"]:

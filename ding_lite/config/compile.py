@@ -60,7 +60,8 @@ CONFIG_FOLDERS = (
     Path(__file__).parents[1] / "_configs",  # an installed package
     Path(__file__).parents[2] / "configs",  # a checkout
 )
-LITERALS = {"true": True, "false": False, "none": None, "null": None}
+LITERALS: dict[str, Any] = {"true": True, "false": False, "none": None, "null": None}
+LITERALS |= {name: float(name) for name in ("inf", "-inf", "nan")}
 
 
 RUN_CONFIG: dict[str, Any] = dict(
@@ -456,16 +457,17 @@ def python_source(config: Mapping[str, Any], comments: Sequence[str] = ()) -> st
 def parse_overrides(tokens: Sequence[str]) -> dict[str, Any]:
     """Returns ``["a.b=3"]`` as ``{"a.b": 3}``.
 
-    A value is a Python literal, or true, false, none or null in any case, or a list of words without quotes
-    (the shell takes them away); any other text is a string. Of two values of one key the last one counts.
+    A value is a Python literal, or true, false, none, null, inf, -inf or nan in any case, or a list of words
+    without quotes (the shell takes them away); any other text is a string. Of two values of one key the last
+    one counts.
 
     Raises:
-        ConfigError: for a token without "=", key or value.
+        ConfigError: for a token without "=" or key.
     """
     overrides: dict[str, Any] = {}
     for token in [tokens] if isinstance(tokens, str) else tokens:
-        path, _, text = token.partition("=")
-        if not path or not text:
+        path, equals, text = token.partition("=")
+        if not path or not equals:
             raise ConfigError(
                 f"override {token!r}: expected key.path=value, such as policy.learn.batch_size=128 (-c names "
                 "a config, --env an environment)"

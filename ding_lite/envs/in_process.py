@@ -25,6 +25,7 @@ from ding_lite.envs.vector import (
     call_method,
     check_same_spaces,
     close_each,
+    signals_kept,
 )
 from ding_lite.errors import FOREIGN, EnvError, NotFiniteError, ReplayError, error_text
 from ding_lite.rl.seeding import integer_seed
@@ -49,6 +50,7 @@ class InProcessVectorEnv(VectorEnv):
 
     advice = ". If it fails only sometimes: env.manager.type=subprocess replaces it, and the run goes on"
 
+    @signals_kept()
     def __init__(
         self,
         make: Callable[[int], gym.Env],
@@ -111,6 +113,7 @@ class InProcessVectorEnv(VectorEnv):
         if self._recorders[i].game is game:
             self._reset_one(i, episode)
 
+    @signals_kept()
     def _reset_one(self, i: int, episode: int) -> None:
         """Resets environment ``i``, which begins game number ``episode`` or goes on with the open game."""
         recorder = self._recorders[i]

@@ -18,9 +18,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import signal
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -34,6 +35,22 @@ RECENT_EPISODES = 100  # number of recent episodes that training metrics are ave
 NO_ENVS = np.zeros(0, np.int64)
 ALL = slice(None)
 NOT_READY = "these environments must be reset first: they are new or closed, or their last call failed"
+
+
+@contextlib.contextmanager
+def signals_kept() -> Iterator[None]:
+    """Keeps the handlers of SIGINT and SIGTERM, with which a run saves its state.
+
+    Ray sets its own, and so do some simulators; they may have replaced these also below Python.
+    """
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            # In a thread other than the main one nothing may set one.
+            with contextlib.suppress(ValueError, TypeError):
+                signal.signal(number, handler)
 
 
 class Episode(NamedTuple):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import re
+import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ding_lite.run.hooks import Hook
@@ -13,7 +15,10 @@ if TYPE_CHECKING:
     from ding_lite.run.progress import Progress
 
 SECONDS_BETWEEN_LINES = 5.0
-DETAILS = ("acting: ", "gradients: ")  # begin the lines that are shown under --verbose
+DETAILS = ("acting: ", "gradients: ")  # begin the lines that only log.txt has
+FIRST_TO_GO = ("longest", "length", "success", "limit", "share")  # from a line that is too narrow for all
+STEPS = re.compile(r" *([\d,]+)(?:/[\d,]+)? steps  ")  # begins the lines about an iteration
+ENDED = re.compile(r"(?:solved|finished|interrupted|failed)\b.* env steps and |ding-lite train: error: ")
 
 
 def score_digits(*scores: float) -> int:
@@ -34,18 +39,16 @@ class Display(Hook):
 
     Args:
         stream: to write to.
-        verbose: show also how the library computes, not only what a user can act on; log.txt has all lines.
     """
 
-    def __init__(self, stream: TextIO, verbose: bool = False) -> None:
+    def __init__(self, stream: TextIO) -> None:
         self.stream = stream
-        self.verbose = verbose
         self._last_line_at = 0.0
         self._left = "?"
         self._began: tuple[float, int] | None = None
 
     def say(self, line: str) -> None:
-        if self.verbose or not line.startswith(DETAILS):
+        if not line.startswith(DETAILS):
             self.write(line)
 
     def write(self, line: str) -> None:
@@ -72,14 +75,26 @@ class Display(Hook):
 
     def show(self, pipeline: Any) -> None:
         """Shows the state of the run."""
-        self.write(self.line(pipeline))
+        self.write(self.line(pipeline, shutil.get_terminal_size((10_000, 0)).columns))
 
-    def line(self, pipeline: Any) -> str:
-        """Returns steps, share and time left, and the metrics; before there are any, the phase."""
+    def line(self, pipeline: Any, width: int) -> str:
+        """Returns steps, share and time left, and the metrics that fit; before there are any, the phase."""
         done, limit = pipeline.progress.env_step, pipeline.cfg.max_env_step
-        shown = [f"{done:>9,}/{limit:,} steps", f"{min(1.0, done / limit):.0%}", f"left {self._left}"]
-        texts = key_metrics(pipeline.progress.metrics) or [pipeline.policy.timer.phase or "starting"]
-        return "  ".join([*shown, *texts])
+        texts = {
+            "steps": f"{done:>9,}",
+            "limit": f"/{limit:,}",
+            "unit": " steps",
+            "share": f"  {min(1.0, done / limit):.0%}",
+            "left": f"  left {self._left}",
+            **(
+                key_metrics(pipeline.progress.metrics)
+                or {"": f"  {pipeline.policy.timer.phase or 'starting'}"}
+            ),
+        }
+        for name in FIRST_TO_GO:
+            if sum(map(len, texts.values())) > width:
+                texts.pop(name, None)
+        return "".join(texts.values())
 
 
 class LiveDisplay(Display):
@@ -88,14 +103,14 @@ class LiveDisplay(Display):
     Before the first iteration has ended, the line has its phase. It disappears when the run ends.
     """
 
-    def __init__(self, stream: TextIO, verbose: bool = False) -> None:
-        super().__init__(stream, verbose)
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
         from rich.console import Console
         from rich.live import Live
 
         self._pipeline: Any = None
         self._console = Console(file=stream)
-        self._live = Live(
+        self.live = Live(
             get_renderable=self._renderable, console=self._console, refresh_per_second=5, transient=True
         )
 
@@ -104,42 +119,91 @@ class LiveDisplay(Display):
 
     def before_run(self, pipeline: Any) -> None:
         self._pipeline = pipeline
-        self._live.start()
+        self.live.start()
 
     def show(self, pipeline: Any) -> None:
         """Does nothing: a thread draws the line."""
 
     def after_run(self, pipeline: Any) -> None:
-        self._live.stop()
+        self.live.stop()
         self._pipeline = None
         super().after_run(pipeline)
 
     def _renderable(self) -> Any:
         from rich.text import Text
 
-        line = "" if self._pipeline is None else self.line(self._pipeline)
-        return Text(line, no_wrap=True, overflow="ellipsis")
+        return Text(self._last_line(), no_wrap=True, overflow="ellipsis")
+
+    def _last_line(self) -> str:
+        return "" if self._pipeline is None else self.line(self._pipeline, self._console.width)
 
 
-def display_for(stream: TextIO, verbose: bool = False) -> Display:
+class SeedsDisplay(LiveDisplay):
+    """Shows the lines of several runs in a terminal, and below them a line about all of them.
+
+    Args:
+        stream: to write to.
+        names: of the runs, which begin their lines: "seed 0: ...".
+        limit: env steps of each run.
+    """
+
+    def __init__(self, stream: TextIO, names: Iterable[str], limit: int) -> None:
+        self._limit = limit
+        self._first = dict.fromkeys(names, 0)  # env steps at the first line of a run
+        self._newest = dict(self._first)  # and at its newest line
+        self._ended: set[str] = set()
+        self._since, self._seconds = 0.0, 0.0
+        super().__init__(stream)  # draws the line
+
+    def write(self, line: str) -> None:
+        name, _, text = line.partition(": ")
+        if found := STEPS.match(text):
+            now, steps = time.monotonic(), int(found[1].replace(",", ""))
+            self._first[name], self._newest[name] = self._first[name] or steps, steps
+            self._since = self._since or now
+            self._seconds = now - self._since
+        elif ENDED.match(text):
+            self._ended.add(name)
+        super().write(line)
+
+    def _last_line(self) -> str:
+        newest, limit = self._newest, self._limit
+        done = sum(newest.values()) - sum(self._first.values())
+        to_do = sum(max(0, limit - newest[name]) for name in newest if name not in self._ended)
+        left = clock(to_do * self._seconds / done) if done else "?"
+        return f"{len(newest)} seeds  {1 - to_do / (limit * len(newest)):.0%}  left {left} for all"
+
+
+@contextlib.contextmanager
+def lines_of_seeds(stream: TextIO, names: Iterable[str], limit: int) -> Iterator[Callable[[str], None]]:
+    """Yields what writes the lines of several runs to a stream; see :class:`SeedsDisplay`."""
+    if stream.isatty():
+        display = SeedsDisplay(stream, names, limit)
+        with display.live:
+            yield display.write
+    else:
+        yield Display(stream).write
+
+
+def display_for(stream: TextIO) -> Display:
     """Returns a live display for a terminal, and lines for any other stream."""
-    return (LiveDisplay if stream.isatty() else Display)(stream, verbose)
+    return (LiveDisplay if stream.isatty() else Display)(stream)
 
 
-def key_metrics(metrics: Mapping[str, Any]) -> list[str]:
-    """Returns the metrics that a line or a bar shows, the most telling first, as short texts."""
-    texts = []
+def key_metrics(metrics: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the metrics that a line shows, the most telling first, as short texts."""
+    texts = {}
     if "collect/episode_return" in metrics:
-        texts.append(f"return {score_text(metrics['collect/episode_return'])}")
+        texts["return"] = f"  return {score_text(metrics['collect/episode_return'])}"
     if "collect/is_success" in metrics:
-        texts.append(f"success {metrics['collect/is_success']:.0%}")
+        texts["success"] = f"  success {metrics['collect/is_success']:.0%}"
     if "collect/episode_return" in metrics:
-        length, longest = metrics["collect/episode_length"], metrics["collect/episode_length_max"]
-        texts.append(f"length {length:.0f} (max {longest:.0f})")
+        texts["length"] = f"  length {metrics['collect/episode_length']:.0f}"
+        texts["longest"] = f" (max {metrics['collect/episode_length_max']:.0f})"
     if "learn/cur_lr" in metrics:
-        texts.append(f"lr {metrics['learn/cur_lr']:.2g}")
+        texts["rate"] = f"  lr {metrics['learn/cur_lr']:.2g}"
     if "time/env_steps_per_second" in metrics:
-        texts.append(f"{metrics['time/env_steps_per_second']:,.0f} steps/s")
+        texts["speed"] = f"  {metrics['time/env_steps_per_second']:,.0f} steps/s"
     return texts
 
 

@@ -1,9 +1,8 @@
 """Detects common faults of a training run from its metrics, and names the config key to change.
 
 Each rule looks at the means of the last iterations; a learning rate of 0 is a finding at once. The run
-reports a finding when it appears, and again at the end. The thresholds are wide: a finding deserves
-attention; that there is none proves nothing. While all returns are equal, the other rules do not apply: there
-is nothing to learn from.
+reports a finding once, when it appears. The thresholds are wide: a finding deserves attention; that there is
+none proves nothing. While all returns are equal, other rules do not apply: there is nothing to learn from.
 
 Some rules are suspended while the returns improve, and none applies once the mean return is at
 ``env.stop_value``. Where the returns have risen to their best and stay there, small steps, a low explained
@@ -74,10 +73,6 @@ class HealthCheck(Hook):
         is_whole = progress.iteration == self._iterations + 1
         for line in self.check(progress.metrics, progress.env_step, is_whole=is_whole).values():
             pipeline.say(f"health: {line}")
-
-    def after_run(self, pipeline: Any) -> None:
-        for line in self.findings.values():
-            pipeline.say(f"health, in this run: {line}")
 
     def check(self, metrics: Mapping[str, float], env_step: int, *, is_whole: bool = True) -> dict[str, str]:
         """Adds the metrics of one iteration, and returns the findings that are new.

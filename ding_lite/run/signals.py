@@ -1,4 +1,7 @@
-"""SIGINT, SIGTERM and SIGHUP while a run trains: the iteration ends first, so that the run can be saved."""
+"""SIGINT, SIGTERM and SIGHUP: a run that trains ends its iteration first, so that it can be saved.
+
+The program ``ding-lite`` sets its handlers before it imports anything else, so this module imports little.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,38 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, NoReturn
 
 ENDING = (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM))
 EXIT_CODES = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 143}
 STDERR = 2
+IMPORT = "<frozen importlib._bootstrap>"  # the file of the frames of an import
+
+
+@contextlib.contextmanager
+def handlers_of_program() -> Iterator[None]:
+    """Handles the signals that are not ignored, as SIGHUP is under nohup; at the end they just kill."""
+    numbers = [n for n in ENDING if signal.getsignal(n) in (signal.SIG_DFL, signal.default_int_handler)]
+    for number in numbers:
+        signal.signal(number, exit_at_once)
+    yield
+    for number in numbers:
+        signal.signal(number, signal.SIG_DFL)
 
 
 def exit_at_once(number: int, frame: FrameType | None) -> NoReturn:
-    """Interrupts the program as Ctrl-C does, with the name of the signal."""
-    raise KeyboardInterrupt(signal.Signals(number).name)
+    """Interrupts the program as Ctrl-C does, with the name of the signal; in an import, ends the process.
+
+    Code that is imported, such as NumPy's, swallows an exception or replaces it by another one.
+    """
+    name = signal.Signals(number).name
+    while frame is not None:
+        if frame.f_code.co_filename == IMPORT:
+            os._exit(EXIT_CODES[name])
+        frame = frame.f_back
+    raise KeyboardInterrupt(name)
 
 
 class StopSignals:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -37,7 +38,7 @@ if sys.platform == "linux":
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 if os.getppid() != parent:
     sys.exit(143)
-from ding_lite.cli import main
+from ding_lite.__main__ import main
 sys.exit(main())
 """
 INTERRUPTED = (130, 143)  # exit codes of a run that a signal ended, after it was saved
@@ -113,8 +114,8 @@ class Pool:
             for process in self._running:
                 process.send_signal(signal.Signals[name])
 
-    def run(self, jobs: Sequence[Job]) -> list[Outcome | None]:
-        """Runs all jobs, and returns how each ended; None: it was not started, since the pool was stopped.
+    def run(self, jobs: Sequence[Job]) -> list[Outcome]:
+        """Runs all jobs, and returns how each ended; once the pool is stopped, none starts.
 
         Raises:
             KeyboardInterrupt: at a second Ctrl-C; all processes are killed.
@@ -128,10 +129,10 @@ class Pool:
         finally:
             executor.shutdown(cancel_futures=True)
 
-    def _run(self, job: Job) -> Outcome | None:
+    def _run(self, job: Job) -> Outcome:
         with self._lock:
             if self.stopped_by:
-                return None
+                return Outcome(INTERRUPTED[0])
             gpu = next(self._gpus)
             process = start(job, {} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu})
             self._running.add(process)
@@ -144,6 +145,7 @@ class Pool:
 
 def start(job: Job, variables: dict[str, str]) -> subprocess.Popen[str]:
     """Starts the process of a job, which ends with the thread that called this; Ctrl-C does not reach it."""
+    width = shutil.get_terminal_size().columns - len(f"{job.name}: ")
     return subprocess.Popen(
         [sys.executable, "-c", BOOT, str(os.getpid()), *job.arguments],
         stdin=subprocess.DEVNULL,
@@ -151,7 +153,7 @@ def start(job: Job, variables: dict[str, str]) -> subprocess.Popen[str]:
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        env={**os.environ, "PYTHONPATH": python_path(), **variables},
+        env={**os.environ, "PYTHONPATH": python_path(), "COLUMNS": str(width), **variables},
         start_new_session=True,
     )
 
@@ -208,20 +210,18 @@ def seed_folders(seeds: Sequence[int], prefix: Path, *, resume: bool) -> dict[in
     return folders
 
 
-def seeds_report(folders: Mapping[int, Path], outcomes: Sequence[Outcome | None]) -> dict[str, Any]:
+def seeds_report(folders: Mapping[int, Path], outcomes: Sequence[Outcome]) -> dict[str, Any]:
     """Returns what became of the seeds in these folders, and the mean of their scores, as JSON data.
 
     The score is the mean return of the last evaluation of a run that has ended in order.
     """
     runs = []
     for (seed, folder), outcome in zip(folders.items(), outcomes, strict=True):
-        result = {} if outcome is None else read_result(folder)
-        status = result.get("status", "interrupted")
-        if outcome is None:
-            status = "not started"
-        elif outcome.code not in (0, *INTERRUPTED):
+        result = read_result(folder)
+        status = result.get("status", "not started")
+        if outcome.code not in (0, *INTERRUPTED):
             status = "failed"
-        has_score = status in ENDED or outcome is not None and outcome.code == 0  # a hook may have ended it
+        has_score = status in ENDED or outcome.code == 0  # a hook may have ended it
         runs.append(
             {
                 "seed": seed,
@@ -230,8 +230,8 @@ def seeds_report(folders: Mapping[int, Path], outcomes: Sequence[Outcome | None]
                 "env_step": result.get("env_step", 0),
                 "wall_time_s": result.get("wall_time_s"),
                 "folder": str(folder),
-                "exit_code": outcome and outcome.code,
-                "error": outcome and outcome.error or None,
+                "exit_code": outcome.code,
+                "error": outcome.error or None,
             }
         )
     scores = [run["score"] for run in runs if run["score"] is not None]
@@ -244,8 +244,7 @@ def seeds_report(folders: Mapping[int, Path], outcomes: Sequence[Outcome | None]
     }
 
 
-def exit_code_of(outcomes: Sequence[Outcome | None]) -> int:
+def exit_code_of(outcomes: Sequence[Outcome]) -> int:
     """Returns the exit code of the first run that failed, or 0; that of a killed run is 1."""
-    codes = [outcome.code for outcome in outcomes if outcome is not None]
-    failed = [code for code in codes if code not in (0, *INTERRUPTED)]
+    failed = [outcome.code for outcome in outcomes if outcome.code not in (0, *INTERRUPTED)]
     return max(1, failed[0]) if failed else 0

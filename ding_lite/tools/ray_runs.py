@@ -11,9 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from ding_lite.envs.workers.ray_actors import knock, signals_kept
+from ding_lite.envs.vector import signals_kept
+from ding_lite.envs.workers.ray_actors import knock
 from ding_lite.errors import ConfigError
-from ding_lite.tools.parallel import Job, Load, Outcome, follow, python_path, start
+from ding_lite.tools.parallel import INTERRUPTED, Job, Load, Outcome, follow, python_path, start
 
 try:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # else Ray reports its usage to its makers
@@ -25,8 +26,8 @@ except ImportError as error:
 POLL_SECONDS = 0.5
 
 
-def run_in_folder(job: Job, folder: str, path: str, stop: str) -> Outcome | None:
-    """Runs a job on a node, and returns how it ended; None: it was not started.
+def run_in_folder(job: Job, folder: str, path: str, stop: str) -> Outcome:
+    """Runs a job on a node, and returns how it ended.
 
     Args:
         job: to run.
@@ -36,7 +37,7 @@ def run_in_folder(job: Job, folder: str, path: str, stop: str) -> Outcome | None
     """
     os.chdir(folder)
     if Path(stop).exists():
-        return None
+        return Outcome(INTERRUPTED[0])
     process = start(job, {"PYTHONPATH": path})
     with ThreadPoolExecutor(1) as reader:
         outcome = reader.submit(follow, process, job, print)
@@ -81,14 +82,14 @@ class RayPool:
         self.stopped_by = name
         self._stop.touch()
 
-    def run(self, jobs: Sequence[Job]) -> list[Outcome | None]:
-        """Runs all jobs, and returns how each ended; None: it was not started, since the pool was stopped."""
+    def run(self, jobs: Sequence[Job]) -> list[Outcome]:
+        """Runs all jobs, and returns how each ended; once the pool is stopped, none starts."""
         fixed = (str(Path.cwd()), python_path(), str(self._stop))
         tasks = [self._task.remote(job, *fixed) for job in jobs]
         waiting = list(tasks)
         while waiting:  # with a timeout, so that signals are handled
             _, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=POLL_SECONDS)
-        outcomes: list[Outcome | None] = []
+        outcomes: list[Outcome] = []
         for task in tasks:
             try:
                 outcomes.append(ray.get(task))

@@ -241,49 +241,40 @@ class Worker:
                 self.say(f"trial {trial.number}: score {score_text(score)}")
 
     def _score(self, trial: optuna.Trial, config: Config) -> float:
-        """Trains a trial with each seed, and returns the mean of the scores."""
+        """Trains a trial with each seed, or continues it, and returns the mean of the last evaluations."""
+        keep_freed_memory()
         scores: list[float] = []
         for seed in self.seeds:
-            scores.append(self._score_of_seed(trial, config, seed, scores))
+            folder = run_folder(self.folder, trial.number, seed)
+            if read_result(folder).get("status") not in ENDED:
+                self._train(trial, config, seed, folder, scores)
+            score = read_result(folder).get("eval_value")
+            if score is None:
+                raise ConfigError(f"{folder} has no evaluation with a finite mean return")
+            scores.append(float(score))
         return sum(scores) / len(scores)
 
-    def _score_of_seed(
-        self, trial: optuna.Trial, config: Config, seed: int, earlier: Sequence[float]
-    ) -> float:
-        """Trains a trial with a seed, or continues it, and returns the mean return of the last evaluation.
-
-        Args:
-            trial: it is told the mean of this seed's evaluations and the scores of the earlier ones.
-            config: of the run.
-            seed: of the run.
-            earlier: the scores of the trial's seeds before this one.
-        """
-        folder = run_folder(self.folder, trial.number, seed)
-        keep_freed_memory()
-        if read_result(folder).get("status") not in ENDED:
-            if checkpoints_of(folder):
-                pipeline = SerialPipeline.resume(folder, trust=config.trusted)
-            else:  # new, or killed before its first checkpoint
-                shutil.rmtree(folder, ignore_errors=True)
-                pipeline = SerialPipeline(config, seed=seed, folder=folder)
-            freq = config.values.policy.eval.eval_freq or config.values.max_env_step
-            offset = len(earlier) * (config.values.max_env_step // freq + 1)
-            with pipeline:
-                for progress in pipeline:
-                    if SCORE not in progress.metrics:
-                        continue
+    def _train(
+        self, trial: optuna.Trial, config: Config, seed: int, folder: Path, earlier: Sequence[float]
+    ) -> None:
+        """Trains a trial with a seed; reports the mean of its evaluation and the scores of earlier seeds."""
+        if checkpoints_of(folder):
+            pipeline = SerialPipeline.resume(folder, trust=config.trusted)
+        else:  # new, or killed before its first checkpoint
+            shutil.rmtree(folder, ignore_errors=True)
+            pipeline = SerialPipeline(config, seed=seed, folder=folder)
+        freq = config.values.policy.eval.eval_freq or config.values.max_env_step
+        offset = len(earlier) * (config.values.max_env_step // freq + 1)
+        with pipeline:
+            for progress in pipeline:
+                if SCORE in progress.metrics:
                     value = float(progress.metrics[SCORE])
-                    step = offset + progress.env_step // freq
-                    trial.report((sum(earlier) + value) / (len(earlier) + 1), step)
-                    self.say(
-                        f"trial {trial.number}, seed {seed}: {progress.env_step:,} steps  {score_text(value)}"
-                    )
+                    line = f"{progress.env_step:,} steps  {score_text(value)}"
+                    self.say(f"trial {trial.number}, seed {seed}: {line}")
+                    mean = (sum(earlier) + value) / (len(earlier) + 1)
+                    trial.report(mean, offset + progress.env_step // freq)
                     if trial.should_prune():
                         raise optuna.TrialPruned
-        score = read_result(folder).get("eval_value")
-        if score is None:
-            raise ConfigError(f"{folder} has no evaluation with a finite mean return")
-        return float(score)
 
 
 # ------------------------------------------------------------------ the report

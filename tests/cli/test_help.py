@@ -5,11 +5,16 @@ import shlex
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
+import click
 import pytest
 from click.shell_completion import ShellComplete
+from hypothesis import given
+from hypothesis import strategies as st
 
 import ding_lite.cli
+from ding_lite.cli import options
 from ding_lite.cli.main import COMMANDS, commands
 
 PROGRAM = (sys.executable, "-m", "ding_lite")
@@ -27,6 +32,30 @@ def test_the_examples_of_the_help_are_commands_with_their_options():
     for name, *words in examples:
         command = commands.get_command(None, name)
         command.make_context(name, words)
+
+
+def values_of(parameter):
+    """Values of an option or argument, as a command gets them."""
+    words = st.text(st.characters(codec="utf-8", exclude_characters="\0"))
+    if parameter.name == "seeds":
+        return st.lists(st.integers(0), unique=True).map(tuple)
+    if getattr(parameter, "is_flag", False):
+        return st.booleans()
+    if isinstance(parameter.type, click.IntRange):
+        return st.integers(1)
+    if parameter.multiple or parameter.nargs < 0:
+        return st.lists(words).map(tuple)
+    return st.none() | (words.map(Path) if isinstance(parameter.type, click.Path) else words)
+
+
+@pytest.mark.parametrize("name", ["train", "sweep"])
+@given(st.data())
+def test_a_command_gives_its_options_to_another_process(name, data):
+    command = commands.get_command(None, name)
+    with click.Context(command, info_name=name) as context:
+        context.params = {each.name: data.draw(values_of(each), each.name) for each in command.params}
+        found, *words = options.words_with()
+    assert (found, command.make_context(name, words).params) == (name, context.params)
 
 
 def test_script_and_module_are_the_same_program(tmp_path):

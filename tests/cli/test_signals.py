@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from cases import slow_but
 from worlds import small_config
 
 from ding_lite.cli import main
@@ -34,10 +35,10 @@ class Home:
         (self.folder / "c.json").write_text(json.dumps(config))
         return self
 
-    def start(self, *words):
+    def start(self, *words, python=()):
         paths = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "ding_lite", *map(str, words)],
+            [sys.executable, *python, "-m", "ding_lite", *map(str, words)],
             cwd=self.folder,
             env={**os.environ, "PYTHONPATH": paths},
             stdout=subprocess.PIPE,
@@ -57,7 +58,8 @@ class Home:
         """Sends a signal to the command, and returns its exit code and output; it must report no error."""
         (os.killpg if group else os.kill)(self.process.pid, number)
         output, errors = self.process.communicate(timeout=60)
-        assert [line for line in errors.splitlines() if "ending after this iteration" not in line] == []
+        said = [line for line in errors.splitlines() if line and not line.startswith("import time:")]
+        assert [line for line in said if "ending after this iteration" not in line] == []
         return self.process.returncode, output
 
     def marks(self):
@@ -102,16 +104,30 @@ def test_first_signal_finishes_the_iteration_and_saves_it(name, home):
     assert not any(Path(f"/proc/{pid}").exists() for pid in home.marks())
 
 
-@pytest.mark.parametrize("moment", [pytest.param("config", marks=pytest.mark.slow), "environments"])
-def test_signal_before_the_run_leaves_nothing_behind(moment, home):
-    home.write(kwargs={"start": 60.0})
-    slow = "import pathlib, time\npathlib.Path('marks').write_text('1')\ntime.sleep(60)\nconfig = {}\n"
-    (home.folder / "c.py").write_text(slow)
-    home.start("train", "-c", "c.py" if moment == "config" else "c.json")
+def test_signal_before_the_run_leaves_nothing_behind(home):
+    home.write(kwargs={"start": 60.0}).start("train", "-c", "c.json")
     home.until(home.marks)
     time.sleep(0.1)
     assert home.ended(signal.SIGTERM)[0] == 143
-    assert {file.name for file in home.folder.iterdir()} - {"__pycache__"} == {"c.json", "c.py", "marks"}
+    assert {file.name for file in home.folder.iterdir()} == {"c.json", "marks"}
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("module", slow_but(["numpy", "torch"], ["click", "numpy", "torch", "gymnasium"]))
+def test_signal_while_modules_are_imported(module, name, home):
+    """When the first module of a package has been imported, and some time later."""
+    for seconds in (0.0, 0.03, 0.1):
+        home.write().start("train", "-c", "c.json", python=("-X", "importtime"))
+        while module not in home.process.stderr.readline():
+            assert home.process.poll() is None
+        time.sleep(seconds)
+        assert home.ended(getattr(signal, name)) == (CODES[name], "")
+
+
+def test_an_environment_may_not_keep_the_signals_of_the_program(home):
+    home.write(kwargs={"ignored": ["SIGINT"]}).start(*TRAIN)
+    home.until(lambda: home.rows() >= 2)
+    assert home.ended(signal.SIGINT)[0] == 130
 
 
 def test_signal_ends_an_evaluation(home, monkeypatch):
@@ -139,11 +155,17 @@ def test_a_run_outside_of_the_main_thread_leaves_signals_alone(tmp_path, monkeyp
     assert codes == [0, True]
 
 
-def test_a_pipe_whose_reader_has_enough_stops_no_training(tmp_path):
+def test_training_writes_to_any_output(tmp_path):
+    """A pipe whose reader has enough, an output that is closed or ASCII."""
     program = f"{sys.executable} -m ding_lite"
-    train = f"{program} train -c cartpole_ppo --max-env-step 500 --exp-name run"
-    command = f"set -o pipefail; {train} | head -1; echo $?; {program} config -c cartpole_ppo | head -1"
+    train = f"{program} train -c cartpole_ppo --max-env-step 500 --exp-name"
+    command = (
+        f"set -o pipefail; {train} run | head -1; echo $?; {program} config -c cartpole_ppo | head -1; "
+        f"{train} closed >&- <&-; echo $?; PYTHONIOENCODING=ascii {train} ascii | tail -1"
+    )
     done = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True)
-    run_line, code, header = done.stdout.splitlines()
+    run_line, code, header, code_closed, last = done.stdout.splitlines()
     assert (run_line, code, header.split()[0], done.stderr) == ("run run", "0", "key", "")
-    assert json.loads((tmp_path / "run" / "result.json").read_text())["status"] == "finished"
+    assert (code_closed, last) == ("0", "run: ascii   try: ding-lite eval ascii -n 100")
+    results = [json.loads(file.read_text()) for file in tmp_path.glob("*/result.json")]
+    assert [result["status"] for result in results] == ["finished"] * 3

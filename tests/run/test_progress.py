@@ -6,7 +6,7 @@ import types
 import pytest
 
 from ding_lite.data.episodes import Evaluation
-from ding_lite.run.display import Display, LiveDisplay, clock, score_text
+from ding_lite.run.display import Display, LiveDisplay, SeedsDisplay, clock, score_text
 from ding_lite.run.progress import Progress, evaluation_metrics, merged_metrics
 
 
@@ -70,8 +70,34 @@ def test_a_live_display_shows_the_phase_of_the_first_iteration_and_disappears():
     )
     display.before_run(pipeline)
     assert str(display._renderable()) == "        0/1,000,000 steps  0%  left ?  env"
+    pipeline.progress.metrics = {
+        **dict.fromkeys(("collect/episode_return", "collect/episode_length"), 20.5),
+        **{"collect/episode_length_max": 30.0, "learn/cur_lr": 1e-3, "time/env_steps_per_second": 4000.0},
+    }
+    speed = "lr 0.001  4,000 steps/s"
+    whole = f"        0/1,000,000 steps  0%  left ?  return 20.5  length 20 (max 30)  {speed}"
+    for width, gone in ((95, ""), (90, " (max 30)"), (80, "  length 20 (max 30)")):
+        assert display.line(pipeline, width) == whole.replace(gone, "")
+    assert display.line(pipeline, 61) == f"        0 steps  left ?  return 20.5  {speed}"
     display.after_run(pipeline)
     assert stream.getvalue().endswith("finished\n")
+
+
+def test_a_line_below_those_of_several_runs_has_the_time_left_for_all(monkeypatch):
+    seconds = iter([100.0, 100.0, 110.0])
+    monkeypatch.setattr("ding_lite.run.display.time.monotonic", lambda: next(seconds))
+    display = SeedsDisplay(io.StringIO(), ["seed 0", "seed 1", "seed 2"], 40_000)
+    assert display._last_line() == "3 seeds  0%  left ? for all"
+    for line in (
+        "seed 0:     1,000/40,000 steps  2%  ",
+        "seed 1: env x",
+        "seed 1:    21,000 steps  evaluation 1.0",
+    ):
+        display.write(line)  # the second one is resumed
+    display.write("seed 0:     3,000 steps  7%  ")
+    assert display._last_line() == "3 seeds  20%  left 8:00 for all"  # 96,000 steps, at 200 a second
+    display.write("seed 0: solved after 3,000 env steps and 10.0 s")
+    assert display._last_line() == "3 seeds  51%  left 4:55 for all"
 
 
 def test_the_time_left_is_that_at_the_mean_speed_without_the_first_iteration(monkeypatch):

@@ -43,7 +43,7 @@ def test_error_of_a_process(text, code, message):
 
 
 def test_exit_code_is_that_of_the_first_failure_and_that_of_a_killed_run_is_1():
-    assert exit_code_of([Outcome(0), None, Outcome(130)]) == 0
+    assert exit_code_of([Outcome(0), Outcome(130)]) == 0
     assert exit_code_of([Outcome(0), Outcome(5), Outcome(3)]) == 5
     assert exit_code_of([Outcome(-9), Outcome(3)]) == 1
 
@@ -81,7 +81,7 @@ def test_report_of_seeds(tmp_path):
         result = {"status": status, "eval_value": score, "env_step": 100, "wall_time_s": 1.5}
         (folder / "result.json").write_text(json.dumps(result))
     # The second was interrupted by a signal, the third ended by a hook, the fifth failed.
-    outcomes = [Outcome(0), Outcome(130), Outcome(0), Outcome(0), Outcome(3, "broken"), None]
+    outcomes = [Outcome(0), Outcome(130), Outcome(0), Outcome(0), Outcome(3, "broken"), Outcome(130)]
     report = seeds_report(folders, outcomes)
     assert [run["score"] for run in report["runs"]] == [10.0, None, 20.0, 30.0, None, None]
     assert [run["status"] for run in report["runs"]] == [

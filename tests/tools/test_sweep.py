@@ -181,15 +181,32 @@ def test_an_open_trial_continues_its_run_with_its_values(tmp_path):
 # ------------------------------------------------------------------ processes
 
 
-@pytest.mark.slow
-def test_sweep_that_was_killed_continues_and_has_all_its_trials(tmp_path):
-    world = {"type": "slow_worlds:SlowEnv", "env_id": "", "kwargs": {"pause": 0.001}}
-    config = small_config(max_env_step=2048, exp_name="c", env=world, checkpoint={"freq": 256})
-    (tmp_path / "c.py").write_text(f"config = {config!r}\n")
-    words = ["sweep", "-c", "c.py", "--search", f"{LENGTH}=int(1,30)", "--trials", "3", "--jobs", "2"]
-    command = [sys.executable, "-m", "ding_lite", *words, "--exp-name", "s"]
+def command_of(folder, *words, **changes):
+    """Writes a config, and returns the command of a sweep on it, and what starts it in this folder."""
+    (folder / "c.py").write_text(f"config = {small_config(**changes)!r}\n")
+    command = [sys.executable, "-m", "ding_lite", "sweep", "-c", "c.py", *words, "--exp-name", "s"]
     paths = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
-    options = dict(cwd=tmp_path, env={**os.environ, "PYTHONPATH": paths}, text=True)
+    return command, dict(cwd=folder, env={**os.environ, "PYTHONPATH": paths}, text=True)
+
+
+def test_the_score_of_a_trial_is_the_mean_over_its_seeds(tmp_path):
+    words = ["--search", f"{RATE}=log(1e-4,1e-2)", "--trials", "2", "-s", "0,1", "--json"]
+    command, options = command_of(tmp_path, *words, max_env_step=512)
+    trials = json.loads(subprocess.run(command, stdout=subprocess.PIPE, **options).stdout)["trials"]
+    for trial in trials:
+        runs = [tmp_path / "s" / f"trial_00{trial['trial']}_s{seed}" for seed in (0, 1)]
+        first, second = (json.loads((run / "result.json").read_text())["eval_value"] for run in runs)
+        assert trial["score"] == (first + second) / 2 != second
+    assert [trial["state"] for trial in trials] == ["complete"] * 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["sweep", "worker"])
+def test_sweep_that_was_killed_continues_and_has_all_its_trials(what, tmp_path):
+    world = {"type": "slow_worlds:SlowEnv", "env_id": "", "kwargs": {"pause": 0.001}}
+    words = ["--search", f"{LENGTH}=int(1,30)", "--trials", "3", "--jobs", "2"]
+    slow = dict(max_env_step=2048, env=world, checkpoint={"freq": 256})
+    command, options = command_of(tmp_path, *words, **slow)
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
     metrics = [tmp_path / "s" / f"trial_00{number}_s0" / "metrics.csv" for number in (0, 1)]
     deadline = time.monotonic() + 300
@@ -197,12 +214,18 @@ def test_sweep_that_was_killed_continues_and_has_all_its_trials(tmp_path):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    process.kill()
-    process.communicate(timeout=300)
+    workers = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout
+    os.kill(process.pid if what == "sweep" else int(workers.split()[0]), signal.SIGKILL)
+    errors = process.communicate(timeout=300)[1]
     still_open = [
         trial.number for trial in open_study(tmp_path / "s").trials if trial.state.name == "RUNNING"
     ]
     assert still_open
+    if what == "worker":
+        (number,) = still_open
+        assert process.returncode == 1
+        assert f"trial {number} did not end" in errors
+        assert "worker 1: ended by SIGKILL" in errors
     done = subprocess.run([*command, "--resume", "--json"], capture_output=True, timeout=600, **options)
     assert (done.returncode, done.stderr) == (0, "")
     trials = json.loads(done.stdout)["trials"]

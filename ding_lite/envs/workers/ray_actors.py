@@ -8,17 +8,16 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
-import signal
 import socket
 import sys
 from collections import deque
-from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
+from ding_lite.envs.vector import signals_kept
 from ding_lite.envs.workers import cores
 from ding_lite.envs.workers.process import ONE_THREAD
 from ding_lite.envs.workers.shared import IDLE, SharedArrays
@@ -69,19 +68,6 @@ def knock(address: str) -> None:
     host, _, port = address.rpartition("/")[2].rpartition(":")
     if port.isdigit():
         socket.create_connection((host.strip("[]"), int(port)), KNOCK_SECONDS).close()
-
-
-@contextlib.contextmanager
-def signals_kept() -> Iterator[None]:
-    """Keeps the handlers of SIGINT and SIGTERM, with which a run saves its state; Ray sets its own."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            # In a thread other than the main one neither Ray nor this line may set one.
-            with contextlib.suppress(ValueError, TypeError):
-                signal.signal(number, handler)
 
 
 class RayWorker:
