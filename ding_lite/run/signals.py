@@ -25,6 +25,8 @@ def handlers_of_program() -> Iterator[None]:
     numbers = [n for n in ENDING if signal.getsignal(n) in (signal.SIG_DFL, signal.default_int_handler)]
     for number in numbers:
         signal.signal(number, exit_at_once)
+    if hasattr(signal, "pthread_sigmask"):  # a pool blocks them until now
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
     yield
     for number in numbers:
         signal.signal(number, signal.SIG_DFL)

@@ -28,6 +28,7 @@ from ding_lite.config.compile import Config
 from ding_lite.envs.workers.cores import cores
 from ding_lite.errors import ConfigError
 from ding_lite.run.folder import ENDED, read_result
+from ding_lite.run.signals import ENDING
 from ding_lite.tools import statistics
 
 # The kernel sends SIGTERM to a process of the pool when its parent ends, so that it saves and ends, too.
@@ -146,16 +147,20 @@ class Pool:
 def start(job: Job, variables: dict[str, str]) -> subprocess.Popen[str]:
     """Starts the process of a job, which ends with the thread that called this; Ctrl-C does not reach it."""
     width = shutil.get_terminal_size().columns - len(f"{job.name}: ")
-    return subprocess.Popen(
-        [sys.executable, "-c", BOOT, str(os.getpid()), *job.arguments],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        env={**os.environ, "PYTHONPATH": python_path(), "COLUMNS": str(width), **variables},
-        start_new_session=True,
-    )
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # they wait until the process has handlers
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-c", BOOT, str(os.getpid()), *job.arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            env={**os.environ, "PYTHONPATH": python_path(), "COLUMNS": str(width), **variables},
+            start_new_session=True,
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def follow(process: subprocess.Popen[str], job: Job, say: Callable[[str], Any]) -> Outcome:
