@@ -272,7 +272,7 @@ class Source(NamedTuple):
         else:
             user = {"env": env_section(str(self.env)), "policy": {"type": self.policy or "ppo"}}
             config = compile_config(user, overrides, origin=COMMAND_LINE)
-        return dataclasses.replace(config, imports=(*config.imports, *modules))
+        return dataclasses.replace(config, trusted=(*config.trusted, *modules))
 
 
 def config_options(function: Callable[..., Any]) -> Any:

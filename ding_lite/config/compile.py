@@ -49,8 +49,8 @@ from ding_lite.config.schema import (
     merged_config,
     without_effect,
 )
-from ding_lite.config.values import decode, encode, named_paths, plain
-from ding_lite.errors import FOREIGN, ConfigError, RegistryError, error_text
+from ding_lite.config.values import decode, encode, named_modules, plain
+from ding_lite.errors import FOREIGN, CheckpointError, ConfigError, RegistryError, error_text
 
 # Sources of values, besides "default" and the name of a config file.
 COMMAND_LINE = "command line"
@@ -117,14 +117,14 @@ class Config:
     Attributes:
         values: every key with its value, as an EasyDict.
         source: the origin of each value, by its path: ``{"policy.learn.batch_size": "default", ...}``.
-        imports: modules that the user has named beside the config (``--import``, ``trust``, DI-engine's
-            ``import_names``). They are not saved.
+        trusted: modules that the user has named, in the config or beside it (``--import``, ``trust``,
+            DI-engine's ``import_names``). They are not saved.
         notes: keys without effect, and what was converted or left out of a config of DI-engine.
     """
 
     values: EasyDict
     source: dict[str, str]
-    imports: tuple[str, ...] = ()
+    trusted: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
@@ -141,17 +141,12 @@ class Config:
         """
         saved = {"config": self.values, "source": self.source}
         again = compile_config(saved, changes, origin="the run's config")
-        return dataclasses.replace(self, values=again.values, source=again.source)
+        trusted = (*self.trusted, *named_modules(encode(dict(changes))))
+        return dataclasses.replace(self, values=again.values, source=again.source, trusted=trusted)
 
     def written(self) -> dict[str, Any]:
         """Returns the part of the config that the user wrote, without defaults, as plain data."""
         return without_sources(plain(self.values), self.source, DERIVED)
-
-    @property
-    def trusted(self) -> list[str]:
-        """The modules that the user has named, in the config or beside it."""
-        paths = named_paths(encode({**self.values, "env": {**self.values.env, "kwargs": {}}}))
-        return list(dict.fromkeys([*self.imports, *(path.partition(":")[0] for path in paths)]))
 
 
 # What stands for a config in Python: a dict, a file or a name, a compiled one, DI-engine's pair.
@@ -221,7 +216,7 @@ def compile_config(
             idle, idle_notes = without_effect(*declared)
             faults, notes = faults + idle, notes + idle_notes
     _refuse(f"{origin} with its overrides" if overrides and origin != COMMAND_LINE else origin, faults)
-    encode(values)  # a value that cannot be saved is refused
+    imports += named_modules(encode(values))  # a value that cannot be saved is refused
     by_default = dict(leaves(defaults))
     source = {}
     for path, value in leaves(values):
@@ -242,7 +237,7 @@ def compile_config(
         values["exp_name"] = name or f"{env_name(values['env'])}_{name_of(values['policy']['type'])}"
         values["exp_name"] = re.sub(r"[^\w.-]", "_", values["exp_name"])
         source["exp_name"] = "name"
-    return Config(EasyDict(values), source, tuple(imports), tuple(notes))
+    return Config(EasyDict(values), source, tuple(dict.fromkeys(imports)), tuple(notes))
 
 
 def schema_of(user: Mapping[str, Any]) -> tuple[Schema, list[str]]:
@@ -258,7 +253,7 @@ def schema_of(user: Mapping[str, Any]) -> tuple[Schema, list[str]]:
         kind = section.get("type", default)
         try:
             keys = {**declared, **merged_config(registry.get_class(kind))}
-        except RegistryError as error:
+        except (RegistryError, CheckpointError) as error:
             faults.append(f"{path}.type: {error}")
             return Key({}, Choice)
         return {**keys, "type": dataclasses.replace(keys.get("type", Key(None, Name)), default=kind)}

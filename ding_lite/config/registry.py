@@ -1,6 +1,7 @@
 """Registries: tables from the names in a config to classes, and the import of the user's modules.
 
-A config names a class as ``type="ppo"`` or as ``type="my_package.my_module:MyPolicy"``.
+A config names a class as ``type="ppo"`` or as ``type="my_package.my_module:MyPolicy"``. What a checkpoint
+names is looked up within :func:`importing_only`, which imports the modules of the user and no other.
 
 Example::
 
@@ -12,22 +13,27 @@ Example::
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import functools
 import importlib
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, TypeVar
 
 from ding_lite.config.schema import Schema, arguments_of, check
-from ding_lite.errors import FOREIGN, ConfigError, RegistryError, error_text
+from ding_lite.errors import FOREIGN, CheckpointError, ConfigError, RegistryError, error_text
 
 T = TypeVar("T", bound=Callable[..., Any])
 SCRIPT = "__main__"
 _files: dict[str, tuple[Path, int]] = {}  # that import_file has imported: path and time, by the module's name
+# The modules that may be imported; None: any.
+_importable: ContextVar[frozenset[str] | None] = ContextVar("importable", default=None)
 
 
 def import_file(path: str | Path) -> ModuleType:
@@ -74,10 +80,41 @@ def script_name() -> str:
     return spec.name if spec else Path(getattr(sys.modules[SCRIPT], "__file__", None) or SCRIPT).stem
 
 
+@contextlib.contextmanager
+def importing_only(modules: Sequence[str]) -> Iterator[None]:
+    """Imports modules that the user has named; within the block no other can be imported by a name."""
+    before = _importable.set(None)
+    try:
+        names = [import_module(module).__name__ for module in modules]
+        _importable.set(frozenset([*modules, *names]))
+        yield
+    finally:
+        _importable.reset(before)
+
+
+def refuse_import(module: str) -> None:
+    """Refuses a module within :func:`importing_only`, unless the user has named it.
+
+    Raises:
+        CheckpointError: with the option that trusts the module.
+    """
+    importable = _importable.get()
+    if importable is not None and module not in importable:
+        raise CheckpointError(
+            f"the module {module!r}, which only a checkpoint names, is not imported; if you trust it: "
+            f"--import {module} (in Python: trust=[{module!r}])"
+        )
+
+
 def import_module(name: str) -> ModuleType:
-    """Imports a module of the user by its name, or "FILE.py"; the script that runs is not executed again."""
+    """Imports a module of the user by its name, or "FILE.py"; the script that runs is not executed again.
+
+    Raises:
+        CheckpointError: as :func:`refuse_import`.
+    """
     if name in (SCRIPT, script_name()):
         return sys.modules[SCRIPT]
+    refuse_import(name)
     return import_file(name) if name.endswith(".py") else importlib.import_module(name)
 
 
@@ -133,6 +170,7 @@ class Registry:
 
         Raises:
             RegistryError: if the name is unknown; the message has the closest name and all names.
+            CheckpointError: as :func:`refuse_import`.
         """
         if callable(name):
             return name
@@ -160,8 +198,8 @@ class Registry:
             RegistryError: if the name is unknown, or names something else.
         """
         cls = self.get(name)
-        if not (isinstance(cls, type) and issubclass(cls, self._import(self._base))):
-            module, _, base = self._base.partition(":")
+        module, _, base = self._base.partition(":")
+        if not (isinstance(cls, type) and issubclass(cls, getattr(importlib.import_module(module), base))):
             raise RegistryError(
                 f"{self.noun} {name_of(name)!r} is no subclass of {base} (from {module} import {base})"
             )
@@ -171,17 +209,20 @@ class Registry:
         """Returns the faults of ``{"type": name, **arguments}`` at ``path``, one message each.
 
         Without a type, each argument must be one of any registered entry. The arguments of an import path
-        ("package.module:Name") are not checked, because the check would import it.
+        ("package.module:Name") are not checked, because the check would import it. The path itself is checked
+        within :func:`importing_only`, so that nothing else is left to be imported later.
         """
         arguments = {name: value for name, value in choice.items() if name != "type"}
         accepted: Schema = {}
         for kind in [choice["type"]] if "type" in choice else self.names():
-            if isinstance(kind, str) and ":" in kind:
+            is_path = isinstance(kind, str) and ":" in kind
+            if is_path and _importable.get() is None:
                 return []
             try:
-                schema = arguments_of(self.get(kind), self._given)
-            except RegistryError as error:
+                found = self.get(kind)
+            except (RegistryError, CheckpointError) as error:
                 return [f"{path}: {error}"]
+            schema = None if is_path else arguments_of(found, self._given)
             if schema is None:
                 return []
             accepted |= schema
@@ -222,14 +263,23 @@ class Registry:
             importlib.import_module(module)
 
     def _import(self, path: str) -> Any:
-        """Returns the object at "package.module:Name" or "package.module:Class.attribute"."""
+        """Returns the object at "package.module:Name" or "package.module:Class.attribute".
+
+        Within :func:`importing_only` a module gives only what it defines itself, and the script that runs
+        only its classes.
+        """
         module, _, names = path.partition(":")
         try:
-            target: Any = import_module(module)
-            for name in names.split("."):
-                target = getattr(target, name)
+            target = functools.reduce(getattr, names.split("."), import_module(module))
+        except CheckpointError as error:
+            raise CheckpointError(f"{self.noun} {path!r}: {error}") from error
         except FOREIGN as error:  # its code may raise anything
             raise RegistryError(f"{self.noun} {path!r} cannot be imported: {error_text(error)}") from error
+        is_script = module in (SCRIPT, script_name())
+        owner = str(getattr(target, "__module__", None)).split(".")[0]
+        is_own = owner == SCRIPT if is_script else owner == module.split(".")[0]
+        if _importable.get() is not None and not (is_own and (isinstance(target, type) or not is_script)):
+            raise CheckpointError(f"the checkpoint names {path!r}, which {module} has only imported")
         return target
 
 

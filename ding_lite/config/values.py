@@ -19,13 +19,11 @@ from ding_lite.errors import ConfigError
 KIND = "__kind__"
 COLLECTIONS = {kind.__name__: kind for kind in (tuple, set, frozenset)}
 NUMBERS = re.compile(r"[<>|][biuf][1248]")  # NumPy's dtypes of numbers
-# The keys whose names a registry resolves. A class as the value of another key is not saved.
+# The keys whose names a registry, or gymnasium's, resolves. A class as the value of another key is not saved.
 PLACES = re.compile(
-    r"(env|policy|policy\.model|policy\.intrinsic|policy\.model\.encoder(\..+)?)\.type"
+    r"(env|policy|policy\.model|policy\.intrinsic|policy\.model\.encoder(\..+)?)\.type|env\.env_id"
     r"|policy\.model\.box_distribution|(env\.wrappers|hooks|logger\.trackers)\[\d+\](\.type)?"
 )
-# "package.module:Class", or gymnasium's "module:Id-v0".
-NAMED = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.-]*")
 
 
 def encode(value: Any, path: str = "") -> Any:
@@ -99,10 +97,18 @@ def plain(value: Any, path: str = "") -> Any:
     return decode(encode(value, path))
 
 
-def named_paths(data: Any) -> list[str]:
-    """Returns every text of the form "module:Name" in plain data: what may import a module."""
+def named_modules(data: Any, path: str = "") -> list[str]:
+    """Returns the modules of every "module:Name" in the places of a config that a registry resolves.
+
+    Args:
+        data: from :func:`encode`.
+        path: of ``data`` in the config.
+    """
+    parts = []
     if isinstance(data, dict):
-        data = [*data.keys(), *data.values()]
-    if isinstance(data, list):
-        return [path for item in data for path in named_paths(item)]
-    return [data] if isinstance(data, str) and NAMED.fullmatch(data) else []
+        parts = [(item, f"{path}.{name}".removeprefix(".")) for name, item in data.items()]
+    elif isinstance(data, list):
+        parts = [(item, f"{path}[{i}]") for i, item in enumerate(data)]
+    elif isinstance(data, str) and ":" in data and PLACES.fullmatch(path):
+        return [data.partition(":")[0]]
+    return [module for part in parts for module in named_modules(*part)]

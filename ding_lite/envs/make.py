@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import gymnasium as gym
 
-from ding_lite.config.registry import ENV_REGISTRY, WRAPPER_REGISTRY, env_name
+from ding_lite.config.registry import ENV_REGISTRY, WRAPPER_REGISTRY, env_name, refuse_import
 from ding_lite.config.schema import Key, Name
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.masks import MaskFromInfo
@@ -19,7 +19,18 @@ from ding_lite.envs.packages import missing_extra, register_ids, with_correct_re
 from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.envs.vector import VectorEnv, close_each, warn
 from ding_lite.envs.wrappers import find_wrapper, wrap
-from ding_lite.errors import FOREIGN, DingLiteError, EnvError, error_text
+from ding_lite.errors import FOREIGN, CheckpointError, DingLiteError, EnvError, error_text
+
+
+def id_faults(env_id: str, path: str) -> list[str]:
+    """Returns the fault of an id of gymnasium, "module:Name-v0", whose module must not be imported."""
+    try:
+        if ":" in env_id:
+            refuse_import(env_id.partition(":")[0])
+    except CheckpointError as error:
+        return [f"{path}: {error}"]
+    return []
+
 
 CONFIG: dict[str, Any] = dict(
     type=Key(
@@ -29,7 +40,9 @@ CONFIG: dict[str, Any] = dict(
         doc='"gymnasium", a registered name, "package.module:Class", or in Python the class itself',
     ),
     env_id=Key(
-        "", doc='id of a gymnasium environment, or with manager.type="env_pool" EnvPool\'s name of one'
+        "",
+        faults=id_faults,
+        doc='id of a gymnasium environment, or with manager.type="env_pool" EnvPool\'s name of one',
     ),
     kwargs=Key(
         {},

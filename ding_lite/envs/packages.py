@@ -9,6 +9,8 @@ from typing import Any
 
 import gymnasium as gym
 
+from ding_lite.config.registry import refuse_import
+
 # The extra that installs a module, by the lower-case name of the module or a word of an import error.
 EXTRAS = {
     "box2d": "box2d",
@@ -31,9 +33,14 @@ NAMESPACES = {"ALE": "ale_py", "MinAtar": "minatar.gym", "MiniGrid": "minigrid",
 def register_ids(env_id: str) -> None:
     """Registers ``env_id`` with gymnasium, if it belongs to one of the known packages.
 
+    Every id is given to this function before gymnasium, which imports the module of "module:Name-v0".
+
     Raises:
         ImportError: if that package is not installed; :func:`missing_extra` returns the install line.
+        CheckpointError: as ``registry.refuse_import``.
     """
+    if ":" in env_id:
+        refuse_import(env_id.partition(":")[0])
     known = "ALE" if "NoFrameskip-v4" in env_id else re.split("[/-]", env_id)[0]
     module = NAMESPACES.get(known)
     if module and env_id not in gym.registry:

@@ -6,7 +6,6 @@ Whatever the file, nothing in it is executed, and no module is imported that onl
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ding_lite.config.registry import MODEL_REGISTRY, POLICY_REGISTRY, SCRIPT, import_module, script_name
-from ding_lite.config.values import decode, encode, named_paths
+from ding_lite.config.registry import MODEL_REGISTRY, POLICY_REGISTRY, importing_only
+from ding_lite.config.values import decode, encode
 from ding_lite.envs.space_json import space_from_json
 from ding_lite.errors import CheckpointError, ConfigError, error_text
 from ding_lite.models.actor_critic import PhasicActorCritic
@@ -57,11 +56,22 @@ def load_policy(
         CheckpointError: if there is no checkpoint, it is damaged, its config names a module that is not
             trusted, or its weights do not fit.
     """
-    file, state, saved = load_of_run(path, checkpoint)
+    return policy_of(*load_of_run(path, checkpoint), device, trust, model)
+
+
+def policy_of(
+    file: Path,
+    state: Mapping[str, Any],
+    saved: Mapping[str, Any],
+    device: str = "cpu",
+    trust: Sequence[str] = (),
+    model: nn.Module | None = None,
+) -> Policy:
+    """Returns the policy of a checkpoint that is read already; see :func:`load_policy`."""
     if model is None:
         refuse_without(file, saved, "model")
-    with refusing(f"the policy of {file} cannot be built"):
-        config = decode(trusted_config(saved, trust, "policy"))
+    with refusing(f"the policy of {file} cannot be built"), importing_only(trust):
+        config = decode(saved["config"]["policy"])
         spaces = [space_from_json(saved["spaces"][name]) for name in ("obs", "action")]
         policy_class = POLICY_REGISTRY.get(config["type"])
         built = model
@@ -89,51 +99,6 @@ def refusing(what: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise CheckpointError(f"{what}: {error_text(error)}") from error
-
-
-def trusted_config(saved: Mapping[str, Any], trust: Sequence[str], section: str = "") -> Any:
-    """Returns the config of a checkpoint, or a section, if the user trusts all modules that it names.
-
-    Each text of the form "module:Name" in it must be of a module that the user names, or a class of the
-    script that runs. The user's modules are imported, since they may register names.
-
-    Args:
-        saved: what the checkpoint keeps beside the state, possibly made by anybody.
-        trust: modules that the user has named in this call.
-        section: of the config; "": all of it.
-
-    Raises:
-        CheckpointError: if a module is not trusted, or the checkpoint has no config.
-    """
-    config = saved.get("config")
-    config = config.get(section) if section and isinstance(config, dict) else config
-    if not isinstance(config, dict):
-        raise CheckpointError("the checkpoint has no config of a run: only --init-from can use its weights")
-    texts = [text for text in named_paths(config) if not _is_class_of_script(text)]
-    unknown = sorted({text.partition(":")[0] for text in texts} - {*trust})
-    if unknown:
-        options = " ".join(f"--import {module}" for module in unknown)
-        raise CheckpointError(
-            f"the checkpoint's config names {', '.join(map(repr, texts))}. A module that only a checkpoint "
-            f"names is not imported; if you trust it: {options} (in Python: trust={unknown!r})"
-        )
-    loaded = {module: import_module(module) for module in trust}
-    for text in texts:  # what a trusted module has only imported, such as "mine:os.system", is not its own
-        module, _, name = text.partition(":")
-        found: Any = loaded[module]
-        for part in name.split("."):
-            found = getattr(found, part, None)
-        owner = getattr(found, "__module__", module)
-        if owner.split(".")[0] != module.split(".")[0]:
-            raise CheckpointError(f"the checkpoint's config names {text!r}, which {module} has only imported")
-    return config
-
-
-def _is_class_of_script(text: str) -> bool:
-    """Returns whether "module:Name" is a class that the running script itself defines."""
-    module, _, name = text.partition(":")
-    found = getattr(sys.modules[SCRIPT], name, None) if module in (SCRIPT, script_name()) else None
-    return isinstance(found, type) and found.__module__ == SCRIPT
 
 
 def refuse_without(file: Path, saved: Mapping[str, Any], name: str) -> None:

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 
 from ding_lite.config.compile import AnyConfig, Config, as_config
-from ding_lite.config.registry import env_name
+from ding_lite.config.registry import env_name, importing_only
 from ding_lite.config.values import encode
 from ding_lite.data.collector import Collector
 from ding_lite.data.episodes import Evaluator
@@ -120,7 +120,7 @@ class SerialPipeline:
         given = {"max_train_iter": max_train_iter, "max_env_step": max_env_step, "seed": seed}
         if changes := {name: value for name, value in given.items() if value is not None}:
             config = config.replaced(changes)
-        config = dataclasses.replace(config, imports=(*config.imports, *trust))
+        config = dataclasses.replace(config, trusted=(*config.trusted, *trust))
         with ExitStack() as undo:
             self._accept(config, env_setting, model)
             own = self._build(undo, model)
@@ -168,12 +168,13 @@ class SerialPipeline:
             ConfigError: if a change is refused, or another pipeline writes to the run's folder.
         """
         self = cls.__new__(cls)
-        with ExitStack() as undo:
+        with ExitStack() as undo, ExitStack() as building:
             folder = folder_of(Path(run))
             ranks = undo.enter_context(joined())
             ranks.on_first(lambda: undo.enter_context(locked(folder)))  # before the checkpoints are read
             limits = {"max_train_iter": max_train_iter, "max_env_step": max_env_step}
             point = resume_point(Path(run), changes or {}, limits, override, trust)
+            building.enter_context(importing_only(point.config.trusted))
             for name, value in (("env_setting", env_setting), ("model", model)):
                 if value is None:
                     refuse_without(point.file, point.saved, name)
@@ -460,7 +461,7 @@ class SerialPipeline:
         run = shlex.quote(str(self.folder))
         goes_on = self.status in ("interrupted", "failed")
         command = f"ding-lite train --resume {run}" if goes_on else f"ding-lite eval {run} -n 100"
-        imports = "".join(f" --import {_typed(module)}" for module in self.config.trusted)
+        imports = "".join(f" --import {_typed(module)}" for module in dict.fromkeys(self.config.trusted))
         ended = f"{self.status}{why} after {done}{evaluation}\nrun: {self.folder}"
         return ended if goes_on and not progress.saved_at else f"{ended}   try: {command}{imports}"
 

@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ding_lite.config.compile import Config, compile_config, differences
+from ding_lite.config.registry import importing_only
 from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.policies.base import Policy
 from ding_lite.policies.ppo import PPOPolicy
 from ding_lite.rl.schedules import ADAPTIVE, has_schedule, schedule
 from ding_lite.run.checkpoint import find_checkpoint, load_checkpoint, newest_checkpoint
-from ding_lite.run.load import refusing, trusted_config
+from ding_lite.run.load import refusing
 
 FREE, WARNED, REFUSED = "free", "warned", "refused"
 LENGTH = "policy.learn.schedule_env_step"
@@ -147,7 +148,6 @@ def resume_point(
     lines += [f"{effect_of(key)}: {key}: {old!r} -> {new!r}" for key, old, new in found]
     if any(effect_of(key) != FREE for key, _, _ in found):
         lines.append(NOT_BIT_EQUAL)
-    config = dataclasses.replace(config, imports=tuple(trust))
     return ResumePoint(file, state, saved, config, [key for key, _, _ in found], lines)
 
 
@@ -178,6 +178,6 @@ def config_of_checkpoint(file: Path, saved: Mapping[str, Any], trust: Sequence[s
     Raises:
         CheckpointError: if the config cannot be used, or names classes that are missing or not trusted.
     """
-    config = trusted_config(saved, trust)
-    with refusing(f"the config of {file} cannot be used"):
-        return compile_config({"config": config, "source": saved["source"]})
+    with refusing(f"the config of {file} cannot be used"), importing_only(trust):
+        config = compile_config({"config": saved["config"], "source": saved["source"]})
+    return dataclasses.replace(config, trusted=tuple(trust))

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import gymnasium as gym
 
-from ding_lite.config.compile import Config, compile_config
+from ding_lite.config.compile import Config
+from ding_lite.config.registry import importing_only
 from ding_lite.data.episodes import Evaluation, Evaluator
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.make import make_env, make_vector_env
@@ -20,7 +21,7 @@ from ding_lite.errors import ConfigError, ContractError, EnvError
 from ding_lite.policies.base import Policy
 from ding_lite.rl.seeding import integer_seed
 from ding_lite.run.checkpoint import load_of_run
-from ding_lite.run.load import load_policy, refuse_without
+from ding_lite.run.load import policy_of, refuse_without, refusing
 from ding_lite.run.resume import config_of_checkpoint
 from ding_lite.run.video import recording_env
 from ding_lite.tools.env_check import section_of
@@ -65,10 +66,10 @@ def load(run: Path, *, trust: Sequence[str] = (), changes: Mapping[str, Any] | N
     config = config_of_checkpoint(file, saved, list(trust))
     if {"env.type", "env.env_id"}.isdisjoint(changes):
         refuse_without(file, saved, "env_setting")
-    policy = load_policy(file, trust=trust)
-    if changes:
-        config = compile_config(config.as_json(), changes, origin="the run's config")
-    return Loaded(file, config, policy, int(state["progress"]["env_step"]))
+    policy = policy_of(file, state, saved, trust=trust)
+    with refusing(f"{file} has no progress of a run"):
+        env_step = int(state["progress"]["env_step"])
+    return Loaded(file, config.replaced(changes), policy, env_step)
 
 
 def play(
@@ -190,12 +191,14 @@ def evaluate_checkpoint(
     """
     loaded = load(run, trust=trust, changes=changes)
     env_cfg = loaded.config.values["env"]
-    if human:
-        envs: VectorEnv = _window(env_cfg, seed)
-    elif video is not None:
-        envs = recording_env(env_cfg, video, episodes, seed)
-    else:
-        envs = make_vector_env(env_cfg, min(env_cfg["evaluator_env_num"] or 1, episodes), seed, evaluate=True)
+    with importing_only(loaded.config.trusted):
+        if human:
+            envs: VectorEnv = _window(env_cfg, seed)
+        elif video is not None:
+            envs = recording_env(env_cfg, video, episodes, seed)
+        else:
+            num_envs = min(env_cfg["evaluator_env_num"] or 1, episodes)
+            envs = make_vector_env(env_cfg, num_envs, seed, evaluate=True)
     actions_seed = seed if stochastic else None
     evaluation = play(loaded.policy, envs, episodes, env_cfg["max_eval_steps"], "command", actions_seed)
     return loaded.file, evaluation
