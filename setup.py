@@ -59,7 +59,7 @@ setup(
         "DI-treetensor>=0.5.0",
         "tensorboardX>=2.6",
         "safetensors>=0.5",
-        "filelock>=3.20.3",
+        "filelock>=3.20.3",  # earlier ones empty what a link in the place of .lock points to
         "rich>=13",
         "click>=8.5",
         "threadpoolctl>=3.5",

@@ -92,7 +92,7 @@ def _print(comparison: Comparison) -> None:
     from ding_lite.tools.runs import NOT_SET
 
     if comparison.title:
-        print(f"{comparison.title}\n")
+        print(options.shown(f"{comparison.title}\n"))
     for task in [None, *(comparison.tasks if len(comparison.tasks) > 1 else [])]:
         print(comparison.unit if task is None else f"\nReturn, {task}")
         header, *rows = table_of(comparison.summaries(task))
@@ -106,4 +106,4 @@ def _print(comparison: Comparison) -> None:
         )
     if others := len(differences) - len(of_all):
         print(f"{others} keys that some groups lack (a .html page and --json list them)")
-    print("\n".join(["", *comparison.notes]))
+    print(options.shown("\n".join(["", *comparison.notes])))

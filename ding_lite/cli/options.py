@@ -124,6 +124,11 @@ def print_json(report: Any, indent: int | None = None) -> None:
     click.get_current_context().meta["report"] = json.dumps(report, indent=indent)
 
 
+def shown(text: str) -> str:
+    """Returns a text of a foreign file without characters that control the terminal."""
+    return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
+
+
 def print_table(
     header: Sequence[str],
     rows: Iterable[Sequence[str]],
@@ -146,7 +151,7 @@ def print_table(
     for place, title in enumerate(header):
         table.add_column(Text(title), justify="right" if place in right else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(cell, (styles or {}).get(cell, "")) for cell in row))
+        table.add_row(*(Text(shown(cell), (styles or {}).get(cell, "")) for cell in row))
     console = Console(width=None if sys.stdout.isatty() else 10_000, highlight=False)
     with console.capture() as captured:
         console.print(table)

@@ -35,5 +35,7 @@ def run(runs: tuple[str, ...], output: Path, title: str | None, panels: str) -> 
     from ding_lite.tools.plot import plot_runs
 
     names = [name.strip() for name in panels.split(",") if name]
-    plot_runs(runs, output, title=title, panels=names, note=lambda line: print(line, file=sys.stderr))
+    plot_runs(
+        runs, output, title=title, panels=names, note=lambda line: print(options.shown(line), file=sys.stderr)
+    )
     print(output)

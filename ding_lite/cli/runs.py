@@ -46,4 +46,4 @@ def run(folder: Path, json: bool) -> None:
     header = ["run", "status", "score", "env steps", "seed", "config"]
     options.print_table(header, rows, right=(2, 3, 4), styles=STYLES)
     if errors:
-        print("\n".join(["", *errors]))
+        print(options.shown("\n".join(["", *errors])))

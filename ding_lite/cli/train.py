@@ -56,7 +56,7 @@ def run(
 
     Writes metrics, checkpoints and a log to a run folder: runs/EXP_NAME, where EXP_NAME is a key of the
     config. If that folder exists, the run is runs/EXP_NAME_2, and so on; --exp-name DIR refuses a
-    folder that exists.
+    folder that exists, unless its run ended before its first checkpoint: then it is replaced.
 
     A run ends after the first iteration that reaches its limit of steps (1,000,000 by default), or when
     an evaluation reaches env.stop_value and a second one confirms it. Ctrl-C ends it after the current
@@ -72,9 +72,12 @@ def run(
     ding-lite train --resume runs/cartpole_ppo --max-env-step 500000
     """
     from ding_lite.config.compile import parse_overrides
+    from ding_lite.ranks import kept_before_restart, restarts
+    from ding_lite.run.checkpoint import checkpoints_of
     from ding_lite.run.display import display_for
     from ding_lite.run.pipeline import SerialPipeline
     from ding_lite.run.resources import keep_freed_memory
+    from ding_lite.run.resume import folder_of
     from ding_lite.run.signals import EXIT_CODES
 
     if resume and init_from:
@@ -85,7 +88,10 @@ def run(
         raise ConfigError("--jobs, --ray and --json are for several seeds, such as -s 0,1,2")
     if resume and exp_name:
         raise ConfigError("--exp-name is for a new run: a resumed run keeps its folder")
-    exp_name, resume, init_from = _after_restart(exp_name, resume, init_from)
+    if restarts():  # by torchrun --max-restarts: not from the checkpoint that the run began with
+        kept = folder_of(resume) if resume else kept_before_restart()
+        if kept and checkpoints_of(Path(kept)):
+            exp_name, resume, init_from = None, Path(kept), None
     seed = seeds[0] if seeds else None
     how: dict[str, Any] = {"display": None if quiet else display_for(sys.stdout)}
     how |= {"max_env_step": max_env_step, "max_train_iter": max_train_iter}
@@ -108,26 +114,6 @@ def run(
     return EXIT_CODES.get(pipeline.stop_reason, 0) if has_stopped else 0
 
 
-def _after_restart(
-    exp_name: Path | None, resume: Path | None, init_from: Path | None
-) -> tuple[Path | None, Path | None, Path | None]:
-    """Returns these options for a resumed run if torchrun has started the ranks again (--max-restarts)."""
-    from ding_lite.ranks import kept_before_restart, restarts
-    from ding_lite.run.checkpoint import checkpoints_of
-    from ding_lite.run.resume import folder_of
-
-    if not restarts():
-        return exp_name, resume, init_from
-    if resume:  # not the checkpoint that it began with
-        return None, folder_of(resume), None
-    folder = kept_before_restart()
-    if folder is not None and checkpoints_of(Path(folder)):
-        return None, Path(folder), None
-    if folder is not None and exp_name:  # it failed before its first checkpoint
-        exp_name = exp_name.with_name(f"{exp_name.name}_restart{restarts()}")
-    return exp_name, resume, init_from
-
-
 def _train_seeds(
     source: options.Source,
     seeds: tuple[int, ...],
@@ -141,6 +127,7 @@ def _train_seeds(
 ) -> int:
     """Trains each seed with the words of this command, and prints the table of seeds."""
     from ding_lite.run.display import lines_of_seeds, score_digits, score_text
+    from ding_lite.run.folder import is_replaceable
     from ding_lite.run.signals import EXIT_CODES, StopSignals
     from ding_lite.tools.parallel import Job, exit_code_of, seed_folders, seeds_report
 
@@ -151,7 +138,7 @@ def _train_seeds(
     to_do = []
     for seed, folder in folders.items():
         place: dict[str, Any] = {"exp_name": folder, "resume": None, "override": None}
-        if folder.exists():
+        if resume and folder.exists() and not is_replaceable(folder):
             place = {"exp_name": None, "resume": folder}
         alone = {"jobs": None, "ray": None, "json": None, "quiet": is_silent}
         to_do.append(Job(f"seed {seed}", options.words_with(seeds=seed, **place, **alone)))

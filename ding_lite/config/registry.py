@@ -92,29 +92,27 @@ def importing_only(modules: Sequence[str]) -> Iterator[None]:
         _importable.reset(before)
 
 
-def refuse_import(module: str) -> None:
-    """Refuses a module within :func:`importing_only`, unless the user has named it.
-
-    Raises:
-        CheckpointError: with the option that trusts the module.
-    """
-    importable = _importable.get()
-    if importable is not None and module not in importable:
-        raise CheckpointError(
-            f"the module {module!r}, which only a checkpoint names, is not imported; if you trust it: "
-            f"--import {module} (in Python: trust=[{module!r}])"
-        )
+def import_fault(name: str) -> str:
+    """Returns why the module of "module:Name" cannot be imported within :func:`importing_only`, or ""."""
+    module, importable = name.partition(":")[0], _importable.get()
+    if importable is None or module in importable:
+        return ""
+    return (
+        f"the module {module!r}, which only a checkpoint names, is not imported; if you trust it: "
+        f"--import {module} (in Python: trust=[{module!r}])"
+    )
 
 
 def import_module(name: str) -> ModuleType:
     """Imports a module of the user by its name, or "FILE.py"; the script that runs is not executed again.
 
     Raises:
-        CheckpointError: as :func:`refuse_import`.
+        CheckpointError: if it must not be imported, see :func:`import_fault`.
     """
     if name in (SCRIPT, script_name()):
         return sys.modules[SCRIPT]
-    refuse_import(name)
+    if fault := import_fault(name):
+        raise CheckpointError(fault)
     return import_file(name) if name.endswith(".py") else importlib.import_module(name)
 
 
@@ -170,7 +168,7 @@ class Registry:
 
         Raises:
             RegistryError: if the name is unknown; the message has the closest name and all names.
-            CheckpointError: as :func:`refuse_import`.
+            CheckpointError: if a checkpoint names it, and the user has not named its module.
         """
         if callable(name):
             return name

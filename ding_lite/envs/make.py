@@ -10,27 +10,16 @@ from typing import Any, Literal
 
 import gymnasium as gym
 
-from ding_lite.config.registry import ENV_REGISTRY, WRAPPER_REGISTRY, env_name, refuse_import
+from ding_lite.config.registry import ENV_REGISTRY, WRAPPER_REGISTRY, env_name
 from ding_lite.config.schema import Key, Name
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.masks import MaskFromInfo
 from ding_lite.envs.native import STATES, EnvPoolVectorEnv, NativeVectorEnv
-from ding_lite.envs.packages import missing_extra, register_ids, with_correct_reset
+from ding_lite.envs.packages import id_fault, missing_extra, register_ids, with_correct_reset
 from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.envs.vector import VectorEnv, close_each, warn
 from ding_lite.envs.wrappers import find_wrapper, wrap
-from ding_lite.errors import FOREIGN, CheckpointError, DingLiteError, EnvError, error_text
-
-
-def id_faults(env_id: str, path: str) -> list[str]:
-    """Returns the fault of an id of gymnasium, "module:Name-v0", whose module must not be imported."""
-    try:
-        if ":" in env_id:
-            refuse_import(env_id.partition(":")[0])
-    except CheckpointError as error:
-        return [f"{path}: {error}"]
-    return []
-
+from ding_lite.errors import FOREIGN, DingLiteError, EnvError, error_text
 
 CONFIG: dict[str, Any] = dict(
     type=Key(
@@ -41,7 +30,7 @@ CONFIG: dict[str, Any] = dict(
     ),
     env_id=Key(
         "",
-        faults=id_faults,
+        faults=lambda env_id, path: [f"{path}: {fault}"] if (fault := id_fault(env_id)) else [],
         doc='id of a gymnasium environment, or with manager.type="env_pool" EnvPool\'s name of one',
     ),
     kwargs=Key(

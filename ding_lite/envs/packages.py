@@ -9,7 +9,8 @@ from typing import Any
 
 import gymnasium as gym
 
-from ding_lite.config.registry import refuse_import
+from ding_lite.config.registry import import_fault
+from ding_lite.errors import CheckpointError
 
 # The extra that installs a module, by the lower-case name of the module or a word of an import error.
 EXTRAS = {
@@ -30,6 +31,11 @@ EXTRAS = {
 NAMESPACES = {"ALE": "ale_py", "MinAtar": "minatar.gym", "MiniGrid": "minigrid", "BabyAI": "minigrid"}
 
 
+def id_fault(env_id: str) -> str:
+    """Returns why gymnasium must not import the module of an id "module:Name-v0" now, or ""."""
+    return import_fault(env_id) if ":" in env_id else ""
+
+
 def register_ids(env_id: str) -> None:
     """Registers ``env_id`` with gymnasium, if it belongs to one of the known packages.
 
@@ -37,10 +43,10 @@ def register_ids(env_id: str) -> None:
 
     Raises:
         ImportError: if that package is not installed; :func:`missing_extra` returns the install line.
-        CheckpointError: as ``registry.refuse_import``.
+        CheckpointError: see :func:`id_fault`.
     """
-    if ":" in env_id:
-        refuse_import(env_id.partition(":")[0])
+    if fault := id_fault(env_id):
+        raise CheckpointError(fault)
     known = "ALE" if "NoFrameskip-v4" in env_id else re.split("[/-]", env_id)[0]
     module = NAMESPACES.get(known)
     if module and env_id not in gym.registry:

@@ -11,8 +11,9 @@ import gymnasium as gym
 import numpy as np
 
 from ding_lite.errors import CheckpointError
+from ding_lite.trees import space_leaves
 
-MAX_ELEMENTS = 2**28  # of one leaf: a forged file must not allocate more memory
+MAX_NUMBERS = 2**24  # of all leaves: in a forged file one bound may be that of any number of elements
 # Arguments of the spaces of whole numbers, which are attributes of the same name.
 NUMBERS = {"Discrete": ("n", "start"), "MultiDiscrete": ("nvec", "start"), "MultiBinary": ("n",)}
 
@@ -21,8 +22,10 @@ def space_to_json(space: gym.Space) -> dict[str, Any]:
     """Returns a space as plain data; infinite bounds become strings.
 
     Raises:
-        CheckpointError: if the space is not supported.
+        CheckpointError: if the space is not supported, or has too many numbers.
     """
+    if (numbers := sum(math.prod(leaf.shape or ()) for _, leaf in space_leaves(space))) > MAX_NUMBERS:
+        raise CheckpointError(f"a space of {numbers:,} numbers cannot be saved; at most {MAX_NUMBERS:,} can")
     if isinstance(space, gym.spaces.Dict):
         return {"kind": "Dict", "spaces": {k: space_to_json(v) for k, v in space.spaces.items()}}
     if isinstance(space, gym.spaces.Tuple):
@@ -41,6 +44,8 @@ def space_to_json(space: gym.Space) -> dict[str, Any]:
 
 def space_from_json(data: Mapping[str, Any]) -> gym.Space:
     """Returns the space that :func:`space_to_json` converted; raises any exception for other data."""
+    if _numbers_in(data) > MAX_NUMBERS:
+        raise ValueError("the space has too many numbers")
     kind = data["kind"]
     if kind == "Dict":
         # gymnasium sorts the keys of a dict; an OrderedDict keeps the order that the policy was built with.
@@ -48,15 +53,24 @@ def space_from_json(data: Mapping[str, Any]) -> gym.Space:
     if kind == "Tuple":
         return gym.spaces.Tuple([space_from_json(child) for child in data["spaces"]])
     dtype: Any = np.dtype(data["dtype"])
+    if dtype.kind not in "biuf":  # such as texts of any length
+        raise ValueError(f"{dtype} is no dtype of numbers")
     if kind == "Box":
-        if math.prod(data["shape"]) > MAX_ELEMENTS:
-            raise ValueError(f"the shape {data['shape']} is too large")
         low, high = (_bounds_from_json(data[name], data["shape"], dtype) for name in ("low", "high"))
         return gym.spaces.Box(low, high, dtype=dtype)
     numbers = {name: data[name] for name in NUMBERS[kind]}
     options = {} if kind == "MultiBinary" else {"dtype": dtype.type}
     space: gym.Space = getattr(gym.spaces, kind)(**numbers, **options)
     return space
+
+
+def _numbers_in(data: Mapping[str, Any]) -> int:
+    """Returns how many numbers a value of a space has, before the space is made."""
+    if "spaces" in data:
+        children = data["spaces"]
+        return sum(map(_numbers_in, children.values() if isinstance(children, dict) else children))
+    shape = data["n"] if data["kind"] == "MultiBinary" else data.get("shape", [])
+    return math.prod(map(abs, shape if isinstance(shape, list) else [shape]))
 
 
 def _bounds_to_json(bounds: np.ndarray) -> Any:

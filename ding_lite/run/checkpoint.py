@@ -2,8 +2,8 @@
 
 The metadata in its header are a JSON text with a SHA-256 over the whole file, the state tree, in which names
 stand for the arrays, and the config of the run. A file is written under a temporary name, synced, and then
-renamed. While a run trains, a thread does so, from the contents that the state had when the save began; a
-child process by fork would copy a large process.
+renamed. While a run trains, a thread does so, from a copy of the state's arrays; a child process by fork
+would copy a large process. A file may have any size.
 
 Loading a checkpoint from any source never runs code: nothing is unpickled, imported or executed. See
 SECURITY.md.
@@ -11,42 +11,65 @@ SECURITY.md.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import math
 import os
 import re
-import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
 from ding_lite.errors import CheckpointError, error_text
 
 SUFFIX = ".safetensors"
-LARGEST = 2**33  # bytes of a file that is read whole
+LARGEST_JSON = 2**24  # bytes: a config is some kB, and one with large arrays in env.kwargs some MB
+DEEPEST, LARGEST_INT = 100, 2**128  # of JSON data; the states of NumPy's generators have 128 bits
 ARRAY = "__array__"  # {"__array__": name} in the tree stands for an array
 METADATA = "ding_lite"  # the key of the text in the metadata of safetensors
 NO_DIGEST = "0" * 64  # stands for the digest where it is computed
 DIGEST = re.compile(rb'\\"sha256\\": \\"([0-9a-f]{64})\\"')  # in a JSON text within JSON
 
 
-def packed(state: Mapping[str, Any], config: Mapping[str, Any]) -> bytes:
-    """Returns the contents of a checkpoint, with copies of the arrays of ``state``.
+def packed(state: Mapping[str, Any], config: Mapping[str, Any], copy: bool) -> list[Any]:
+    """Returns the contents of a checkpoint in pieces: the header without its digest, and the arrays.
+
+    Args:
+        state, config: to save.
+        copy: whether the arrays are copied; otherwise they share the memory of ``state``.
 
     Raises:
         CheckpointError: if the state has a value that cannot be saved.
     """
-    from safetensors.numpy import save
-
     arrays: dict[str, np.ndarray] = {}
-    tree = _without_arrays(state, "", arrays)
-    text = json.dumps({"sha256": NO_DIGEST, "state": tree, "config": config})
-    data: bytes = save(arrays, {METADATA: text})
-    place = _place_of_digest(data)
-    return data[:place] + hashlib.sha256(data).hexdigest().encode() + data[place + len(NO_DIGEST) :]
+    content = {"sha256": NO_DIGEST, "state": _without_arrays(state, "", arrays), "config": config}
+    refuse_unusual(content)
+    header: dict[str, Any] = {"__metadata__": {METADATA: json.dumps(content)}}
+    pieces: list[Any] = []
+    place = 0
+    for name, array in sorted(arrays.items(), key=lambda item: -item[1].itemsize):  # so that all are aligned
+        dtype = {"b": "BOOL"}.get(array.dtype.kind, f"{array.dtype.kind.upper()}{8 * array.itemsize}")
+        end = place + array.nbytes
+        header[name] = {"dtype": dtype, "shape": array.shape, "data_offsets": [place, end]}
+        pieces.append(np.array(array.reshape(-1).view(np.uint8), copy=copy or None))
+        place = end
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return [len(text).to_bytes(8, "little") + text, *pieces]
+
+
+def sealed(pieces: Sequence[Any]) -> list[Any]:
+    """Returns the pieces of a checkpoint with their digest in the header."""
+    header, *arrays = pieces
+    digest = hashlib.sha256(header)
+    for array in arrays:
+        digest.update(array)
+    place = _place_of_digest(header)
+    return [header[:place] + digest.hexdigest().encode() + header[place + len(NO_DIGEST) :], *arrays]
 
 
 def load_checkpoint(file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -58,21 +81,35 @@ def load_checkpoint(file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     from safetensors.numpy import load
 
     try:
-        data = regular(Path(file)).read_bytes()
-        place = _place_of_digest(data)
-        digest = hashlib.sha256(data[:place])
+        with opened(Path(file)) as stream:
+            data = stream.read()
+        place, view = _place_of_digest(data), memoryview(data)
+        digest = hashlib.sha256(view[:place])
         digest.update(NO_DIGEST.encode())
-        digest.update(memoryview(data)[place + len(NO_DIGEST) :])
+        digest.update(view[place + len(NO_DIGEST) :])
         if digest.hexdigest().encode() != data[place : place + len(NO_DIGEST)]:
             raise CheckpointError("it is damaged (its checksum does not match)")
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
         content = json.loads(header["__metadata__"][METADATA])
+        refuse_unusual(content)
         state, config = _with_arrays(content["state"], load(data)), content["config"]
         if not (isinstance(state, dict) and isinstance(config, dict)):
             raise CheckpointError("its state and its config must be JSON objects")
     except Exception as error:  # a forged file can make any step fail in any way
         raise CheckpointError(f"checkpoint {file}: {error_text(error):.500}") from error
     return state, config
+
+
+def refuse_unusual(data: Any, depth: int = 0) -> None:
+    """Refuses JSON data that no run has and that would fail late: nested deeply, or with huge numbers.
+
+    Raises:
+        CheckpointError: if it is such data.
+    """
+    if depth > DEEPEST or (isinstance(data, int) and abs(data) > LARGEST_INT):
+        raise CheckpointError(f"it has more than {DEEPEST} levels, or a number of more than 128 bits")
+    for part in data.values() if isinstance(data, dict) else data if isinstance(data, list) else ():
+        refuse_unusual(part, depth + 1)
 
 
 def _place_of_digest(data: bytes) -> int:
@@ -109,16 +146,10 @@ def load_of_run(path: str | Path, name: str = "best") -> tuple[Path, dict[str, A
     """Returns ``(file, state, config)`` of the checkpoint that :func:`find_checkpoint` finds.
 
     Raises:
-        CheckpointError: as there; if it is damaged, the message names the other checkpoints of the run.
+        CheckpointError: if there is none, or it is damaged.
     """
     file = find_checkpoint(path, name)
-    try:
-        return file, *load_checkpoint(file)
-    except CheckpointError as error:
-        others = [other for other in checkpoints_of(file.parent.parent) if other != file]
-        if not others:
-            raise
-        raise CheckpointError(f"{error}. The run has other checkpoints: {others[0]}") from error
+    return file, *load_checkpoint(file)
 
 
 def newest_checkpoint(run: Path) -> tuple[Path, dict[str, Any], dict[str, Any], list[str]]:
@@ -177,14 +208,11 @@ class Checkpoints:
             CheckpointError: if the state cannot be saved, or an earlier save has failed.
         """
         self.wait()
-        arguments = (
-            list(names),
-            packed(state, self.config),
-        )  # a copy: the state may change meanwhile
+        pieces = packed(state, self.config, copy=not wait)  # the state may change meanwhile
         if wait:
-            self._write(*arguments)
+            self._write(list(names), pieces)
         else:
-            self._saving = self._thread.submit(self._write, *arguments)
+            self._saving = self._thread.submit(self._write, list(names), pieces)
 
     def wait(self) -> None:
         """Waits until the checkpoints are written.
@@ -196,9 +224,10 @@ class Checkpoints:
         if saving is not None:
             saving.result()
 
-    def _write(self, names: list[str], data: bytes) -> None:
+    def _write(self, names: list[str], pieces: Sequence[Any]) -> None:
+        pieces = sealed(pieces)
         for name in names:
-            write(self.folder / f"{name}{SUFFIX}", data)
+            write(self.folder / f"{name}{SUFFIX}", pieces)
         for old in sorted(self.folder.glob(f"iteration_*{SUFFIX}"), key=_iteration_of)[: -self.keep]:
             old.unlink(missing_ok=True)
 
@@ -218,26 +247,43 @@ class Checkpoints:
         self._thread.shutdown()
 
 
-def regular(file: Path) -> Path:
-    """Returns the path of a regular file that may be read whole.
+def opened(file: Path, mode: str = "rb", largest: float = math.inf) -> IO[Any]:
+    """Opens a file of a run's folder, which another user may have made, to read it or to append to it.
 
-    In a folder that somebody else has made, a link, a device without an end or a pipe may stand in its place.
+    Args:
+        file: that is opened.
+        mode: as in ``open``.
+        largest: number of bytes.
 
     Raises:
-        OSError: if it is something else, or larger than ``LARGEST``.
+        OSError: if it is a link, a pipe or a device, or too large, or if ``ckpt`` is a link.
     """
-    found = file.lstat()
-    if not stat.S_ISREG(found.st_mode) or found.st_size > LARGEST:
-        raise OSError(f"{file} is a link, a pipe or a device, or larger than {LARGEST >> 30} GiB")
-    return file
+    is_link = file.is_symlink() or (file.parent.name == "ckpt" and file.parent.is_symlink())
+    if is_link or (file.exists() and (not file.is_file() or file.stat().st_size > largest)):
+        raise OSError(f"{file} is a link, a pipe or a device, or larger than {largest / 2**20:g} MiB")
+    options: dict[str, Any] = {} if "b" in mode else {"newline": "", "encoding": "utf-8"}
+    return open(file, mode, **options)
 
 
-def write_whole(file: Path, data: bytes | str) -> None:
-    """Replaces a file, or a link in its place, by one that is complete and on the disk."""
+def read_json(file: Path) -> Any:
+    """Returns the data in a JSON file of a run's folder.
+
+    Raises:
+        OSError, ValueError, RecursionError: if it cannot be read.
+    """
+    with opened(file, largest=LARGEST_JSON) as stream:
+        data = json.loads(stream.read())
+    refuse_unusual(data)
+    return data
+
+
+@contextlib.contextmanager
+def replacing(file: Path, mode: str = "wb") -> Iterator[IO[Any]]:
+    """Yields a stream whose contents replace a file, or a link in its place, when they are on the disk."""
     temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     try:
-        with open(temporary, "wb") as stream:
-            stream.write(data.encode() if isinstance(data, str) else data)
+        with open(temporary, mode, encoding=None if "b" in mode else "utf-8") as stream:
+            yield stream
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(temporary, file)
@@ -251,15 +297,22 @@ def write_whole(file: Path, data: bytes | str) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def write(file: Path, data: bytes) -> None:
-    """Writes the contents of a checkpoint; one that is already there is replaced atomically.
+def write_whole(file: Path, data: bytes | str) -> None:
+    """Replaces a file, or a link in its place, by one that is complete and on the disk."""
+    with replacing(file) as stream:
+        stream.write(data.encode() if isinstance(data, str) else data)
+
+
+def write(file: Path, pieces: Iterable[Any]) -> None:
+    """Writes the pieces of a checkpoint; one that is already there is replaced atomically.
 
     Raises:
         CheckpointError: if it cannot be written. A checkpoint that is already there stays as it is.
     """
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(file, data)
+        with replacing(file) as stream:
+            stream.writelines(pieces)
     except OSError as error:
         raise CheckpointError(f"checkpoint {file} cannot be written: {error}") from error
 
@@ -292,9 +345,9 @@ def _without_arrays(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any
     if isinstance(value, (list, tuple)):
         return [_without_arrays(part, f"{path}.{i}", arrays) for i, part in enumerate(value)]
     value = on_host(value)
-    if isinstance(value, np.ndarray) and value.dtype.kind in "fiub":
+    if isinstance(value, np.ndarray) and value.dtype.kind in "fiub" and value.itemsize <= 8:
         name = f"{len(arrays):06d} {path}"
-        arrays[name] = np.asarray(value, order="C")
+        arrays[name] = value.astype(value.dtype.newbyteorder("<"), "C", copy=False)
         return {ARRAY: name}
     if isinstance(value, np.generic):
         value = value.item()

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import io
 import itertools
 import json
 import math
@@ -28,27 +27,44 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from ding_lite.errors import CheckpointError, ConfigError
-from ding_lite.run.checkpoint import Checkpoints, regular, write_whole
+from ding_lite.run.checkpoint import Checkpoints, checkpoints_of, opened, read_json, replacing, write_whole
 from ding_lite.run.display import evaluation_line
 from ding_lite.run.hooks import Hook
 
 ENDED = ("solved", "finished")  # statuses of a run that has reached its stop value or its limit
 LOCK = ".lock"
+# What a run leaves behind that ends before its first checkpoint.
+TRACES = {
+    LOCK,
+    "ckpt",
+    "config.json",
+    "episodes.csv",
+    "git.txt",
+    "log.txt",
+    "metrics.csv",
+    "result.json",
+    "tb",
+}
 
 
 @contextlib.contextmanager
-def new_run_folder(wanted: Path, exact: bool) -> Iterator[Path]:
+def new_run_folder(wanted: Path, exact: bool, lines: list[str]) -> Iterator[Path]:
     """Creates the folder of a new run, and removes it if the block ends with an error.
 
     Args:
         wanted: its path.
-        exact: whether it must not exist; otherwise it may get a suffix ``_2``, ``_3``, ...
+        exact: whether it must not exist, but for a run without a checkpoint, which is replaced; otherwise the
+            folder may get a suffix ``_2``, ``_3``, ...
+        lines: for the user; one is added if a run is replaced.
 
     Raises:
         ConfigError: if the folder exists (``exact``).
         OSError: if it cannot be created.
     """
     folder = wanted
+    if exact and is_replaceable(folder):
+        shutil.rmtree(folder)
+        lines.append(f"{folder} is a new run: the last one there ended before its first checkpoint")
     for number in itertools.count(2):
         try:
             folder.mkdir(parents=True)
@@ -67,6 +83,13 @@ def new_run_folder(wanted: Path, exact: bool) -> Iterator[Path]:
         raise
 
 
+def is_replaceable(folder: Path) -> bool:
+    """Returns whether a folder has a run that has ended before its first checkpoint, and nothing else."""
+    names = {path.name for path in folder.iterdir()} if folder.is_dir() and not folder.is_symlink() else set()
+    is_run = {"config.json", "log.txt"} <= names <= TRACES
+    return is_run and not any((folder / "ckpt").glob("[!.]*")) and not is_locked(folder)
+
+
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Locks a run's folder against other pipelines, of this process and of others.
@@ -75,16 +98,17 @@ def locked(folder: Path) -> Iterator[None]:
 
     Raises:
         ConfigError: if the folder is locked.
-        OSError: if it cannot be written to.
+        CheckpointError: if it cannot be written to.
     """
-    lock = FileLock(folder.absolute() / LOCK)
     try:
-        held = lock.acquire(timeout=0.5, poll_interval=0.02)  # is_locked holds it for a moment
+        held = _lock_of(folder).acquire(timeout=0.5, poll_interval=0.02)  # is_locked holds it for a moment
     except Timeout as error:
         raise ConfigError(
             f"run folder {folder} is in use: two runs would mix their rows and checkpoints. Wait for the "
             "other process, or close() the other pipeline"
         ) from error
+    except OSError as error:
+        raise CheckpointError(f"run folder {folder} cannot be locked: {error}") from error
     with held:
         yield
 
@@ -93,7 +117,7 @@ def is_locked(folder: Path) -> bool:
     """Returns whether a pipeline, of this process or another, writes to a run's folder."""
     try:
         if (folder / LOCK).exists():
-            FileLock(folder.absolute() / LOCK).acquire(timeout=0).lock.release()
+            _lock_of(folder).acquire(timeout=0).lock.release()
     except Timeout:
         return True
     except OSError:  # the folder of another user
@@ -101,10 +125,16 @@ def is_locked(folder: Path) -> bool:
     return False
 
 
+def _lock_of(folder: Path) -> FileLock:
+    """Returns the lock of a folder. To lock it empties the file, which must be empty: no link to another."""
+    opened(folder / LOCK, "a", largest=0).close()
+    return FileLock(folder.absolute() / LOCK)
+
+
 def read_result(folder: Path) -> dict[str, Any]:
     """Returns the content of result.json; empty if there is none, or it is damaged."""
     try:
-        return dict(json.loads(regular(folder / "result.json").read_bytes()))
+        return dict(read_json(folder / "result.json"))
     except (OSError, ValueError, TypeError, RecursionError):
         return {}
 
@@ -114,13 +144,27 @@ class CsvFile:
 
     Args:
         file: continued if it exists.
+        env_step: last one whose rows are kept.
+
+    Attributes:
+        warning: for the user: a file that is not as this class writes it is set aside; else "".
     """
 
-    def __init__(self, file: Path) -> None:
-        self.file = file
-        self._stream = open(file, "a", newline="")  # noqa: SIM115 - until close()
-        with open(file, newline="") as stream:
-            self.columns = next(csv.reader(stream), [])
+    def __init__(self, file: Path, env_step: float) -> None:
+        self.file, self.warning = file, ""
+        self.columns: list[str] = []
+        self._stream = opened(file, "a")
+        try:
+            self._cut_after(env_step)
+        except (ValueError, csv.Error) as error:
+            aside = file.with_name(f"{file.stem}_damaged_{time.time_ns()}.csv")
+            self.warning = (
+                f"WARNING: {file.name} has a damaged line ({error}). It is now {aside.name}, and a new "
+                f"{file.name} begins"
+            )
+            self._stream.close()
+            file.rename(aside)
+            self._stream = opened(file, "a")
 
     def write(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Appends rows of numbers and passes them to the operating system."""
@@ -128,7 +172,7 @@ class CsvFile:
         columns = list(dict.fromkeys([*self.columns, *(name for row in rows for name in row)]))
         if columns != self.columns:
             self.columns = columns
-            self.cut_after(math.inf)
+            self._cut_after(math.inf)
         cells = (
             [x if x is None or isinstance(x, int) else float(x) for x in map(row.get, self.columns)]
             for row in rows
@@ -136,17 +180,26 @@ class CsvFile:
         csv.writer(self._stream, lineterminator="\n").writerows(cells)
         self._stream.flush()
 
-    def cut_after(self, env_step: float) -> None:
-        """Writes the rows anew up to an env step, with all columns, without a last one that a crash tore."""
-        whole, _, _ = self.file.read_text().rpartition("\n")
-        kept = [row for row in csv.DictReader(whole.splitlines()) if float(row["env_step"]) <= env_step]
-        text = io.StringIO()
-        writer = csv.DictWriter(text, self.columns, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(kept)
+    def _cut_after(self, env_step: float) -> None:
+        """Writes the rows anew up to an env step, with all columns, without a last one that a crash tore.
+
+        Raises:
+            ValueError, csv.Error: if a line is not a row of numbers; the file stays as it is.
+        """
+        with opened(self.file, "r") as old, replacing(self.file, "w") as new:
+            rows = csv.reader((line for line in old if line.endswith("\n")), strict=True)
+            writer = csv.writer(new, lineterminator="\n")
+            columns = next(rows, [])
+            self.columns = self.columns or columns
+            if self.columns:
+                writer.writerow(self.columns)
+            for row in rows:
+                if len(row) != len(columns):
+                    raise ValueError(f"line {rows.line_num}: {len(row)} cells for {len(columns)} columns")
+                if float(row[columns.index("env_step")]) <= env_step:
+                    writer.writerow(row + [""] * (len(self.columns) - len(columns)))
         self._stream.close()
-        write_whole(self.file, text.getvalue() if self.columns else "")
-        self._stream = open(self.file, "a", newline="")  # noqa: SIM115
+        self._stream = opened(self.file, "a")
 
     def close(self) -> None:
         self._stream.close()
@@ -162,6 +215,9 @@ class RunFolder(Hook):
         keep: number of snapshots to keep.
         resume_at: env step that a resumed run continues from; later rows are dropped. None for a new run.
 
+    Attributes:
+        warnings: lines for the user.
+
     Raises:
         CheckpointError: if the folder cannot be written to, as on a full disk.
     """
@@ -174,23 +230,24 @@ class RunFolder(Hook):
         self._files.callback(self.checkpoints.close)
         self._row = 0  # iteration of the last row
         try:
-            for name in ("ckpt", "tb", "log.txt", "metrics.csv", "episodes.csv"):
-                if (place / name).is_symlink() or (place / name).is_fifo():
-                    raise OSError(f"{name} is a link or a pipe: another user may have made the folder")
+            for name in ("ckpt", "tb", "videos"):
+                if (place / name).is_symlink():
+                    raise OSError(f"{name} is a link: another user may have made the folder")
             # Of a process that was killed.
             for leftover in (*place.glob(".*.tmp"), *place.glob("ckpt/.*.tmp")):
                 leftover.unlink()
-            self._log = open(place / "log.txt", "a")  # noqa: SIM115 - until the run ends
+            self._log = opened(place / "log.txt", "a")
             self._files.callback(self._log.close)
-            self._metrics, self._episodes = CsvFile(place / "metrics.csv"), CsvFile(place / "episodes.csv")
-            self._files.callback(self._metrics.close)
-            self._files.callback(self._episodes.close)
+            kept = math.inf if resume_at is None else resume_at
+            self._metrics, self._episodes = (
+                self._files.enter_context(contextlib.closing(CsvFile(place / name, kept)))
+                for name in ("metrics.csv", "episodes.csv")
+            )
+            self.warnings = list(filter(None, (self._metrics.warning, self._episodes.warning)))
             if resume_at is None:
                 changes = _git("rev-parse", "HEAD") + _git("status", "--short") + _git("diff", "HEAD")
                 write_whole(place / "git.txt", changes)
             else:
-                self._metrics.cut_after(resume_at)
-                self._episodes.cut_after(resume_at)
                 # If this session is killed, no file says how it ended.
                 (place / "result.json").unlink(missing_ok=True)
             settings = {key: saved[key] for key in ("config", "source")}
@@ -233,9 +290,10 @@ class RunFolder(Hook):
             self._metrics.write([{**counters, **progress.metrics}])
             self._episodes.write(episodes)
         except OSError as error:
+            goes_on = f"continue from the last checkpoint: --resume {self.folder}"
             raise CheckpointError(
-                f"run folder {self.folder} cannot be written to: {error}. Free some disk space, and continue "
-                f"from the last checkpoint: --resume {self.folder}"
+                f"run folder {self.folder} cannot be written to: {error}. Free some disk space, and "
+                f"{goes_on if checkpoints_of(self.folder) else 'start the run again'}"
             ) from error
         self._row = progress.iteration
         if progress.evaluation is not None:

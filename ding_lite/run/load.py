@@ -118,14 +118,17 @@ def refuse_without(file: Path, saved: Mapping[str, Any], name: str) -> None:
 def _unallocated(model: Mapping[str, Any], *spaces: gym.Space) -> nn.Module | None:
     """Returns a model whose weights take no memory, since a config may ask for any size.
 
-    None if it cannot be built without data, as a user's model that computes with its parameters.
+    None if it cannot be built without data, as a model of the user that computes with its parameters.
     """
     arguments = {name: value for name, value in model.items() if name != "type"}
+    factory = MODEL_REGISTRY.get(model["type"])
     try:
         with torch.device("meta"), torch.random.fork_rng(devices=[]):
-            built: nn.Module = MODEL_REGISTRY.get(model["type"])(*spaces, **arguments)
+            built: nn.Module = factory(*spaces, **arguments)
             return built
     except Exception:
+        if factory.__module__.startswith("ding_lite."):
+            raise
         return None
 
 

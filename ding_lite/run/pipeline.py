@@ -37,7 +37,7 @@ from ding_lite.errors import CheckpointError, ContractError, error_text
 from ding_lite.policies.base import Policy
 from ding_lite.ranks import joined, keep_for_restart
 from ding_lite.run.build import build_envs, build_policy, description, own_share, with_env_setting
-from ding_lite.run.checkpoint import on_host
+from ding_lite.run.checkpoint import checkpoints_of, on_host
 from ding_lite.run.display import display_for, score_text
 from ding_lite.run.folder import RunFolder, locked, new_run_folder
 from ding_lite.run.health import HealthCheck
@@ -75,8 +75,9 @@ class SerialPipeline:
             used instead of the environments that the config describes.
         model: trained as it is, instead of a model built from the config.
         max_train_iter, max_env_step: stop at the first iteration boundary at or past these limits.
-        folder: folder of the run, which must not exist. If None, ``runs/<exp_name>``, with a suffix ``_2``,
-            ``_3``, ... where it exists.
+        folder: folder of the run, which must not exist, but for one whose run has ended before its first
+            checkpoint: it is replaced. If None, ``runs/<exp_name>``, with a suffix ``_2``, ``_3``, ... where
+            that exists.
         init_from: a run (its best checkpoint), a checkpoint, or a file of weights that the run starts with.
         trust: your own modules, beside those that the config names, that the checkpoint at
             ``policy.learn.pretrained_model_path`` may import.
@@ -132,7 +133,7 @@ class SerialPipeline:
                 self.policy.warm_up(self.collector.random_observations(steps, self.cfg.seed, *stream))
             place = Path("runs", self.cfg.exp_name) if folder is None else Path(folder)
             with ExitStack() as new:  # removes the folder after an error
-                create = new_run_folder(place, exact=folder is not None)
+                create = new_run_folder(place, folder is not None, lines)
                 self.folder = self.ranks.from_first(lambda: new.enter_context(create))
                 self.ranks.on_first(lambda: undo.enter_context(locked(self.folder)))
                 self._open(undo, own, display, uuid.uuid4().hex[:12], None, lines)
@@ -247,6 +248,7 @@ class SerialPipeline:
             trackers = Trackers(cfg.logger.trackers, cfg.logger.freq, tracked)
             health = HealthCheck(cfg, box_size(policy.action_space))
             self.files = RunFolder(self.folder, saved, cfg.checkpoint.keep, resume_at)
+            lines += self.files.warnings
             undo.callback(self.files.close)
             self._watchers = [health, self.files, trackers, display or Hook()]
             keep_for_restart(str(self.folder.absolute()))
@@ -463,7 +465,8 @@ class SerialPipeline:
         command = f"ding-lite train --resume {run}" if goes_on else f"ding-lite eval {run} -n 100"
         imports = "".join(f" --import {_typed(module)}" for module in dict.fromkeys(self.config.trusted))
         ended = f"{self.status}{why} after {done}{evaluation}\nrun: {self.folder}"
-        return ended if goes_on and not progress.saved_at else f"{ended}   try: {command}{imports}"
+        has_advice = checkpoints_of(self.folder) or not goes_on
+        return f"{ended}   try: {command}{imports}" if has_advice else ended
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the whole state of the run as a tree; only ``wall_time`` depends on the machine's speed.

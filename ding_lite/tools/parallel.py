@@ -27,7 +27,7 @@ import torch
 from ding_lite.config.compile import Config
 from ding_lite.envs.workers.cores import cores
 from ding_lite.errors import ConfigError
-from ding_lite.run.folder import ENDED, read_result
+from ding_lite.run.folder import ENDED, is_replaceable, read_result
 from ding_lite.run.signals import ENDING
 from ding_lite.tools import statistics
 
@@ -204,7 +204,8 @@ def seed_folders(seeds: Sequence[int], prefix: Path, *, resume: bool) -> dict[in
         ConfigError: if a folder exists; with ``resume``, if none does.
     """
     folders = {seed: prefix.with_name(f"{prefix.name}_s{seed}") for seed in seeds}
-    existing = [str(folder) for folder in folders.values() if folder.exists()]
+    taken = [folder for folder in folders.values() if folder.exists() and not is_replaceable(folder)]
+    existing = [str(folder) for folder in taken]
     if existing and not resume:
         raise ConfigError(
             f"these run folders exist: {', '.join(existing)}; choose another --exp-name, continue the runs "

@@ -10,7 +10,6 @@ from __future__ import annotations
 import csv
 import glob
 import io
-import json
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -22,11 +21,13 @@ import numpy as np
 from ding_lite.config.registry import env_name
 from ding_lite.config.schema import leaves
 from ding_lite.errors import ConfigError
-from ding_lite.run.checkpoint import regular
+from ding_lite.run.checkpoint import opened, read_json
 from ding_lite.run.folder import is_locked, read_result
 
 RUN_FILES = ("log.txt", "metrics.csv", "result.json")  # a folder with one of them is that of a run
 SWEEP_FILE = "sweep.json"  # a folder with it has the runs of a sweep in it
+# Bytes of metrics.csv: a million iterations of 500 bytes, as a run of a billion steps may have.
+LARGEST_CSV = 2**29
 ENV_STEP = "env_step"  # the column of the horizontal axis
 SCORE, SPREAD = "eval/episode_return_mean", "eval/episode_return_std"
 SCORE_COLUMNS = frozenset({SCORE, SPREAD, "time/wall_s"})
@@ -189,7 +190,7 @@ def read_config_of(folder: Path) -> dict[str, Any]:
     """
     file = folder / "config.json"
     try:
-        return dict(json.loads(regular(file).read_bytes())["config"])
+        return dict(read_json(file)["config"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(f"cannot read the config in {file}: {error!r}") from error
 
@@ -200,7 +201,8 @@ def _read_columns(path: Path, wanted: set[str]) -> dict[str, np.ndarray]:
     A last line without its end is left out: a crash has torn it, or it is being written.
     """
     try:
-        text = regular(path).read_bytes().decode("utf-8-sig", errors="replace")
+        with opened(path, largest=LARGEST_CSV) as stream:
+            text = stream.read().decode("utf-8-sig", errors="replace")
     except OSError as error:
         raise ConfigError(f"cannot read the metrics of a run: {error}") from error
     reader = csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1]))
@@ -258,8 +260,8 @@ def list_runs(folder: Path) -> list[ListedRun]:
 def _listed(folder: Path) -> tuple[ListedRun, dict[str, Any]]:
     """Returns a run in one line, and its settings; without settings if the run cannot be read."""
     try:
-        with open(regular(folder / "log.txt"), encoding="utf-8", errors="replace") as stream:
-            started = LOG_TIME.match(stream.readline(1000))
+        with opened(folder / "log.txt") as stream:
+            started = LOG_TIME.match(stream.readline(1000).decode(errors="replace"))
     except OSError:
         started = None
     line = ListedRun(folder, "unreadable", started=started and started[0])

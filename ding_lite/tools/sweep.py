@@ -32,7 +32,7 @@ from ding_lite.config.compile import Config, parse_overrides, python_source, wit
 from ding_lite.config.values import decode
 from ding_lite.errors import ConfigError, DingLiteError
 from ding_lite.rl.seeding import integer_seed
-from ding_lite.run.checkpoint import checkpoints_of, write_whole
+from ding_lite.run.checkpoint import checkpoints_of, read_json, write_whole
 from ding_lite.run.display import score_text
 from ding_lite.run.folder import ENDED, is_locked, read_result
 from ding_lite.run.pipeline import SerialPipeline
@@ -308,7 +308,7 @@ def _write_best(folder: Path, best: FrozenTrial, seeds: Sequence[int]) -> Path:
 
     So it trains as the trial did, also by what the command line set or what was derived from other keys.
     """
-    saved = decode(json.loads((run_folder(folder, best.number, seeds[0]) / "config.json").read_text()))
+    saved = decode(read_json(run_folder(folder, best.number, seeds[0]) / "config.json"))
     config = without_sources(saved["config"], saved["source"], ("default",))
     config["exp_name"] = f"{folder.name}_best"
     file = folder / "best.py"

@@ -251,7 +251,7 @@ def test_a_link_in_a_run_s_folder_is_not_written_through_and_a_pipe_is_not_waite
     assert (tmp_path / "precious").read_text() == "mine\n"
     (run / "metrics.csv").unlink()
     os.mkfifo(run / "metrics.csv")
-    with pytest.raises(CheckpointError, match="metrics.csv is a link or a pipe"):
+    with pytest.raises(CheckpointError, match="metrics.csv is a link, a pipe"):
         SerialPipeline.resume(run)
     os.replace(run / "metrics.csv", run / "ckpt" / "last.safetensors")
     with pytest.raises(CheckpointError, match="no undamaged checkpoint"):

@@ -278,6 +278,7 @@ def test_an_existing_folder_is_refused_if_it_was_named_and_else_gets_a_number(tm
     for _ in range(3):
         with SerialPipeline(counted(exp_name="mine")) as pipeline:
             folders.append(str(pipeline.folder))
+            pipeline.save()
     assert folders == ["runs/mine", "runs/mine_2", "runs/mine_3"]
     with pytest.raises(ConfigError, match="exists"):
         SerialPipeline(counted(), folder="runs/mine")
