@@ -15,6 +15,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
 
+from ding_lite.envs.checks import notes_on
 from ding_lite.envs.packages import missing_extra
 from ding_lite.envs.recorder import check_result, check_spaces, info_numbers
 from ding_lite.envs.spaces import ObservationBuffer
@@ -73,6 +74,7 @@ class NativeVectorEnv(VectorEnv):
         # Looked up once: looking up the class of a space in each step takes 1/30 of a CartPole step.
         self._has_obs_branches = children(self.obs_space) is not None
         self._has_action_branches = children(self.action_space) is not None
+        self.notes = notes_on(env, self.obs_space, self.action_space)
         self.mode = _autoreset_mode(env)
         self.has_fillers = self.mode is AutoresetMode.NEXT_STEP
         self.backend = f"{type(env.unwrapped).__name__}, {self.num_envs} environments in one call"
