@@ -217,12 +217,23 @@ def path_text(path: Sequence[str]) -> str:
 def is_image(space: gym.Space) -> bool:
     """Returns whether a space is a Box of three dimensions with 3 x 3 pixels or more, or a uint8 Box of two.
 
-    The channels of an image are its first or its last dimension, whichever is smaller.
+    The channels of an image are its first or its last dimension, see :func:`has_channels_last`.
     """
     if not isinstance(space, gym.spaces.Box) or len(space.shape) != 3:
         return isinstance(space, gym.spaces.Box) and len(space.shape) == 2 and space.dtype == np.uint8
     first, middle, last = space.shape
     return min(middle, max(first, last)) >= 3
+
+
+def has_channels_last(shape: Sequence[int]) -> bool:
+    """Returns whether the last of three dimensions, and not the first, has the channels of an image.
+
+    Two equal sides are height and width; otherwise the smaller end has the channels.
+    """
+    first, middle, last = shape
+    if (first == middle) != (middle == last):
+        return first == middle
+    return last < first
 
 
 def box_size(space: gym.Space) -> int:

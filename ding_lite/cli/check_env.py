@@ -56,13 +56,16 @@ def run(
     values = options.Source(config, env, None, imports, changes).read().values
     seed = values.seed if seed is None else seed
     name = env_name(values.env)
-    rows = list(findings(values.env, steps=steps, seed=seed))
+    rows = []
+    for row in findings(values.env, steps=steps, seed=seed):
+        rows.append(row)
+        if not json:  # at once: the environment may end this process
+            cells = [row.verdict.ljust(4), row.check.ljust(13), " ".join(row.text.split())]
+            options.print_table(["", "", ""], [cells], styles=STYLES)
     failed, warned = (sum(row.verdict == verdict for row in rows) for verdict in ("FAIL", "WARN"))
     report = {"env": name, "steps": steps, "seed": seed, "failed": failed, "warned": warned}
     if json:
         options.print_json({**report, "findings": [row._asdict() for row in rows]})
     else:
-        cells = [[row.verdict, row.check, " ".join(row.text.split())] for row in rows]
-        options.print_table(["", "check", "what was seen, and what to do"], cells, styles=STYLES)
         print(f"{name}: {len(rows)} checks, {failed} failed, {warned} warned ({steps} steps, seed {seed})")
     return EnvError.exit_code if failed else 0

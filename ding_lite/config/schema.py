@@ -162,7 +162,7 @@ def default_values(schema: Schema) -> dict[str, Any]:
 
 def leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
     """Yields ``("a.b.c", leaf)`` for every leaf of a nested dict; an empty dict is a leaf."""
-    for name, value in tree.items():
+    for name, value in dict(tree).items():  # a key of an EasyDict may hide its methods
         where = f"{path}.{name}" if path else str(name)
         if isinstance(value, Mapping) and value:
             yield from leaves(value, where)

@@ -40,7 +40,7 @@ def encode(value: Any, path: str = "") -> Any:
     if value is None or kind in (bool, int, float, str):
         return value
     if isinstance(value, dict) and KIND not in value and all(isinstance(name, str) for name in value):
-        return {name: encode(item, f"{path}.{name}".removeprefix(".")) for name, item in value.items()}
+        return {name: encode(item, f"{path}.{name}".removeprefix(".")) for name, item in dict.items(value)}
     if kind is list or kind in COLLECTIONS.values():
         items = [encode(item, f"{path}[{i}]") for i, item in enumerate(value)]
         items = items if kind in (list, tuple) else sorted(items, key=repr)  # equal sets have equal data

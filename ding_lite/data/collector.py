@@ -309,5 +309,6 @@ class Collector:
                     self.hidden.load_state_dict(state["hidden"])
                 return None
         # The last rollout bootstrapped the open episodes at its last row, like truncated ones.
-        self._start_from(self._watch.reset("collect", "resumed", *(stream or (self.episode_count,))))
+        others = ("resumed", *(stream or (self.episode_count,))) if self.envs.seed_every else ()
+        self._start_from(self._watch.reset("collect", *others))
         return reason

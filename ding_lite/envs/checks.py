@@ -6,7 +6,7 @@ Numbers that are not finite are found before they are stored, shown to a network
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -27,6 +27,8 @@ from ding_lite.trees import (
 
 WIDE = 10.0  # bounds of actions that a new policy does not reach: it draws them with a sigma of 1
 FLOAT32_MAX = float(np.finfo(np.float32).max)
+# Attributes of wrappers with running statistics, as gymnasium names them, and the key that does the same.
+ADAPTS = {"obs_rms": "obs", "return_rms": "reward"}
 LAST_OBSERVATION = "last observation of the episode before, "  # begins the path of a leaf of ``final_obs``
 
 
@@ -117,15 +119,47 @@ class IndexLeaf(NamedTuple):
     high: Any
 
 
-def wide_actions(space: gym.Space) -> str:
-    """Returns what is wrong with bounds of Box actions that a new policy does not reach, or ""."""
-    for path, leaf in space_leaves(space):
+def layers(env: Any) -> Iterator[Any]:
+    """Yields an environment, or a vector of them, from its outermost wrapper to its core."""
+    while isinstance(env, (gym.Wrapper, gym.vector.VectorWrapper)):
+        yield env
+        env = env.env
+    yield env
+
+
+def notes_on(env: Any, obs_space: gym.Space, action_space: gym.Space) -> dict[str, str]:
+    """Returns what may train badly, as sentences by short names: the first lines of a run, and check-env.
+
+    Args:
+        env: an environment, or a vector of environments, with all wrappers.
+        obs_space, action_space: of one environment.
+    """
+    notes = {}
+    for path, leaf in space_leaves(action_space):
         if isinstance(leaf, gym.spaces.Box) and WIDE < np.abs([leaf.low, leaf.high]).max() < FLOAT32_MAX:
-            return (
+            notes["actions"] = (
                 f"action{path_text(path)} has the bounds {leaf.low.min():g} .. {leaf.high.max():g}, and a "
                 'new policy acts within about -2 .. 2; env.wrappers=["action_rescale"] makes them -1 .. 1'
             )
-    return ""
+    for path, leaf in space_leaves(obs_space):
+        if isinstance(leaf, gym.spaces.Box) and leaf.dtype == np.uint8 and len(leaf.shape) > 3:
+            notes["images"] = (
+                f"observation{path_text(path)} has the shape {leaf.shape}, and images have two or three "
+                "dimensions: an mlp gets its bytes, unless policy.model.encoder names another encoder"
+            )
+    for layer in layers(env):
+        for attribute, key in ADAPTS.items():
+            if attribute in vars(layer) and getattr(layer, "update_running_mean", True):
+                notes[f"scale of {key}"] = (
+                    f"{type(layer).__name__} adapts in each environment alone, so evaluations have another "
+                    f"scale. In its place policy.normalize.{key}=True is one scale, a part of the policy"
+                )
+        if callable(getattr(layer, "action_masks", None)) and MASK_KEY not in (children(obs_space) or {}):
+            notes["action mask"] = (
+                f"action_masks() is not called. Put its result under the key {MASK_KEY!r} into the "
+                "observation, a Dict, or into info, with env.action_mask='info'"
+            )
+    return notes
 
 
 def index_leaves(space: gym.Space) -> list[IndexLeaf]:

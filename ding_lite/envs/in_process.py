@@ -1,7 +1,8 @@
 """``base``: steps environments one after the other in this process.
 
 Every episode has its own seed, derived from (run seed, stream, env, episode). An open episode is therefore
-saved as its number and its actions, and restored by playing the actions again.
+saved as its number and its actions, and restored by playing the actions again. With
+``env.seed_resets="first"`` only the first reset of an environment has a seed.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from ding_lite.envs.checks import bad_reward
+from ding_lite.envs.checks import bad_reward, notes_on
 from ding_lite.envs.recorder import EpisodeRecorder, as_bool, as_float, info_numbers
 from ding_lite.envs.spaces import ObservationBuffer, split_actions, stack_actions
 from ding_lite.envs.vector import (
@@ -40,6 +41,7 @@ class InProcessVectorEnv(VectorEnv):
         num_envs: B.
         seed: of the run.
         index_offset: number of the first environment, for ``make``, seeds and messages.
+        seed_every: give each reset a seed; otherwise only those of :meth:`begin`, always the same one.
 
     Attributes:
         advice: what to do about an exception of an environment.
@@ -57,10 +59,12 @@ class InProcessVectorEnv(VectorEnv):
         num_envs: int,
         seed: int = 0,
         index_offset: int = 0,
+        seed_every: bool = True,
     ) -> None:
         self.num_envs = num_envs
         self.seed = seed
         self.index_offset = index_offset
+        self.seed_every = self.restorable = seed_every
         self.backend = f"{num_envs} environments in this process"
         self.envs: list[gym.Env] = []
         try:
@@ -76,6 +80,7 @@ class InProcessVectorEnv(VectorEnv):
                 env.get_wrapper_attr("episode_recorder") for env in self.envs
             ]
             self._buffer = ObservationBuffer(self.obs_space, num_envs)
+            self.notes = notes_on(first, self.obs_space, self.action_space)
         except BaseException:
             self.close()
             raise
@@ -114,7 +119,7 @@ class InProcessVectorEnv(VectorEnv):
             self._reset_one(i, episode)
 
     @signals_kept()
-    def _reset_one(self, i: int, episode: int) -> None:
+    def _reset_one(self, i: int, episode: int, seeded: bool = True) -> None:
         """Resets environment ``i``, which begins game number ``episode`` or goes on with the open game."""
         recorder = self._recorders[i]
         # The reset reports the open game if it cuts it. It may step the environment, such as with no-ops:
@@ -122,7 +127,7 @@ class InProcessVectorEnv(VectorEnv):
         reported, before = len(recorder.finished) + recorder.game.is_open, recorder.game
         recorder.next_number = episode
         try:
-            obs, _ = self.envs[i].reset(seed=self._seed_of(i, episode))
+            obs, _ = self.envs[i].reset(seed=self._seed_of(i, episode) if seeded else None)
             self._buffer.write(i, obs)
         except FOREIGN as error:
             raise self._located(i, "reset", error) from error
@@ -131,7 +136,8 @@ class InProcessVectorEnv(VectorEnv):
                 del recorder.finished[reported:]
 
     def _seed_of(self, i: int, episode: int) -> int:
-        return integer_seed(self.seed, *self._stream, self.index_offset + i, episode)
+        number = episode if self.seed_every else 0
+        return integer_seed(self.seed, *self._stream, self.index_offset + i, number)
 
     def step(self, action: Tree, rows: slice = ALL) -> Transition:
         """Steps the environments ``rows`` with one action each."""
@@ -153,7 +159,7 @@ class InProcessVectorEnv(VectorEnv):
                 if not is_terminated:
                     final_rows.append(row)
                     final_obs.append(self._buffer.rows(slice(i, i + 1)))
-                self._reset_one(i, recorder.game.number + 1)
+                self._reset_one(i, recorder.game.number + 1, self.seed_every)
             for game in recorder.finished:
                 info = info_numbers(game.info, recorder.info_keys)
                 episodes.append(Episode(row, game.episode_return, game.length, info, game.cut))

@@ -57,6 +57,12 @@ CONFIG: dict[str, Any] = dict(
     max_eval_steps=Key(
         10_000, low=1, doc="steps after which an evaluation episode is truncated, and reported as cut"
     ),
+    seed_resets=Key(
+        "every",
+        Literal["every", "first"],
+        doc='"every": each reset has a seed, which open episodes are restored from; "first": only the first '
+        "one, for levels that a seed draws; a resumed run begins new episodes in the same levels",
+    ),
     strict_resume=Key(
         False, doc="refuse to resume a run whose open episodes cannot be restored; False: it begins new ones"
     ),
@@ -106,7 +112,7 @@ CONFIG: dict[str, Any] = dict(
     ),
 )
 # Keys that "vector" and "env_pool" do not have: they step all environments in one call.
-SINGLE_KEYS = ("wrappers", "action_mask")
+SINGLE_KEYS = ("wrappers", "action_mask", "seed_resets")
 # Keys of env.manager that are arguments of SubprocessVectorEnv.
 WORKER_KEYS = ("step_timeout", "reset_timeout", "restart_share")
 
@@ -154,6 +160,7 @@ def make_env(
     Raises:
         EnvError: if it cannot be made; the message has the install line of a missing package.
     """
+    env_cfg = python_values(env_cfg)
     kwargs = {**env_cfg["kwargs"], **overrides}
     name = env_name(env_cfg)
     env: Any = None
@@ -215,7 +222,7 @@ def make_vector_env(
         index_offset: number of the first environment, which names its seeds, if these are the part of one
             rank of a larger vector.
     """
-    kind = backend_of(env_cfg)
+    env_cfg, kind = python_values(env_cfg), backend_of(env_cfg)
     options: dict[str, Any] = dict(seed=seed, index_offset=index_offset)
     if kind in ("vector", "env_pool"):
         options["info_keys"] = tuple(env_cfg["info_keys"])
@@ -223,7 +230,7 @@ def make_vector_env(
             return EnvPoolVectorEnv(env_cfg["env_id"], num_envs, kwargs=env_cfg["kwargs"], **options)
         entry_point = native_entry_point(env_cfg)
         return NativeVectorEnv(_make_native(env_cfg, num_envs), entry_point=entry_point, **options)
-    manager = env_cfg["manager"]
+    manager, options["seed_every"] = env_cfg["manager"], env_cfg["seed_resets"] == "every"
     if kind in ("subprocess", "ray"):
         from ding_lite.envs.workers.vector_env import SubprocessVectorEnv
 
@@ -242,6 +249,13 @@ def make_vector_env(
             **options,
         )
     return InProcessVectorEnv(functools.partial(make_env, env_cfg, evaluate=evaluate), num_envs, **options)
+
+
+def python_values(value: Any) -> Any:
+    """Returns a copy of a part of a config in plain dicts: keys of an EasyDict may hide its methods."""
+    if isinstance(value, dict):
+        return {name: python_values(item) for name, item in dict.items(value)}
+    return type(value)(map(python_values, value)) if type(value) in (list, tuple) else value
 
 
 def backend_of(env_cfg: Mapping[str, Any]) -> str:

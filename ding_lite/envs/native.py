@@ -15,6 +15,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
 
+from ding_lite.envs.checks import notes_on
 from ding_lite.envs.packages import missing_extra
 from ding_lite.envs.recorder import check_result, check_spaces, info_numbers
 from ding_lite.envs.spaces import ObservationBuffer
@@ -73,6 +74,7 @@ class NativeVectorEnv(VectorEnv):
         # Looked up once: looking up the class of a space in each step takes 1/30 of a CartPole step.
         self._has_obs_branches = children(self.obs_space) is not None
         self._has_action_branches = children(self.action_space) is not None
+        self.notes = notes_on(env, self.obs_space, self.action_space)
         self.mode = _autoreset_mode(env)
         self.has_fillers = self.mode is AutoresetMode.NEXT_STEP
         self.backend = f"{type(env.unwrapped).__name__}, {self.num_envs} environments in one call"
@@ -115,6 +117,10 @@ class NativeVectorEnv(VectorEnv):
         """Returns the rewards (B,) that episode returns are sums of."""
         return reward
 
+    def _whole(self, done: np.ndarray, truncated: np.ndarray, info: Mapping[str, Any]) -> np.ndarray:
+        """Returns which of the ends ``done`` (B,) end a whole game."""
+        return done
+
     def step(self, action: Tree) -> Transition:
         self._check_ready()
         if self._has_action_branches:
@@ -151,7 +157,7 @@ class NativeVectorEnv(VectorEnv):
             truncated = truncated & ~terminated
             final_env = np.flatnonzero(truncated)
             final_obs = self._final_obs(obs, info, final_env) if len(final_env) else None
-            episodes = self._finish(done, info)
+            episodes = self._finish(self._whole(done, truncated, info), info)
             if self.mode is AutoresetMode.DISABLED:
                 reward, terminated = reward.copy(), terminated.copy()  # the reset may write over them
                 obs = self._reset_env(options={"reset_mask": done})
@@ -305,6 +311,10 @@ class EnvPoolVectorEnv(NativeVectorEnv):
     def _raw_reward(self, reward: np.ndarray, info: Mapping[str, Any]) -> np.ndarray:
         # On Atari, info has the reward before EnvPool's own clipping.
         return np.asarray(info["reward"], np.float32) if "reward" in info else reward
+
+    def _whole(self, done: np.ndarray, truncated: np.ndarray, info: Mapping[str, Any]) -> np.ndarray:
+        # With episodic_life a lost life is an end for the agent; info says whether the game has ended.
+        return done & (info["terminated"].astype(bool) | truncated) if "terminated" in info else done
 
 
 def _autoreset_mode(env: GymnasiumVectorEnv) -> AutoresetMode:

@@ -35,8 +35,8 @@ def space_to_json(space: gym.Space) -> dict[str, Any]:
         return {"kind": "Box", **bounds, "shape": list(space.shape), "dtype": str(space.dtype)}
     for kind, names in NUMBERS.items():
         if isinstance(space, getattr(gym.spaces, kind)):
-            numbers = {name: np.asarray(getattr(space, name)).tolist() for name in names}
-            return {"kind": kind, **numbers, "dtype": str(space.dtype)}
+            values = {name: np.asarray(getattr(space, name)).tolist() for name in names}
+            return {"kind": kind, **values, "dtype": str(space.dtype)}
     raise CheckpointError(
         f"the space {space} cannot be saved; supported are Box, {', '.join(NUMBERS)}, Dict, Tuple"
     )

@@ -111,6 +111,8 @@ class VectorEnv(ABC):
         groups: the rows of each group; the environments of a group step together.
         has_fillers: whether the row after an episode's end is a reset whose action is discarded.
         restorable: whether ``load_state_dict`` can restore open episodes.
+        seed_every: whether each reset has a seed of its own, as ``env.seed_resets`` says.
+        notes: what may train badly, see :func:`~ding_lite.envs.checks.notes_on`.
         restarts: number of workers that were lost and replaced.
         cut_steps: number of steps of the episodes that were lost with them.
         say: called with one line of text after a restart; warns by default.
@@ -129,6 +131,8 @@ class VectorEnv(ABC):
     groups: tuple[slice, ...] = (ALL,)
     has_fillers: bool = False
     restorable: bool = True
+    seed_every: bool = True
+    notes: Mapping[str, str] = MappingProxyType({})
     restarts: int = 0
     cut_steps: int = 0
     say: Callable[[str], None] = staticmethod(warn)

@@ -34,6 +34,7 @@ from gymnasium.wrappers import (
 from ding_lite.config.registry import WRAPPER_REGISTRY, as_choice
 from ding_lite.envs.masks import observation_parts, with_branch
 from ding_lite.errors import ConfigError
+from ding_lite.trees import has_channels_last, is_image
 
 
 def wrap(env: gym.Env, wrapper: Any, *, evaluate: bool = False, index: int = 0) -> gym.Env:
@@ -92,9 +93,19 @@ class ActionBins(gym.ActionWrapper):
 
 @WRAPPER_REGISTRY.register("frame_stack")
 def frame_stack(env: gym.Env, stack_size: int = 4) -> gym.Env:
-    """Stacks the last 4 observations, oldest first; after a reset, all 4 are its observation."""
+    """Stacks the last 4 observations, oldest first; after a reset, all 4 are its observation.
+
+    Images of three dimensions are stacked along their channels: (H, W, C) -> (H, W, 4 C).
+    """
     # Copies: the environment may use the array of an observation again.
-    return FrameStackObservation(TransformObservation(env, copy.deepcopy, None), stack_size)
+    stacked = FrameStackObservation(TransformObservation(env, copy.deepcopy, None), stack_size)
+    frame, box = env.observation_space, stacked.observation_space
+    if not (is_image(frame) and len(frame.shape) == 3):
+        return stacked
+    axis = -1 if has_channels_last(frame.shape) else 0
+    low, high = (np.concatenate(bound, axis) for bound in (box.low, box.high))
+    space = gym.spaces.Box(low, high, dtype=frame.dtype)
+    return TransformObservation(stacked, lambda frames: np.concatenate(frames, axis), space)
 
 
 @WRAPPER_REGISTRY.register("minigrid_image")

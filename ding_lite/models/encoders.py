@@ -29,8 +29,9 @@ from ding_lite.config.registry import ENCODER_REGISTRY
 from ding_lite.config.schema import Key, arguments_of
 from ding_lite.errors import ConfigError
 from ding_lite.models.layout import to_channels_last
-from ding_lite.trees import MASK_KEY, is_image, space_leaves, value_at
+from ding_lite.trees import MASK_KEY, has_channels_last, is_image, space_leaves, value_at
 
+WIDEST = 2**16  # bounds beyond those of 16 bits, such as infinite ones, say nothing about pixels
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "tanh": nn.Tanh,
     "relu": nn.ReLU,
@@ -109,12 +110,13 @@ class IndexEncoder(nn.Module):
 
 
 class ImageEncoder(nn.Module):
-    """The base of image encoders: finds the channels, scales uint8 pixels, and computes the output size.
+    """The base of image encoders: finds the channels, scales pixels, and computes the output size.
 
     A subclass sets ``layers``, from images (N, C, H, W) to features of any shape, and ``out_features``.
 
-    uint8 pixels are divided by 255; other dtypes keep their values. The smaller of the first and the last
-    dimension is taken for the channels. ``channels`` ("first" or "last") is needed where both are equal.
+    Pixels of any dtype are divided by the largest absolute value of their bounds, such as 255, if it lies
+    between 1 and ``WIDEST``. ``channels`` ("first" or "last") is needed where the first and the last
+    dimension are equal; otherwise :func:`~ding_lite.trees.has_channels_last` decides.
 
     Shapes:
         (N, H, W, C) or (N, C, H, W) or (N, H, W) -> (N, F)
@@ -131,7 +133,8 @@ class ImageEncoder(nn.Module):
                 f"dimensions, and the observation is a {type(space).__name__} of shape {space.shape}; for "
                 "vectors: mlp"
             )
-        self.scale = 1 / 255 if space.dtype == np.uint8 else 1.0
+        top = float(np.abs([space.low, space.high], dtype=np.float64).max())
+        self.scale = 1 / top if 1 < top <= WIDEST else 1.0
         shape = tuple(space.shape or ())
         self.two_dimensional = len(shape) == 2
         shape = (*shape, 1) if self.two_dimensional else shape
@@ -147,7 +150,7 @@ class ImageEncoder(nn.Module):
                 f"policy.model.encoder: the channels of an image of shape {shape} are ambiguous, because its "
                 'first and last dimension are equal; set policy.model.encoder.channels to "first" or "last"'
             )
-        return shape[2] < shape[0]
+        return has_channels_last(shape)
 
     def images(self, x: Tensor) -> Tensor:
         """Returns scaled float32 images (N, C, H, W) whose channels are adjacent in memory."""

@@ -15,7 +15,6 @@ from ding_lite.config.registry import POLICY_REGISTRY, env_name
 from ding_lite.config.values import encode
 from ding_lite.data.collector import Collector
 from ding_lite.data.samples import even_sizes
-from ding_lite.envs.checks import wide_actions
 from ding_lite.envs.make import EnvSetting, make_vector_env
 from ding_lite.envs.vector import VectorEnv
 from ding_lite.errors import CheckpointError, ConfigError
@@ -164,8 +163,7 @@ def description(config: Config, own: Any, policy: Policy, collector: Collector) 
             f"{own.policy.learn.batch_size} samples of a minibatch"
         )
     lines += policy.lines
-    if wide := wide_actions(envs.action_space):
-        lines.append(f"WARNING: {wide}")
+    lines += [f"WARNING: {note}" for note in envs.notes.values()]
     if not envs.restorable:
-        lines.append("this backend cannot save open episodes: a resumed run begins new ones")
+        lines.append("open episodes are not saved: a resumed run begins new ones")
     return lines

@@ -4,13 +4,14 @@
         print(finding.verdict, finding.check, finding.text)
 
 Plays random legal actions under the guards of training, so that a fault is reported in the words of training.
-Then plays the same seeds and actions again, here and in worker processes, and compares every number. The
-command is ``ding-lite check-env``.
+Then plays the same seeds and actions again, in worker processes and here, and compares every number. Worker
+processes are first: they survive an environment that hangs or dies. The command is ``ding-lite check-env``.
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,28 +20,38 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 import torch
+from gymnasium.utils.env_checker import data_equivalence
+from gymnasium.utils.seeding import np_random
 
 from ding_lite.config.compile import compile_config
 from ding_lite.config.registry import env_section
-from ding_lite.envs.checks import Watch, wide_actions
+from ding_lite.envs.checks import Watch, layers
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.make import backend_of, make_vector_env
 from ding_lite.envs.vector import VectorEnv
 from ding_lite.envs.workers.cores import cores
-from ding_lite.errors import DingLiteError
+from ding_lite.errors import FOREIGN, DingLiteError, EnvWorkerError, NotFiniteError
 from ding_lite.models import VAC
+from ding_lite.models.encoders import WIDEST
 from ding_lite.rl.seeding import seeded_layers, torch_generator
-from ding_lite.trees import MASK_KEY, Tree, map_tree, named_leaves, path_text
+from ding_lite.trees import MASK_KEY, Tree, is_image, map_tree, named_leaves, path_text, space_leaves
 
 OK, WARN, FAIL = "OK", "WARN", "FAIL"
 NUM_ENVS = 2  # environments that are played; in "subprocess" each has a worker
 # By default; "ray" has the workers of "subprocess", and takes seconds to start.
 BACKENDS = ("base", "subprocess")
+WORKERS = ("subprocess", "ray")
 MESSAGE = 0.3e-3  # seconds that a message to a worker process and its answer take
 UNDISTURBED = 0.95  # share of the steps that count for the speed; other processes interrupt the slowest ones
 WAITS = 0.8  # share of a step without computing from which on more workers than cores are advised
 LARGE = 1e4  # numbers from here on make the gradients of a network too large
 ENTRIES = 16  # a vector of so many numbers or fewer is shown number by number
+
+LEVELS = (
+    "a seed decides more than an episode, such as levels, and here each reset has a seed, and so new levels. "
+    "env.seed_resets=first gives one to the first reset only, as is gymnasium's convention"
+)
+REPLACED = ". In a run, env.manager.type=subprocess replaces a worker that fails, and goes on"
 
 Row = dict[str, Tree]  # one step of B environments, see :func:`play`
 
@@ -95,21 +106,15 @@ def section_of(env: Mapping[str, Any] | Callable[..., gym.Env] | gym.Env | str) 
 def findings(
     env_cfg: Mapping[str, Any], *, steps: int = 1000, seed: int = 0, backends: Sequence[str] = BACKENDS
 ) -> Iterator[Finding]:
-    """Yields each finding; see :func:`check_env`.
-
-    Args:
-        env_cfg: a complete section ``env``. Worker processes that it asks for are played first, since they
-            survive a simulator that hangs or dies; else "base" is.
-        steps, seed, backends: see :func:`check_env`.
-    """
-    given, own, num_envs = env_cfg["type"], backend_of(env_cfg), NUM_ENVS
+    """Yields each finding as it is made; see :func:`check_env`. ``env_cfg`` is a complete section ``env``."""
+    given, own, num_envs = env_cfg["type"], backend_of(env_cfg), min(NUM_ENVS, env_cfg["collector_env_num"])
     is_made = isinstance(given, gym.Env)
     if is_made:
         env_cfg, backends, num_envs = {**env_cfg, "type": lambda: given}, ("base",), 1
     # A custom vector environment, or EnvPool's, has no single environments to compare it with.
     has_single = own not in ("vector", "env_pool") or (own == "vector" and given == "gymnasium")
-    first = "base" if has_single and own not in ("subprocess", "ray") else own
-    others = [kind for kind in dict.fromkeys([*backends, own]) if kind != first] if has_single else []
+    kinds = dict.fromkeys([*backends, own] if has_single else [own])
+    first, *others = sorted(kinds, key=lambda kind: kind not in WORKERS)
 
     lines: list[str] = []
     stopwatches: list[Stopwatch] = []
@@ -120,29 +125,38 @@ def findings(
         yield Finding("make", FAIL, str(error))
         return
     yield Finding("make", OK, f"observation {envs.obs_space}, action {envs.action_space}")
+    for name, note in envs.notes.items():
+        yield Finding(name, WARN, note)
     try:
         with _warnings_to(lines), contextlib.nullcontext() if is_made else contextlib.closing(envs):
             played = list(play(envs, steps, "check", random_actions(envs, seed)))
-            stopwatches += _timed(envs)
-            not_repeated = first_difference(envs, "check", played)
-            has_other_episodes = bool(first_difference(envs, "other", played))
+            yield Finding("contract", OK, f"kept in {steps:,} steps of {envs.backend}")
+            stopwatches += _timed(envs, seed)
+            not_repeated = first_difference(played, play_again(envs, played))
+            others_played = play(envs, steps, "other", random_actions(envs, seed))
+            has_other_episodes = bool(first_difference(played, others_played))
     except DingLiteError as error:
-        yield Finding("contract", FAIL, str(error))
+        is_lost = isinstance(error, EnvWorkerError) and own not in WORKERS
+        yield Finding("contract", FAIL, f"{error}{REPLACED if is_lost else ''}")
         return
-    yield Finding("contract", OK, f"kept in {steps:,} steps of {envs.backend}")
-    if wide := wide_actions(envs.action_space):
-        yield Finding("actions", WARN, wide)
-    for line in dict.fromkeys(lines):
-        yield Finding("contract", WARN, line.removeprefix("WARNING: "))
     yield from _seeds(not_repeated, has_other_episodes)
     for kind in others:
         if not_repeated:
             yield Finding(kind, WARN, "not compared: the same seed gives other episodes in any case")
         else:
-            yield _compared(env_cfg, kind, seed, played, stopwatches)
+            # With workers, an environment may exist once in a process.
+            rows = [_of_first(row) for row in played] if kind == "base" and own in WORKERS else played
+            with _warnings_to(lines):
+                finding = _compared(env_cfg, kind, seed, rows, stopwatches)
+            yield finding
+    for line in dict.fromkeys(lines):
+        yield Finding("contract", WARN, line.removeprefix("WARNING: "))
+    has_levels = not not_repeated and any(stopwatch.keeps_levels for stopwatch in stopwatches)
+    if has_levels and env_cfg["seed_resets"] == "every":
+        yield Finding("seed", WARN, LEVELS)
     limit = next((stopwatch.time_limit for stopwatch in stopwatches), None)
-    yield from _ends(played, limit, env_cfg["max_eval_steps"])
-    yield from _ranges(played)
+    yield from _ends(played, limit, env_cfg)
+    yield from _ranges(played, envs.obs_space)
     if stopwatches:
         yield from _seen_by(stopwatches, env_cfg, envs.obs_space)
 
@@ -217,18 +231,32 @@ def random_actions(envs: VectorEnv, seed: int) -> Callable[[Tree], Tree]:
     return act
 
 
-def first_difference(envs: VectorEnv, stream: str, played: Sequence[Row]) -> str:
-    """Plays the actions of ``played`` again; returns the first difference, or error, as text, or ""."""
+def play_again(envs: VectorEnv, played: Sequence[Row]) -> Iterator[Row]:
+    """Plays the same seeds and actions again; yields as :func:`play`."""
     actions = iter([row["action"] for row in played])
+    return play(envs, len(played), "check", lambda obs: next(actions))
+
+
+def _of_first(row: Row) -> Row:
+    """Returns the row of the first environment alone."""
+    return map_tree(lambda leaf: leaf[:1], {**row, "final": row["final"] if row["truncated"][0] else {}})
+
+
+def first_difference(played: Sequence[Row], others: Iterator[Row]) -> str:
+    """Returns the first difference of two plays, or an error of the second one, as text, or "".
+
+    Raises:
+        NotFiniteError: of the second one, which says nothing about seeds.
+    """
     try:
-        for step, (row, other) in enumerate(
-            zip(played, play(envs, len(played), stream, lambda obs: next(actions)), strict=True)
-        ):
+        for step, (row, other) in enumerate(zip(played, others, strict=True)):
             for (path, one), (_, two) in zip(named_leaves(row), named_leaves(other), strict=False):
                 if not np.array_equal(one, two):
                     env, *index = np.argwhere(one != two)[0].tolist()
                     where = f"{'.'.join(path)}{index or ''}"
                     return f"step {step} of env {env}: {where} was {one[env, *index]}, is {two[env, *index]}"
+    except NotFiniteError:
+        raise
     except DingLiteError as error:
         return str(error)
     return ""
@@ -240,17 +268,18 @@ class Stopwatch(gym.Wrapper):
     Attributes:
         seconds: of each step.
         computing: seconds of each step in which this process has computed.
-        time_limit: of the environment; None if it has none.
+        time_limit: the smallest one of the environment; None if it has none.
         has_mask_in_info: whether the info of a reset had an action mask.
+        keeps_levels: see :func:`keeps_levels`.
     """
 
     def __init__(self, env: gym.Env) -> None:
         super().__init__(env)
         self.seconds: list[float] = []
         self.computing: list[float] = []
-        limited = env.has_wrapper_attr("_max_episode_steps")
-        self.time_limit = env.get_wrapper_attr("_max_episode_steps") if limited else None
-        self.has_mask_in_info = False
+        limits = [vars(layer).get("_max_episode_steps") for layer in layers(env)]
+        self.time_limit = min(filter(None, limits), default=None)
+        self.has_mask_in_info = self.keeps_levels = False
 
     def reset(self, **options: Any) -> Any:
         obs, info = self.env.reset(**options)
@@ -265,11 +294,30 @@ class Stopwatch(gym.Wrapper):
         return result
 
 
-def _timed(envs: VectorEnv) -> list[Stopwatch]:
+def keeps_levels(env: gym.Env, seed: int) -> bool:
+    """Returns whether a seed decides more than the next episode, such as levels that are drawn once.
+
+    Then a reset with the seed is another one than a reset with a generator that was seeded before. Where
+    ``reset`` does not draw from ``np_random`` as the seed makes it, this is not known, and False.
+    """
+    core = env.unwrapped
+    fresh = np_random(seed)[0].bit_generator.state
+    obs, after = copy.deepcopy(env.reset(seed=seed)[0]), core.np_random.bit_generator.state
+    if after == fresh or after["state"].get("inc") != fresh["state"]["inc"]:
+        return False
+    env.reset(seed=seed + 1)
+    core.np_random = np_random(seed)[0]
+    other = env.reset()[0]
+    return after != core.np_random.bit_generator.state or not data_equivalence(obs, other)
+
+
+def _timed(envs: VectorEnv, seed: int) -> list[Stopwatch]:
     """Wraps the environments that are stepped in this process, and returns the wrappers."""
     if not isinstance(envs, InProcessVectorEnv):
         return []
     stopwatches = [Stopwatch(env) for env in envs.envs]
+    with contextlib.suppress(*FOREIGN):  # an error comes again when it is played, and is reported then
+        stopwatches[0].keeps_levels = keeps_levels(envs.envs[0], seed)
     envs.envs = [*stopwatches]
     return stopwatches
 
@@ -301,13 +349,14 @@ def _compared(
     """Plays on another backend; a vector environment has seeds of its own, and is compared with itself."""
     num_envs = len(played[0]["reward"])
     try:
-        with _warnings_to([]), contextlib.closing(_vector(env_cfg, kind, num_envs, seed)) as envs:
-            stopwatches += _timed(envs)
+        with contextlib.closing(_vector(env_cfg, kind, num_envs, seed)) as envs:
+            stopwatches += _timed(envs, seed)
             if is_vector := kind == "vector":
                 played = list(play(envs, len(played), "check", random_actions(envs, seed)))
-            difference = first_difference(envs, "check", played)
+            difference = first_difference(played, play_again(envs, played))
     except DingLiteError as error:
-        return Finding(kind, FAIL, str(error))
+        alone = f". env.manager.type=subprocess env.manager.worker_num={env_cfg['collector_env_num']} works"
+        return Finding(kind, FAIL, f"{error}{alone if kind == 'base' else ''}")
     if not difference:
         when = " when one seed is played again" if is_vector else ""
         text = f"gives the same {len(played) * num_envs:,} transitions{when}, bit for bit"
@@ -322,7 +371,7 @@ def _compared(
     )
 
 
-def _ends(played: list[Row], limit: int | None, max_eval_steps: int) -> Iterator[Finding]:
+def _ends(played: list[Row], limit: int | None, env_cfg: Mapping[str, Any]) -> Iterator[Finding]:
     """Checks that episodes end, and that those at a time limit are truncated, not terminated."""
     ended: list[tuple[int, bool]] = []  # length, and whether it was terminated
     lengths = np.zeros(len(played[0]["reward"]), int)
@@ -333,13 +382,15 @@ def _ends(played: list[Row], limit: int | None, max_eval_steps: int) -> Iterator
         lengths[over] = 0
     every = [length for length, _ in ended]
     has_limit = f"; the time limit is {limit} steps" if limit else ""
+    if limit and limit == getattr(gym.registry.get(env_cfg["env_id"]), "max_episode_steps", None):
+        has_limit += ", gymnasium's: env.kwargs.max_episode_steps sets another one"
     if ended:
         text = f"{len(ended)} episodes of {min(every)} to {max(every)} steps{has_limit}"
         yield Finding("episodes end", OK, text)
     else:
         advice = (
-            f". Evaluations will cut episodes at env.max_eval_steps={max_eval_steps}. Register the "
-            "environment with max_episode_steps=N, or wrap it in gymnasium.wrappers.TimeLimit"
+            f". Evaluations will cut episodes at env.max_eval_steps={env_cfg['max_eval_steps']}. Register "
+            "the environment with max_episode_steps=N, or wrap it in gymnasium.wrappers.TimeLimit"
         )
         text = f"no episode ended in {len(played)} steps{has_limit}{'' if limit else advice}"
         yield Finding("episodes end", OK if limit else WARN, text)
@@ -361,19 +412,39 @@ def _ends(played: list[Row], limit: int | None, max_eval_steps: int) -> Iterator
         yield Finding("time limit", OK, f"{len(ended) - cuts} episodes were terminated, {cuts} truncated")
 
 
-def _ranges(played: list[Row]) -> Iterator[Finding]:
-    """Shows ranges of numbers, and warns of those in vectors of floats that are too large for a network."""
+def _ranges(played: list[Row], obs_space: gym.Space) -> Iterator[Finding]:
+    """Shows the ranges of numbers, and warns of numbers that a network cannot learn from."""
     fields = [{"observation": row["obs"], "reward": row["reward"]} for row in played]
-    for (field, *path), leaf in named_leaves(map_tree(lambda *rows: np.concatenate(rows), *fields)):
-        name = f"{field}{path_text(path)}"
+    spaces = {("observation", *path): leaf for path, leaf in space_leaves(obs_space)}
+    for path, leaf in named_leaves(map_tree(lambda *rows: np.concatenate(rows), *fields)):
+        name = f"{path[0]}{path_text(path[1:])}"
         axis = 0 if leaf.ndim == 2 and leaf.shape[1] <= ENTRIES else None
         low, high = (np.array2string(bound, precision=3) for bound in (leaf.min(axis), leaf.max(axis)))
         yield Finding(name, OK, f"{low} .. {high}")
-        if leaf.dtype.kind != "f" or leaf.ndim != 2:
-            continue
-        if large := np.flatnonzero(np.abs(leaf).max(0) > LARGE).tolist():
-            text = f"numbers {large} of {name} reach {np.abs(leaf).max():.2g}: set policy.normalize.obs=True"
-            yield Finding("large numbers", WARN, text)
+        if path[1:2] != (MASK_KEY,):
+            for check, text in _doubts(leaf, name, spaces.get(path)):
+                yield Finding(check, WARN, text)
+
+
+def _doubts(numbers: np.ndarray, name: str, space: gym.Space | None) -> Iterator[tuple[str, str]]:
+    """Yields what is doubtful about numbers (N, ...), with a short name; ``space`` is None for rewards."""
+    if space is None and not numbers.any():
+        yield "zeros", "all rewards were 0: set policy.intrinsic.type=rnd, or begin episodes near the goal"
+    if space is not None and len(numbers) > 1 and (numbers == numbers[0]).all():
+        yield "constant", f"{name} never changes, and so says nothing to a network"
+    key = "policy.normalize.reward=True"
+    if isinstance(space, gym.spaces.Box):
+        key = "policy.normalize.obs=True" + ("" if numbers.dtype.kind == "f" else " and its dtype to float32")
+        key = "the bounds of its Box, by which images are divided" if is_image(space) else key
+        low, high = (bound.astype(numbers.dtype) for bound in (space.low, space.high))
+        if (outside := (numbers < low) | (numbers > high)).any():
+            text = f"{name} has numbers outside of its Box, such as {numbers[outside][0]:.6g}"
+            yield "bounds", f"{text}: correct the bounds, or set {key}"
+    elif space is not None:  # of indices
+        return
+    is_divided = space is not None and is_image(space) and np.abs(space.high).max() <= WIDEST
+    if np.abs(numbers).max() > LARGE and not is_divided:
+        yield "large numbers", f"{name} reaches {np.abs(numbers).max():.2g}: set {key}"
 
 
 def _seen_by(

@@ -110,3 +110,20 @@ def test_env_pool_begins_anew_from_the_seed_of_the_stream():
     assert not np.array_equal(starts[0], starts[2])
     with pytest.raises(EnvError, match="NoSuch.*list_all_envs"):
         EnvPoolVectorEnv("NoSuch-v0", 1)
+
+
+@pytest.mark.slow
+def test_env_pool_with_episodic_life_reports_whole_games_with_raw_rewards():
+    pytest.importorskip("envpool", reason="the extra envpool is not installed")
+    games = {}
+    for episodic_life in (False, True):
+        kwargs = dict(num_threads=1, episodic_life=episodic_life, reward_clip=True, max_episode_steps=300)
+        envs, rng = EnvPoolVectorEnv("Breakout-v5", 2, 0, kwargs), np.random.default_rng(0)
+        envs.reset("evaluate")
+        rows = [envs.step(rng.integers(0, 4, 2)) for _ in range(1200)]
+        ends = sum(int((row.terminated | row.truncated).sum()) for row in rows)
+        games[episodic_life] = [episode for row in rows for episode in row.episodes]
+        assert (ends > 3 * len(games[True])) if episodic_life else (ends == len(games[False]))
+        assert sum(e.length for e in games[episodic_life]) > 1500
+    means = [np.mean([episode.episode_return for episode in of]) for of in games.values()]
+    assert means[1] > 0.7 * means[0] > 0

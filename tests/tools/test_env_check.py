@@ -61,11 +61,11 @@ def test_sound_environment_passes_every_check(env_id):
     # A leaf of a tree has a line of its own.
     checks = list(dict.fromkeys(finding.check.split("[")[0] for finding in found))
     assert checks == [
-        *("make", "contract", "same seed", "other seeds", "subprocess"),
+        *("make", "contract", "same seed", "other seeds", "base"),
         *(["vector"] if env_id == "CartPole-v1" else []),
         *("episodes end", "time limit", "observation", "reward", "speed"),
     ]
-    (compared,) = [finding.text for finding in found if finding.check == "subprocess"]
+    (compared,) = [finding.text for finding in found if finding.check == "base"]
     assert "the same 500 transitions, bit for bit" in compared
 
 
@@ -191,14 +191,14 @@ def test_other_fault_is_found(env, check, verdict, words):
     ("env", "seen"),
     [
         (broken.OneGeneratorForAll, r"step 1 of env \d: obs\[1\] was 0"),
-        (functools.partial(broken.KnowsItsProcess, os.getpid()), "step 0 of env 0: reward was 1.0, is 0.0"),
+        (functools.partial(broken.KnowsItsProcess, os.getpid()), "step 0 of env 0: reward was 0.0, is 1.0"),
     ],
     ids=["seeds", "process"],
 )
 def test_what_depends_on_its_process_is_found_by_worker_processes(env, seen):
-    found = {f.check: f for f in check_env(env, steps=60)}
-    assert troubles(found.values()) == [("subprocess", FAIL)]
-    assert re.search(f"{seen}.*class attributes", found["subprocess"].text)
+    (failed,) = [f for f in check_env(env, steps=60) if f.verdict == FAIL]
+    assert failed.check == "base"
+    assert re.search(f"{seen}.*class attributes", failed.text)
 
 
 def test_vector_environment_of_ones_own_is_checked_as_it_is():
@@ -208,23 +208,148 @@ def test_vector_environment_of_ones_own_is_checked_as_it_is():
 
 
 class Numbers(broken.Pushed):
-    """The first number is large; the actions are wide."""
+    """Actions are wide, rewards 0; of the observations one is large, one leaves its Box, two never change."""
 
-    observation_space = gym.spaces.Box(-np.inf, np.inf, (3,))
+    observation_space = gym.spaces.Dict(
+        large=gym.spaces.Box(-np.inf, np.inf, (2,)),
+        image=gym.spaces.Box(0, 65535, (4, 4, 1), np.uint16),
+        outside=gym.spaces.Box(-1, 1, (1,)),
+        still=gym.spaces.Discrete(3),
+        film=gym.spaces.Box(0, 255, (2, 4, 4, 3), np.uint8),
+    )
     action_space = gym.spaces.Box(0, 512, (1,))
 
     def obs(self):
-        return np.array([2e5 * self.np_random.random(), self.np_random.random(), 7], np.float32)
+        random = self.np_random.random()
+        image, film = (
+            np.full(self.observation_space[name].shape, 65535 * random) for name in ("image", "film")
+        )
+        return {
+            "large": np.array([2e5 * random, 7], np.float32),
+            "image": image.astype(np.uint16),
+            "outside": np.array([3 * random], np.float32),
+            "still": 1,
+            "film": np.zeros_like(film, np.uint8),
+        }
+
+    def reward(self):
+        return 0.0
+
+    def action_masks(self):
+        return np.ones(1, bool)
 
 
-def test_numbers_that_train_badly_are_warned_of():
+def test_numbers_that_train_badly_are_warned_of_with_the_key_that_helps():
     found = alone(Numbers, steps=300)
     checks = [check for check, verdict in troubles(found.values()) if verdict == WARN]
-    assert checks == ["actions", "large numbers"]
+    assert checks == ["actions", "images", "action mask", "large numbers", "bounds", "constant", "zeros"]
     assert "bounds 0 .. 512" in found["actions"].text
-    assert re.fullmatch(r"\[.* 7\.000e\+00\] \.\. \[.* 7\.000e\+00\]", found["observation"].text)
-    assert found["large numbers"].text.startswith("numbers [0] of observation reach")
-    assert found["large numbers"].text.endswith("reach 2e+05: set policy.normalize.obs=True")
+    assert "observation['film'] has the shape (2, 4, 4, 3)" in found["images"].text
+    assert "env.action_mask='info'" in found["action mask"].text
+    assert found["constant"].text.startswith("observation['still'] never changes")
+    assert re.fullmatch(r"\[.* 7\.000e\+00\] \.\. \[.* 7\.000e\+00\]", found["observation['large']"].text)
+    assert found["large numbers"].text == "observation['large'] reaches 2e+05: set policy.normalize.obs=True"
+    assert re.match(r"observation\['outside'\].* such as [12]\..*policy.normalize.obs", found["bounds"].text)
+    assert "policy.intrinsic.type=rnd" in found["zeros"].text
+    with SerialPipeline(small_config(env={"type": Numbers})) as pipeline:
+        log = (pipeline.folder / "log.txt").read_text()
+        assert all(found[check].text in log for check in checks[:3])
+
+
+ADAPTIVE = [f"gymnasium.wrappers:Normalize{name}" for name in ("Observation", "Reward")]
+
+
+class NormalizedCarts(gym.wrappers.vector.NormalizeObservation):
+    def __init__(self, num_envs):
+        super().__init__(broken.CartPoleVectorEnv(num_envs))
+
+
+@pytest.mark.parametrize(
+    ("env", "keys"),
+    [
+        ({"type": broken.Sound, "wrappers": ADAPTIVE}, ["obs", "reward"]),
+        ({"type": broken.Sound, "wrappers": ADAPTIVE[1:], "manager": "subprocess"}, ["reward"]),
+        ({"type": NormalizedCarts, "manager": "vector"}, ["obs"]),
+    ],
+)
+def test_wrappers_that_adapt_are_named_with_the_key_that_takes_their_place(env, keys, tmp_path):
+    found = {f.check: f.text for f in check_env(env, steps=50)}
+    with SerialPipeline(small_config(env=env), folder=tmp_path / "run"):
+        log = (tmp_path / "run" / "log.txt").read_text()
+    for key in keys:
+        assert f"policy.normalize.{key}=True" in found[f"scale of {key}"]
+        assert f"WARNING: {found[f'scale of {key}']}" in log
+
+
+class Levels(broken.Sound):
+    """A seed draws three levels, of which each episode plays one."""
+
+    def reset(self, *, seed=None, options=None):
+        out = super().reset(seed=seed)
+        if seed is not None:
+            self.levels = self.np_random.random(3)
+        self.level = self.np_random.choice(self.levels)
+        return out
+
+
+def test_a_seed_that_decides_more_than_an_episode_is_found_with_its_key():
+    assert troubles(alone(Levels).values()) == [("seed", WARN)]
+    assert "env.seed_resets=first" in alone(Levels)["seed"].text
+    assert troubles(alone({"type": Levels, "seed_resets": "first"}).values()) == []
+
+
+class Alone(broken.Sound):
+    """Exists once in a process."""
+
+    lives = 0
+
+    def __init__(self):
+        assert not Alone.lives, "the port is in use"
+        Alone.lives += 1
+
+    def close(self):
+        Alone.lives -= 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "fails"),
+    [
+        ({}, "the port is in use.*env.manager.type=subprocess env.manager.worker_num=8 works"),
+        ({"manager": "subprocess"}, ""),
+        ({"collector_env_num": 1}, ""),
+    ],
+)
+def test_an_environment_that_exists_once_in_a_process_passes_with_the_settings_it_needs(settings, fails):
+    found = [f.text for f in check_env({"type": Alone, **settings}, steps=50) if f.verdict == FAIL]
+    assert len(found) == bool(fails)
+    assert re.search(f"(?s){fails}", "".join(found))
+
+
+class NanLater(broken.Sound):
+    """Its number 500 of all is nan: in none of the first 100 steps."""
+
+    calls = 0
+
+    def obs(self):
+        self.calls += 1
+        return super().obs() if self.calls < 150 else np.full(2, np.nan, np.float32)
+
+
+def test_nan_is_no_problem_of_seeds_and_a_process_that_dies_has_its_advice():
+    *_, finding = check_env(NanLater, steps=100)
+    assert (finding.check, finding.verdict) == ("contract", FAIL)
+    assert re.search(r"env \d .*= nan, which is not finite$", finding.text)
+    *_, finding = check_env(broken.Dies, steps=100)
+    assert re.search(r"worker \d .*exit code 7.*env.manager.type=subprocess replaces", finding.text)
+
+
+def test_the_smallest_time_limit_is_named_with_the_key_that_lengthens_gymnasium_s():
+    key = "gymnasium's: env.kwargs.max_episode_steps"
+    assert f"200 steps, {key}" in alone("Pendulum-v1")["episodes end"].text
+    wrappers = [{"type": "time_limit", "max_episode_steps": steps} for steps in (30, 50)]
+    text = alone({"env_id": "Pendulum-v1", "wrappers": wrappers})["episodes end"].text
+    assert "the time limit is 30 steps" in text
+    assert key not in text
 
 
 def test_wrappers_of_the_config_are_checked_too():

@@ -33,6 +33,7 @@ class Job(NamedTuple):
     num_envs: int  # in the whole vector
     index_offset: int  # number of the vector's first environment
     seed: int
+    seed_every: bool  # whether each reset has a seed
 
 
 class StepReply(NamedTuple):

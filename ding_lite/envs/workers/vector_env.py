@@ -103,7 +103,7 @@ class SubprocessVectorEnv(VectorEnv):
         restart_share: workers that may be replaced, as a share of the finished episodes, and at least
             ``LEAST_RESTARTS``; 0: none. Environments that cannot be made at the start, or break their
             contract, are an error at once.
-        index_offset: as in :class:`InProcessVectorEnv`.
+        index_offset, seed_every: as in :class:`InProcessVectorEnv`.
         double_buffer: make two ``groups``: one half of the environments steps while the policy acts on the
             other half.
         starter: starts the workers, only for this object; None: processes of this machine.
@@ -127,11 +127,13 @@ class SubprocessVectorEnv(VectorEnv):
         restart_share: float = 0.0,
         double_buffer: bool = False,
         index_offset: int = 0,
+        seed_every: bool = True,
         starter: Starter | None = None,
     ) -> None:
         self.num_envs = num_envs
         self.seed = seed
         self.index_offset = index_offset
+        self.seed_every = self.restorable = seed_every
         self._timeouts = dict(step_timeout=step_timeout, reset_timeout=reset_timeout)
         self.close_timeout = close_timeout
         self.restart_share = restart_share
@@ -165,7 +167,7 @@ class SubprocessVectorEnv(VectorEnv):
         try:
             # Pickled before any worker is started, because pickling ``make`` is what fails most often.
             jobs = [
-                Job(make, n, num_workers, rows, num_envs, index_offset, seed)
+                Job(make, n, num_workers, rows, num_envs, index_offset, seed, seed_every)
                 for n, rows in enumerate(self._rows)
             ]
             try:
@@ -259,7 +261,7 @@ class SubprocessVectorEnv(VectorEnv):
     def describe(self, env: int) -> str:
         episode, step = int(self._arrays.episode[env]), int(self._arrays.step[env])
         env += self.index_offset
-        seed = integer_seed(self.seed, *self._stream, env, episode)
+        seed = integer_seed(self.seed, *self._stream, env, episode if self.seed_every else 0)
         return f"env {env} (seed {seed}, episode {episode}, step {step})"
 
     def state_dict(self) -> dict[str, Any]:
@@ -350,9 +352,9 @@ class SubprocessVectorEnv(VectorEnv):
         timeout = max(START_SECONDS, self._timeouts["reset_timeout"])
         replies = self._receive(self._send(jobs, "reset_timeout", timeout))
         if self._shared is None:
-            self.obs_space, self.action_space = replies[0]
+            (self.obs_space, self.action_space), self.notes = replies[0]
         spaces = self.obs_space, self.action_space
-        for number, found in sorted(replies.items()):
+        for number, (found, _) in sorted(replies.items()):
             env = self.index_offset + self._rows[number][0]
             check_same_spaces(env, found, self.index_offset, spaces)
         if self._shared is None:

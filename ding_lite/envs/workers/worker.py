@@ -18,7 +18,7 @@ import pickle
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -45,7 +45,8 @@ class WorkerEnvs(InProcessVectorEnv):
         self._job = job
         self.stepped = ALL  # the environments that the last request was for
         self._busy: Any = [IDLE]  # until the shared one is attached
-        super().__init__(job.make, len(job.rows), job.seed, job.index_offset + job.rows.start)
+        first = job.index_offset + job.rows.start
+        super().__init__(job.make, len(job.rows), job.seed, first, job.seed_every)
 
     def attach(self, memory: int) -> SharedArrays:
         """Moves the batches of this slice into the memory of a descriptor; -1: of this process alone."""
@@ -71,10 +72,10 @@ class WorkerEnvs(InProcessVectorEnv):
         rows = self._job.rows[self.stepped]
         return slice(rows.start, rows.stop, rows.step)
 
-    def _reset_one(self, i: int, episode: int) -> None:
+    def _reset_one(self, i: int, episode: int, seeded: bool = True) -> None:
         self._busy[0] = self._job.rows[i]
         self._shared_episode[i], self._shared_step[i] = episode, 0
-        super()._reset_one(i, episode)
+        super()._reset_one(i, episode, seeded)
         game = self._recorders[i].game
         self._shared_episode[i], self._shared_step[i] = game.number, game.length
 
@@ -141,10 +142,10 @@ class Responder:
             report = ErrorReport(type(error).__name__, error_text(error), traceback.format_exc())
             return pickle.dumps((False, report))
 
-    def make(self, job: Job) -> tuple[gym.Space, gym.Space]:
-        """Makes the environments and returns the spaces of one."""
+    def make(self, job: Job) -> tuple[tuple[gym.Space, gym.Space], Mapping[str, str]]:
+        """Makes the environments and returns the spaces of one, and the notes on it."""
         self.envs = WorkerEnvs(job)
-        return self.envs.obs_space, self.envs.action_space
+        return (self.envs.obs_space, self.envs.action_space), self.envs.notes
 
     def attach(self) -> None:
         """Lets the environments write into the memory, which the parent has laid out now."""
