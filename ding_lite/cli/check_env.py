@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import click
+
 from ding_lite.cli import options
 from ding_lite.errors import ConfigError, EnvError
 
-STYLES = {"OK": "green", "WARN": "yellow", "FAIL": "bold red"}
+COLOURS = {"OK": "green", "WARN": "yellow", "FAIL": "red"}
 
 
 @options.command()
@@ -60,8 +62,8 @@ def run(
     for row in findings(values.env, steps=steps, seed=seed):
         rows.append(row)
         if not json:  # at once: the environment may end this process
-            cells = [row.verdict.ljust(4), row.check.ljust(13), " ".join(row.text.split())]
-            options.print_table(["", "", ""], [cells], styles=STYLES)
+            verdict = click.style(f"{row.verdict:4}", fg=COLOURS[row.verdict])
+            click.echo(f"{verdict}  {row.check:13}  {' '.join(row.text.split())}")
     failed, warned = (sum(row.verdict == verdict for row in rows) for verdict in ("FAIL", "WARN"))
     report = {"env": name, "steps": steps, "seed": seed, "failed": failed, "warned": warned}
     if json:

@@ -138,7 +138,7 @@ def print_table(
     """Prints a table; outside of a terminal each row is one line, however long.
 
     Args:
-        header: the titles of the columns; not shown if all are "".
+        header: the titles of the columns.
         rows: the cells.
         right: columns of numbers, which end at the same place.
         styles: of cells with these words.
@@ -147,17 +147,15 @@ def print_table(
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(
-        box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=any(header), header_style="bold"
-    )
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for place, title in enumerate(header):
         table.add_column(Text(title), justify="right" if place in right else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(shown(cell), (styles or {}).get(cell.strip(), "")) for cell in row))
+        table.add_row(*(Text(shown(cell), (styles or {}).get(cell, "")) for cell in row))
     console = Console(width=None if sys.stdout.isatty() else 10_000, highlight=False)
     with console.capture() as captured:
         console.print(table)
-    print("\n".join(line.rstrip() for line in captured.get().splitlines()), flush=True)
+    print("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
 # ------------------------------------------------------------------ options

@@ -143,9 +143,9 @@ def notes_on(env: Any, obs_space: gym.Space, action_space: gym.Space) -> dict[st
             )
     for path, leaf in space_leaves(obs_space):
         if isinstance(leaf, gym.spaces.Box) and leaf.dtype == np.uint8 and len(leaf.shape) > 3:
+            where = f"observation{path_text(path)} of shape {leaf.shape}"
             notes["images"] = (
-                f"observation{path_text(path)} has the shape {leaf.shape}, and images have two or three "
-                "dimensions: an mlp gets its bytes, unless policy.model.encoder names another encoder"
+                f"{where} is no image: an mlp gets its bytes, unless policy.model.encoder is set"
             )
     for layer in layers(env):
         for attribute, key in ADAPTS.items():

@@ -100,11 +100,12 @@ def frame_stack(env: gym.Env, stack_size: int = 4) -> gym.Env:
     # Copies: the environment may use the array of an observation again.
     stacked = FrameStackObservation(TransformObservation(env, copy.deepcopy, None), stack_size)
     frame, box = env.observation_space, stacked.observation_space
-    if not (is_image(frame) and len(frame.shape) == 3):
+    if not (isinstance(frame, gym.spaces.Box) and is_image(frame) and len(frame.shape) == 3):
         return stacked
+    assert isinstance(box, gym.spaces.Box)
     axis = -1 if has_channels_last(frame.shape) else 0
     low, high = (np.concatenate(bound, axis) for bound in (box.low, box.high))
-    space = gym.spaces.Box(low, high, dtype=frame.dtype)
+    space = gym.spaces.Box(low, high, dtype=frame.dtype.type)
     return TransformObservation(stacked, lambda frames: np.concatenate(frames, axis), space)
 
 

@@ -44,7 +44,7 @@ from ding_lite.run.health import HealthCheck
 from ding_lite.run.hooks import Hook, hooks_of
 from ding_lite.run.load import as_tensors, refuse_without, refusing, warm_start
 from ding_lite.run.progress import VALUES, Progress, Turn
-from ding_lite.run.resources import thread_count, threads
+from ding_lite.run.resources import thread_count, threads, torch_defaults
 from ding_lite.run.resume import (
     FREE,
     NOT_BIT_EQUAL,
@@ -212,7 +212,9 @@ class SerialPipeline:
         own = own_share(self.cfg, ranks)
         envs, evaluator_envs = build_envs(self.cfg, own, ranks, undo)
         undo.enter_context(threads(thread_count(self.cfg.num_threads, envs.obs_space)))
+        changed = undo.enter_context(torch_defaults())
         self.policy = build_policy(own, envs, model, config.trusted)
+        self.policy.lines += [changed] if changed else []
         n_sample = own.policy.collect.n_sample
         self.collector = Collector(envs, self.policy, n_sample)
         # Memory that does not suffice for a rollout is noticed before the run has a folder.

@@ -227,7 +227,7 @@ def test_a_policy_that_extends_ppo_has_its_defaults_and_keys_of_its_own(tmp_path
     monkeypatch.syspath_prepend(str(tmp_path))
     create = dict(policy=dict(type="own_soft", import_names=["ding.policy.ppo", "own_soft"]))
     config = compiled(create=create, learn=dict(own_weight=0.5))
-    assert (at(config, "policy.type"), config.trusted) == ("own_soft", ["own_soft"])
+    assert (at(config, "policy.type"), config.trusted) == ("own_soft", ("own_soft",))
     assert at(config, "policy.learn.own_weight") == 0.5
     assert at(config, "policy.learn.value_norm") is True
 

@@ -62,7 +62,6 @@ def test_sound_environment_passes_every_check(env_id):
     checks = list(dict.fromkeys(finding.check.split("[")[0] for finding in found))
     assert checks == [
         *("make", "contract", "same seed", "other seeds", "base"),
-        *(["vector"] if env_id == "CartPole-v1" else []),
         *("episodes end", "time limit", "observation", "reward", "speed"),
     ]
     (compared,) = [finding.text for finding in found if finding.check == "base"]
@@ -244,10 +243,10 @@ def test_numbers_that_train_badly_are_warned_of_with_the_key_that_helps():
     checks = [check for check, verdict in troubles(found.values()) if verdict == WARN]
     assert checks == ["actions", "images", "action mask", "large numbers", "bounds", "constant", "zeros"]
     assert "bounds 0 .. 512" in found["actions"].text
-    assert "observation['film'] has the shape (2, 4, 4, 3)" in found["images"].text
+    assert "observation['film'] of shape (2, 4, 4, 3)" in found["images"].text
     assert "env.action_mask='info'" in found["action mask"].text
     assert found["constant"].text.startswith("observation['still'] never changes")
-    assert re.fullmatch(r"\[.* 7\.000e\+00\] \.\. \[.* 7\.000e\+00\]", found["observation['large']"].text)
+    assert re.fullmatch(r"\[.* 7\. .*\] \.\. \[.* 7\.000e\+00\]", found["observation['large']"].text)
     assert found["large numbers"].text == "observation['large'] reaches 2e+05: set policy.normalize.obs=True"
     assert re.match(r"observation\['outside'\].* such as [12]\..*policy.normalize.obs", found["bounds"].text)
     assert "policy.intrinsic.type=rnd" in found["zeros"].text

@@ -21,6 +21,7 @@ NO_KEYS = {
     "env.step",
     "env.kwargs.size",
     "env.kwargs.g",
+    "env.kwargs.max_episode_steps",
     "env.key",
     "policy.model.encoder.channels",
 }
