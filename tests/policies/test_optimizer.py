@@ -61,7 +61,7 @@ def optimizer_of(net, clip, on_host=True):
 def take(optimizer, loss, *batches):
     """Takes a step for each batch down ``loss(batch)``, and returns the metrics."""
     batches = batches or (Batch(obs=torch.zeros(1, 3)),)
-    return optimizer.steps(Objective(lambda batch: (loss(batch), {})), batches)
+    return optimizer.steps(optimizer.gradient_of(Objective(lambda batch: (loss(batch), {}))), batches)
 
 
 def same(one, other):
