@@ -72,7 +72,7 @@ def decode(data: Any) -> Any:
         return type(data)(decode(item) for item in data)
     if not isinstance(data, dict):
         return data
-    items = {name: decode(item) for name, item in data.items()}
+    items = {name: decode(item) for name, item in dict.items(data)}
     if KIND not in items:
         return items
     try:
@@ -106,7 +106,7 @@ def named_modules(data: Any, path: str = "") -> list[str]:
     """
     parts = []
     if isinstance(data, dict):
-        parts = [(item, f"{path}.{name}".removeprefix(".")) for name, item in data.items()]
+        parts = [(item, f"{path}.{name}".removeprefix(".")) for name, item in dict.items(data)]
     elif isinstance(data, list):
         parts = [(item, f"{path}[{i}]") for i, item in enumerate(data)]
     elif isinstance(data, str) and ":" in data and PLACES.fullmatch(path):

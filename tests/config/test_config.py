@@ -337,3 +337,9 @@ def test_classes_of_a_config_file_are_named_by_it(tmp_path):
 def test_file_without_a_config_is_refused(tmp_path, name, text, said):
     with pytest.raises(ConfigError, match=said):
         read_config(written(tmp_path, text, name))
+
+
+def test_arguments_of_environments_may_hide_methods_of_a_dict():
+    kwargs = {"items": 3, "shop": {"keys": 1, "items": 2}}
+    config = compile_config({"env": {"env_id": "CartPole-v1", "kwargs": kwargs}})
+    assert dict(config.replaced({"seed": 1}).values.env.kwargs) == kwargs
