@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
 import torch
+from easydict import EasyDict
 
 from ding_lite.config.compile import Config
 from ding_lite.config.registry import POLICY_REGISTRY, env_name
@@ -44,7 +44,7 @@ def with_env_setting(cfg: Any, setting: EnvSetting | None) -> Any:
 
     for name in ("__module__", "__qualname__"):  # for messages
         setattr(make_numbered, name, getattr(make, name, "env_setting"))
-    cfg = copy.deepcopy(cfg)
+    cfg = _copied(cfg)
     cfg.env.update(type=make_numbered, kwargs={}, wrappers=[], manager={"type": "base"})
     cfg.env.update(collector_env_num=len(cfgs[0]), evaluator_env_num=len(cfgs[1]))
     return cfg
@@ -64,7 +64,7 @@ def own_share(cfg: Any, ranks: Ranks) -> Any:
     """
     if ranks.size == 1:
         return cfg
-    own = copy.deepcopy(cfg)
+    own = _copied(cfg)
     num_envs, num_played = own.env.collector_env_num, own.env.evaluator_env_num
     for path in (*SHARED, *ROUNDED):
         *sections, name = path.split(".")
@@ -85,6 +85,14 @@ def own_share(cfg: Any, ranks: Ranks) -> Any:
     own.env.evaluator_env_num = max(1, len(episodes))  # a rank without one plays no episode
     own.env.n_evaluator_episode = sum(episodes)
     return own
+
+
+def _copied(section: EasyDict) -> EasyDict:
+    """Returns a copy of a section and those in it; a key of the user, such as "items", may hide a method."""
+    copied = EasyDict()
+    for name, value in dict.items(section):
+        copied[name] = _copied(value) if isinstance(value, EasyDict) else value
+    return copied
 
 
 def build_envs(cfg: Any, own: Any, ranks: Ranks, resources: ExitStack) -> tuple[VectorEnv, VectorEnv | None]:

@@ -21,3 +21,10 @@ def test_numbers_that_ranks_cannot_share_are_refused():
     config = compile_config({"env": {"env_id": "CartPole-v1", "collector_env_num": 8}}).values
     with pytest.raises(ConfigError, match="collector_env_num: 8 cannot be shared equally by 3 ranks"):
         own_share(config, SimpleNamespace(size=3))
+
+
+def test_an_argument_of_an_environment_may_hide_a_method_of_the_config():
+    config = compile_config({"env": {"env_id": "CartPole-v1", "kwargs": {"items": 3}}}).values
+    own = own_share(config, SimpleNamespace(size=2, slice_of=lambda n: slice(0, n // 2)))
+    assert (own.env.collector_env_num, config.env.collector_env_num) == (4, 8)
+    assert dict(own.env.kwargs) == {"items": 3}
