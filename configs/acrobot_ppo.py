@@ -10,7 +10,12 @@ config = dict(
     env=dict(env_id="Acrobot-v1", collector_env_num=16, evaluator_env_num=8),
     policy=dict(
         learn=dict(
-            epoch_per_collect=4, batch_size=256, learning_rate=1e-3, lr_schedule="linear", value_norm=True
+            epoch_per_collect=4,
+            batch_size=256,
+            learning_rate=1e-3,
+            lr_schedule="linear",
+            value_norm_std=1.0,
+            adam_eps=1e-5,
         ),
         collect=dict(n_sample=4096, gae_lambda=0.94),
         normalize=dict(obs=True),

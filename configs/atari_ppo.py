@@ -32,11 +32,11 @@ config = dict(
             batch_size=256,  # 4 minibatches of 8 x 128 samples
             learning_rate=2.5e-4,
             lr_schedule="linear",
-            adam_eps=1e-8,
             clip_ratio=0.1,
             value_clip=0.1,
             clip_schedule="linear",  # of clip_ratio and value_clip
             entropy_weight=0.01,
+            value_norm=False,
         ),
         collect=dict(n_sample=1024),
         eval=dict(eval_freq=500_000),

@@ -18,6 +18,8 @@ config = dict(
             learning_rate=2.5e-4,
             value_clip=0.2,
             entropy_weight=0.0,
+            value_norm=False,
+            adam_eps=1e-5,
         ),
         collect=dict(n_sample=512),
         eval=dict(eval_freq=20_000),

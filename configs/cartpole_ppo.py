@@ -9,7 +9,12 @@ config = dict(
     policy=dict(
         model=dict(encoder_hidden_size_list=[64, 64], activation="tanh"),
         learn=dict(
-            epoch_per_collect=4, batch_size=256, learning_rate=1e-3, entropy_weight=0.01, value_norm=True
+            epoch_per_collect=4,
+            batch_size=256,
+            learning_rate=1e-3,
+            entropy_weight=0.01,
+            value_norm_std=1.0,
+            adam_eps=1e-5,
         ),
         collect=dict(n_sample=1024),
     ),

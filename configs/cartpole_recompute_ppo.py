@@ -18,6 +18,8 @@ config = dict(
             learning_rate=1e-4,
             value_weight=1.0,  # 0.5 x squared error
             entropy_weight=0.001,
+            value_norm=False,
+            adam_eps=1e-5,
         ),
         collect=dict(n_sample=127),
         eval=dict(eval_freq=20_000),

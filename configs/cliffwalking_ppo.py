@@ -23,7 +23,8 @@ config = dict(
             lr_schedule="linear",
             entropy_weight=0.1,
             entropy_schedule="linear",
-            value_norm=True,
+            value_norm_std=1.0,
+            adam_eps=1e-5,
         ),
         # A fall costs 100 and teaches some seeds to keep away from the edge and the goal behind it.
         normalize=dict(reward_clip=2.0),

@@ -56,7 +56,7 @@ config = dict(
         type=Docking, collector_env_num=16, evaluator_env_num=8, n_evaluator_episode=32, stop_value=-7.0
     ),
     policy=dict(
-        learn=dict(batch_size=256, learning_rate=1e-3, lr_schedule="linear", value_norm=True),
+        learn=dict(batch_size=256, learning_rate=1e-3, lr_schedule="linear"),
         collect=dict(n_sample=4096, discount_factor=0.97),
     ),
 )

@@ -62,8 +62,6 @@ config = dict(
     max_env_step=50_000,
     env=dict(type=Maze, collector_env_num=16, evaluator_env_num=8, n_evaluator_episode=64, stop_value=-7.5),
     policy=dict(
-        learn=dict(
-            epoch_per_collect=4, batch_size=256, learning_rate=1e-3, lr_schedule="linear", value_norm=True
-        ),
+        learn=dict(epoch_per_collect=4, batch_size=256, learning_rate=1e-3, lr_schedule="linear"),
     ),
 )

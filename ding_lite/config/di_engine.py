@@ -1,7 +1,7 @@
 """Configs of DI-engine: ``(main_config, create_config)`` becomes one config of ding_lite.
 
 What the pair says is kept, in the units of ding_lite; what it leaves out has ding_lite's defaults, but for
-``ON``. Each key of the pair ends in one of four ways:
+``recompute_adv`` of PPO and the weight of normalised values. Each key of the pair ends in one of four ways:
 
 * it means the same here (``SAME``, ``SAME_BY_POLICY``);
 * it is converted, with a note where a number or a name changes;
@@ -87,8 +87,6 @@ NOT_BUILT = {
     "env.move_bonus": "the bonus for moving towards the goal is not built",
     "env.delay_reward_step": "delayed rewards are not built",
 }
-# Switches that are on in DI-engine, and off by default here.
-ON = {"policy.learn.value_norm": ("ppo", "ppo_offpolicy"), "policy.recompute_adv": ("ppo",)}
 # Keys of DI-engine's machinery: of every type of environment, and of every model.
 OF_ENVS = _paths("env", "manager replay_path save_replay_gif")
 OF_MODELS = _paths("policy.model", "import_names obs_shape action_shape action_space")
@@ -221,9 +219,10 @@ class _Conversion:
         for path in (*SAME, *SAME_BY_POLICY[self.policy], *self.declared):
             if path in self.left:
                 self.set(path, self.take(path))
-        for path, policies in ON.items():
-            if self.policy in policies and self.get(path) is None:
-                self.set(path, True)
+        if self.policy == "ppo" and self.get("policy.recompute_adv") is None:
+            self.set("policy.recompute_adv", True)
+        if self.get("policy.learn.value_norm") is not False:
+            self.set("policy.learn.value_norm_std", 1.0)
         if (cuda := self.take("policy.cuda")) is not None:  # True is "if there is a GPU"
             self.set("policy.device", "auto" if cuda else "cpu")
         samples, envs = self.count("policy.collect.n_sample"), self.count("env.collector_env_num", 8)

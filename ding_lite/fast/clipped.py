@@ -40,6 +40,7 @@ class ClippedPolicy(Protocol):
     cfg: Any
     clip_ratio: float
     entropy_weight: float
+    value_weight: float
     value_clip: float | None
 
     def overrides(self, *methods: str) -> bool: ...
@@ -48,11 +49,11 @@ class ClippedPolicy(Protocol):
 def clipped_slopes(policy: ClippedPolicy) -> ClippedSlopes | None:
     """Returns what stands for the losses of a policy on small networks; None if they are not PPO's own."""
     head: Any = getattr(policy.model.actor_head, "out", None)
-    learn = policy.cfg.learn
     is_normal = type(head) is BoxHead and head.is_simple_normal and head.bound_type is None
-    if not (is_normal or type(head) is DiscreteHead) or learn.kl_beta or policy.overrides(*LOSSES):
+    is_known = is_normal or type(head) is DiscreteHead
+    if not is_known or policy.cfg.learn.kl_beta or policy.overrides(*LOSSES):
         return None
-    return ClippedSlopes(head, learn, policy.clip_ratio, policy.entropy_weight, policy.value_clip)
+    return ClippedSlopes(head, policy)
 
 
 class ClippedSlopes:
@@ -60,21 +61,14 @@ class ClippedSlopes:
 
     Args:
         head: of the action space.
-        learn: the section ``policy.learn``.
-        clip_ratio, entropy_weight, value_clip: as schedules have them now.
+        policy: whose coefficients are taken, as schedules have them now.
     """
 
-    def __init__(
-        self,
-        head: DiscreteHead | BoxHead,
-        learn: Any,
-        clip_ratio: float,
-        entropy_weight: float,
-        value_clip: float | None,
-    ) -> None:
-        self.head, self.clip = head, clip_ratio
-        self.entropy_weight, self.value_clip = entropy_weight, value_clip
-        self.dual_clip, self.value_weight = learn.dual_clip, learn.value_weight
+    def __init__(self, head: DiscreteHead | BoxHead, policy: ClippedPolicy) -> None:
+        learn = policy.cfg.learn
+        self.head, self.clip, self.dual_clip = head, policy.clip_ratio, learn.dual_clip
+        self.entropy_weight, self.value_weight = policy.entropy_weight, policy.value_weight
+        self.value_clip = policy.value_clip
         self.value_loss = learn.value_loss
 
     def __call__(

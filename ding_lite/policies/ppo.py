@@ -4,7 +4,7 @@
     w    = pi_prox(a|s) / mu(a|s)     mu: the policy that collected (arXiv:2110.00641, eq. 9)
     L_pi = -mean(w min(r A, clip(r, 1 - eps, 1 + eps) A)) - entropy_weight entropy
     L_V  = 0.5 mean((V - R)^2)
-    L    = L_pi + value_weight L_V
+    L    = L_pi + value_weight value_norm_std^2 L_V        the factor 1 without value_norm
 
 With ``proximal="behaviour"``, r = pi / mu and w = 1: stale samples start outside the clip.
 
@@ -63,7 +63,10 @@ class PPOPolicy(Policy):
         if norm.reward:
             gamma = cfg.collect.discount_factor if norm.reward_discount is None else norm.reward_discount
             self.reward_scale = self.keep("reward_scale", RewardScale(gamma, ranks=self.ranks))
+        self.value_weight = learn.value_weight
         if learn.value_norm:
+            shares = getattr(self.model, "share_encoder", False)  # whose features the weight decides, too
+            self.value_weight *= (learn.value_norm_std or (1.0 if shares else 3.0)) ** 2
             check_value_heads(self.model)
             self.value_norm = self.keep("value_norm", ValueNorm(learn.value_norm_decay, self.ranks))
         self.intrinsic: Intrinsic | None = None
@@ -331,9 +334,9 @@ class PPOPolicy(Policy):
         return loss + penalty, {**metrics, **of_penalty}
 
     def critic_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Returns the value loss times its weight."""
+        """Returns the value loss, weighted as if the targets had a standard deviation of value_norm_std."""
         loss, metrics = checked(self.value_loss(batch), self, "value_loss")
-        return self.cfg.learn.value_weight * loss, metrics
+        return self.value_weight * loss, metrics
 
     @property
     def objective(self) -> Objective:

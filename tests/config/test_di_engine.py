@@ -212,9 +212,12 @@ def test_raw_values_of_ppg_are_kept_if_they_are_asked_for(kind):
 @pytest.mark.parametrize(("kind", "recomputes"), [("ppo", True), ("ppo_offpolicy", False)])
 def test_values_are_normalised_as_in_di_engine_where_the_pair_does_not_say(kind, recomputes):
     policy = compiled(kind).values.policy
-    assert (policy.learn.value_norm, policy.recompute_adv) == (True, recomputes)
-    off = compiled(kind, recompute_adv=False, learn=dict(value_norm=False)).values.policy
+    assert (policy.learn.value_norm, policy.learn.value_norm_std) == (True, 1.0)
+    assert (policy.learn.adam_eps, policy.recompute_adv) == (1e-8, recomputes)
+    config = compiled(kind, recompute_adv=False, learn=dict(value_norm=False))
+    off = config.values.policy
     assert (off.learn.value_norm, off.recompute_adv) == (False, False)
+    assert not any("value_norm" in note for note in config.notes)
 
 
 def test_a_policy_that_extends_ppo_has_its_defaults_and_keys_of_its_own(tmp_path, monkeypatch):

@@ -98,6 +98,7 @@ OPTIONS = {
     "smooth l1": {"value_loss": "smooth_l1"},
     "smooth l1, value clip": {"value_loss": "smooth_l1", "value_clip": 0.2},
     "value weight": {"value_weight": 2.0},
+    "value norm std": {"value_norm_std": 1.0},
 }
 
 

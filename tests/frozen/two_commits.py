@@ -28,7 +28,9 @@ ROOT = Path(__file__).parents[2]
 # Several episodes in each environment, so that their order matters.
 SMALL = ("env.stop_value=None", "env.evaluator_env_num=2", "env.n_evaluator_episode=7")
 SCALES = ("policy.normalize.obs=True", "policy.normalize.reward=True", "policy.normalize.reward_clip=10.0")
-NEWEST = ("policy.recompute_adv=True", "policy.learn.value_norm=True")  # values of the newest network, scaled
+NEWEST = (  # values of the newest network, scaled
+    *("policy.recompute_adv=True", "policy.learn.value_norm=True", "policy.learn.value_norm_std=1.0"),
+)
 
 
 ITERATIONS = 4

@@ -586,12 +586,13 @@ class Reference:
         return loss + learn.kl_beta * kl.mean(), metrics | {"reference_kl": kl.mean()}
 
     def _value_part(self, batch: Minibatch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Returns value_weight times the mean error of V, in units of the heads."""
+        """Returns the weighted mean error of V, which is in units of the heads."""
         learn = self.cfg.learn
         error = losses.value_error(
             self.value(batch.steps), batch.target, batch.value, self.value_clip, learn.value_loss, self.watch
         )
-        return learn.value_weight * error.mean(), {"value_loss": error.mean()}
+        std = learn.value_norm_std if self.value_scale else 1.0  # of the targets in the weighted loss
+        return learn.value_weight * std**2 * error.mean(), {"value_loss": error.mean()}
 
     # The auxiliary phase.
 

@@ -81,6 +81,11 @@ def no_value_in_the_auxiliary_phase(auxiliary_loss, policy, batch):
     return total - policy.cfg.learn.aux_value_weight * terms["aux_value_loss"], terms
 
 
+def no_std_of_the_targets(critic_loss, policy, batch):
+    loss, terms = critic_loss(policy, batch)
+    return loss / policy.cfg.learn.value_norm_std**2, terms
+
+
 def reversed_kl(kl, dist, other):
     return kl(other, dist)
 
@@ -117,6 +122,12 @@ FAULTS = (
         "ding_lite.policies.ppg:PPGPolicy.auxiliary_loss",
         no_value_in_the_auxiliary_phase,
         lambda case: case.policy["learn"].get("aux_train_epoch") and case.policy["learn"]["aux_value_weight"],
+    ),
+    Fault(
+        "the value loss is weighed for targets of std 1",
+        "ding_lite.policies.ppo:PPOPolicy.critic_loss",
+        no_std_of_the_targets,
+        lambda case: case.policy["learn"]["value_norm"] and case.policy["learn"]["value_norm_std"] != 1,
     ),
     Fault(
         "the KL is reversed",

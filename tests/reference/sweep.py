@@ -247,6 +247,7 @@ def _draw_learn(kind: str, choose: Chooser, n_sample: int) -> dict[str, Any]:
         "grad_clip_value": choose.number(0.02, 1.0),
         "adv_norm": choose.one("adv_norm", "minibatch", "batch", False),
         "value_norm": choose.one("value_norm", True, True, False),
+        "value_norm_std": choose.one("value_norm_std", 1.0, 3.0),
         "value_norm_decay": choose.one("value_norm_decay", 0.0, 0.5, 0.99, 1.0),
         "schedule_env_step": 4 * n_sample + choose.whole(0, 2 * n_sample),
         **{
