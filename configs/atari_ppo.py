@@ -11,6 +11,7 @@ to 0. CleanRL's PPO differs by
 policy.model.init=orthogonal policy.learn.adam_eps=1e-5 policy.learn.clip_schedule=constant
 """
 
+environments = ["*NoFrameskip-v4"]  # `train --env` begins with this config
 config = dict(
     max_env_step=10_240_000,
     env=dict(

@@ -8,6 +8,7 @@
 A long horizon, as in rl-zoo. Both reach more than 260 within 1M steps.
 """
 
+environments = ["LunarLander-v3"]  # `train --env` begins with this config
 config = dict(
     env=dict(env_id="LunarLander-v3", collector_env_num=16, evaluator_env_num=8),
     policy=dict(

@@ -8,6 +8,7 @@ Find a key, open a door, reach the goal. FourRooms, of 19 x 19 cells, takes 2M s
 rollouts of 4,096 and another learning rate (minigrid_fourrooms_ppo in benchmarks/learning.toml).
 """
 
+environments = ["MiniGrid-*"]  # `train --env` begins with this config
 config = dict(
     max_env_step=100_000,
     num_threads=1,
