@@ -1,12 +1,14 @@
-"""The settings that a run begins with if no config is given: ``ding-lite train --env ID``.
+"""The settings that a run begins with if it has no config: ``ding-lite train --env ID``.
 
-They are data: the shipped config that names the environment in its ``environments``, or the file of its kind
-in ``configs/kinds``. A config of the user is complete, and takes nothing from here.
+They are data in ``configs/``: the shipped config that names the environment in its ``environments``, or else
+the file in ``configs/kinds`` for observations of its kind. A config of the user takes nothing from here.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import runpy
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any
@@ -14,14 +16,24 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from ding_lite.config.compile import Config, compile_config, merged, shipped_configs
-from ding_lite.config.registry import env_name, env_section, import_file
-from ding_lite.envs.checks import WIDE
+from ding_lite.config.compile import (
+    COMMAND_LINE,
+    CONFIG_FOLDERS,
+    POLICIES,
+    Config,
+    compile_config,
+    merged,
+    shipped_configs,
+)
+from ding_lite.config.registry import POLICY_REGISTRY, env_name, env_section, name_of
+from ding_lite.config.values import plain
+from ding_lite.envs.checks import FLOAT32_MAX
 from ding_lite.envs.make import make_vector_env
+from ding_lite.errors import ConfigError
 from ding_lite.trees import MASK_KEY, is_image, space_leaves
 
-NARROW = 0.5  # bounds of actions nearer to 0 cut most actions of a new policy
-PIXELS = 36  # an image of at least this height and width is a picture, a smaller one a grid of cells
+TYPES = ("policy.type", "policy.model.type")
+PIXELS = 36  # images of at least this height and width are pictures, smaller ones grids of cells
 
 
 def settings(env: str, policy: str = "ppo") -> dict[str, Any]:
@@ -29,75 +41,116 @@ def settings(env: str, policy: str = "ppo") -> dict[str, Any]:
 
     Args:
         env: a gymnasium id, a registered name, or "package.module:Class".
-        policy: a registered name.
+        policy: a registered name, or "package.module:Class".
 
     Raises:
-        EnvError: if the environment cannot be made; its spaces say which kind it is.
+        EnvError: if the environment cannot be made; it is, where no shipped config is for it.
     """
     return config_for(env, policy).written()
 
 
 def config_for(env: str, policy: str = "ppo", overrides: Mapping[str, Any] | None = None) -> Config:
-    """Returns the complete config of :func:`settings`, with ``overrides`` laid over it.
-
-    Its first note says which settings it begins with.
-    """
+    """Returns the config of :func:`settings` with overrides; its first note says which settings these are."""
+    overrides = overrides or {}
     own = {"env": env_section(env), "policy": {"type": policy}}
-    user, origin, note = _of_shipped(own) or _of_kind(own, compile_config(own, overrides))
-    config = compile_config(user, overrides, origin=origin)
-    keep = f"`ding-lite config --env {env} --policy {policy} -o FILE` writes them; --plain leaves them out"
-    return Config(config.values, config.source, config.imports, (f"settings: {note}; {keep}", *config.notes))
+    kinds = {path: value for path, value in overrides.items() if path.startswith(("env.", *TYPES))}
+    typed = compile_config(own, kinds, origin=COMMAND_LINE).values
+    bases = map(name_of, POLICY_REGISTRY.get_class(typed.policy.type).__mro__)
+    given: Any = {}
+    origin, note = COMMAND_LINE, f"none, since {name_of(typed.policy.type)} extends no policy of the library"
+    if base := next((name for name in bases if name in POLICIES), None):
+        given, origin, note = _library_settings(env_name(typed.env), base, own, kinds)
+        library = compile_config({**own, "policy": {"type": base}}).values
+        given = _fitting(given, plain(library), plain(typed))
+    try:
+        config = compile_config(merged(given, own), overrides, origin=origin)
+    except ConfigError as error:
+        compile_config(own, overrides, origin=COMMAND_LINE)  # raises where the words alone are at fault
+        raise ConfigError(f"{error}\nIts settings are {note}; --plain leaves them out") from error
+    note = f"settings: {note} (--plain: the defaults of the keys)"
+    return dataclasses.replace(config, notes=(note, *config.notes))
 
 
-def _of_shipped(own: Mapping[str, Any]) -> tuple[dict[str, Any], str, str] | None:
-    """Returns config, name and reason of the shipped config for an environment and a policy, or None."""
-    name, found = env_name(own["env"]), {}
+def _library_settings(
+    name: str, policy: str, own: Mapping[str, Any], kinds: Mapping[str, Any]
+) -> tuple[dict[str, Any], str, str]:
+    """Returns the settings for an environment and a policy of the library, their name, and why these.
+
+    Args:
+        name: of the environment.
+        policy: of the library.
+        own: the config that only names environment and policy.
+        kinds: the overrides of the section ``env``.
+    """
+    shipped: dict[str, dict[str, Any]] = {}  # by name, exact ones first
     for file in shipped_configs().values():
-        if "\nenvironments = " in file.read_text():
-            names = vars(import_file(file))
-            if names["config"]["policy"].get("type", "ppo") == own["policy"]["type"]:
-                found |= {pattern: (file.stem, names["config"]) for pattern in names["environments"]}
-    pattern = name if name in found else next((p for p in found if fnmatchcase(name, p)), None)
-    if pattern is None:
-        return None
-    shipped, config = found[pattern]
-    user = merged(config, own)
-    if env_name(config["env"]) != name:
-        user["env"].pop("stop_value", None)  # a return of another task
-    return user, shipped, f"those of the shipped config {shipped}, which is for {pattern}"
+        names = runpy.run_path(str(file))  # not imported: a module of the user may have its name
+        environments = names.get("environments", {})
+        pattern = (
+            name if name in environments else next((p for p in environments if fnmatchcase(name, p)), None)
+        )
+        if pattern is not None:
+            shipped[file.stem] = merged(names["config"], environments[pattern])
+    for stem, config in shipped.items():
+        if config["policy"].get("type", "ppo") == policy:
+            return config, stem, f"those of the shipped config {stem}"
+    note = f"no shipped config is for {name} with {policy}"
+    task: dict[str, Any] = {}
+    if shipped:
+        stem, config = next(iter(shipped.items()))
+        task = {key: value for key, value in config.items() if key != "policy"}
+        note += f" ({stem} gives the section env)"
+    env = compile_config(merged(task, own), kinds).values.env
+    with contextlib.closing(make_vector_env(env, 1, 0)) as envs:
+        kind, why = kind_of(envs.obs_space)
+        is_single, rescales = isinstance(envs.obs_space, gym.spaces.Box), needs_rescale(envs.action_space)
+    note = f"those for {kind}, since {why} and {note}"
+    folder = next(folder for folder in CONFIG_FOLDERS if folder.is_dir()) / "kinds"
+    names = runpy.run_path(str(folder / f"{kind}.py"))
+    if "env.wrappers" not in kinds and env.manager.type not in ("vector", "env_pool"):
+        wrappers = names["wrappers"] if is_single and not env.wrappers else env.wrappers
+        if rescales:
+            wrappers, note = [*wrappers, "action_rescale"], f"{note}; actions are rescaled to -1 .. 1"
+        task = merged(task, {"env": {"wrappers": wrappers}} if wrappers else {})
+    task = merged(task, names["config"])
+    return merged(task, {"policy": names["by_policy"].get(policy, {})}), f"kinds/{kind}", note
 
 
-def _of_kind(own: Mapping[str, Any], config: Config) -> tuple[dict[str, Any], str, str]:
-    """Returns config, name and reason by the spaces of an environment, which is made once."""
-    env = config.values.env
-    backend = env.manager.type if env.manager.type in ("vector", "env_pool") else "base"
-    with contextlib.closing(
-        make_vector_env({**env, "manager": {**env.manager, "type": backend}}, 1, 0)
-    ) as envs:
-        kind, reason = kind_of(envs.obs_space)
-        rescaled = ["action_rescale"] if needs_rescale(envs.action_space) else []
-    names = vars(import_file(next(iter(shipped_configs().values())).parent / "kinds" / f"{kind}.py"))
-    user = merged(names["config"], {"policy": names["by_policy"].get(own["policy"]["type"], {})})
-    if wrappers := [*user.get("env", {}).get("wrappers", []), *rescaled]:
-        user = merged(user, {"env": {"wrappers": wrappers}})
-    note = f"those for {kind}, since {reason}" + (", with actions from -1 to 1" if rescaled else "")
-    return merged(user, own), f"kinds/{kind}", note
+def _fitting(
+    settings: Mapping[str, Any], library: Mapping[str, Any], typed: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Returns the settings whose keys a policy or a model of the user has, with the library's default.
+
+    Args:
+        settings: for a policy of the library.
+        library: the complete config with this policy.
+        typed: the complete config with the policy, the model and the section ``env`` of the user.
+    """
+    kept: dict[str, Any] = {}
+    for name, value in settings.items():
+        default, now = library.get(name), typed.get(name)
+        if isinstance(value, dict) and isinstance(default, dict) and isinstance(now, dict):
+            kept[name] = _fitting(value, default, now)
+        elif name not in library or (name in typed and now == default):
+            kept[name] = value
+    return kept
 
 
 def needs_rescale(space: gym.Space) -> bool:
-    """Returns whether the bounds of Box actions hardly fit a new policy, which acts within about -2 .. 2."""
-    if not (isinstance(space, gym.spaces.Box) and space.is_bounded()):
+    """Returns whether a space is a Box with bounds other than -1 .. 1, which a wrapper can rescale."""
+    if not isinstance(space, gym.spaces.Box) or np.dtype(space.dtype).kind != "f":
         return False
-    fits = (space.low <= -NARROW) & (space.high >= NARROW) & (space.high - space.low <= 2 * WIDE)
-    return not np.all(fits)
+    bounds = np.stack([space.low, space.high])
+    is_unit = (space.low == -1).all() and (space.high == 1).all()
+    return bool(np.abs(bounds).max() < FLOAT32_MAX and (space.low < space.high).all() and not is_unit)
 
 
 def kind_of(space: gym.Space) -> tuple[str, str]:
-    """Returns the kind of settings that observations of a space need, and why."""
+    """Returns the kind of an observation space, which names a file in ``configs/kinds``, and why."""
     leaves = [leaf for path, leaf in space_leaves(space) if path[:1] != (MASK_KEY,)]
-    pictures = [leaf.shape for leaf in leaves if is_image(leaf)]
-    if any(sorted(shape)[-2] >= PIXELS for shape in pictures):
-        return "images", f"observations have pictures of the shape {max(pictures)}"
-    if pictures or not any(isinstance(leaf, gym.spaces.Box) for leaf in leaves):
+    images = [leaf.shape for leaf in leaves if is_image(leaf)]
+    if pictures := [shape for shape in images if sorted(shape)[-2] >= PIXELS]:
+        return "images", f"observations have images of shape {pictures[0]}"
+    if images or not any(isinstance(leaf, gym.spaces.Box) for leaf in leaves):
         return "grids", "observations are cells or symbols"
     return "vectors", "observations are numbers"
