@@ -388,7 +388,7 @@ def find_config(name: str | Path) -> Path:
     close = difflib.get_close_matches(str(name), shipped, n=1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
     if re.search(r"-v\d+$", str(name)):
-        hint = f' For an environment, write --env {name}, or in Python {{"env": {{"env_id": {name!r}}}}}.'
+        hint = f" For an environment, write --env {name}, or in Python ding_lite.settings({name!r})."
     raise ConfigError(
         f"{str(name)!r} is neither a .py or .json file nor a shipped config.{hint} "
         f"Shipped: {', '.join(shipped)}"

@@ -59,61 +59,65 @@ def config_for(env: str, policy: str = "ppo", overrides: Mapping[str, Any] | Non
     given: Any = {}
     origin, note = COMMAND_LINE, f"none, since {name_of(typed.policy.type)} extends no policy of the library"
     if base := next((name for name in bases if name in POLICIES), None):
-        given, origin, note = _library_settings(env_name(typed.env), base, own, kinds)
+        given, origin, note = _settings_of(base, own, kinds, env_name(typed.env))
         library = compile_config({**own, "policy": {"type": base}}).values
         given = _fitting(given, plain(library), plain(typed))
     try:
         config = compile_config(merged(given, own), overrides, origin=origin)
     except ConfigError as error:
         compile_config(own, overrides, origin=COMMAND_LINE)  # raises where the words alone are at fault
-        raise ConfigError(f"{error}\nIts settings are {note}; --plain leaves them out") from error
+        raise ConfigError(f"{error}\nThe settings are {note}; --plain leaves them out") from error
     note = f"settings: {note} (--plain: the defaults of the keys)"
     return dataclasses.replace(config, notes=(note, *config.notes))
 
 
-def _library_settings(
-    name: str, policy: str, own: Mapping[str, Any], kinds: Mapping[str, Any]
+def _settings_of(
+    policy: str, own: Mapping[str, Any], kinds: Mapping[str, Any], name: str
 ) -> tuple[dict[str, Any], str, str]:
-    """Returns the settings for an environment and a policy of the library, their name, and why these.
+    """Returns the settings for a policy of the library and an environment, their name, and why these.
 
     Args:
-        name: of the environment.
         policy: of the library.
         own: the config that only names environment and policy.
         kinds: the overrides of the section ``env``.
+        name: of the environment.
     """
-    shipped: dict[str, dict[str, Any]] = {}  # by name, exact ones first
-    for file in shipped_configs().values():
-        names = runpy.run_path(str(file))  # not imported: a module of the user may have its name
-        environments = names.get("environments", {})
-        pattern = (
-            name if name in environments else next((p for p in environments if fnmatchcase(name, p)), None)
-        )
-        if pattern is not None:
-            shipped[file.stem] = merged(names["config"], environments[pattern])
+    shipped = _shipped_for(name)
     for stem, config in shipped.items():
         if config["policy"].get("type", "ppo") == policy:
             return config, stem, f"those of the shipped config {stem}"
+    given: dict[str, Any] = {}
     note = f"no shipped config is for {name} with {policy}"
-    task: dict[str, Any] = {}
-    if shipped:
+    if shipped:  # what it says of the task is true with every policy
         stem, config = next(iter(shipped.items()))
-        task = {key: value for key, value in config.items() if key != "policy"}
-        note += f" ({stem} gives the section env)"
-    env = compile_config(merged(task, own), kinds).values.env
+        given = {key: value for key, value in config.items() if key != "policy"}
+        note += f", and all but the policy is that of {stem}"
+    env = compile_config(merged(given, own), kinds).values.env
     with contextlib.closing(make_vector_env(env, 1, 0)) as envs:
         kind, why = kind_of(envs.obs_space)
         is_single, rescales = isinstance(envs.obs_space, gym.spaces.Box), needs_rescale(envs.action_space)
     note = f"those for {kind}, since {why} and {note}"
     folder = next(folder for folder in CONFIG_FOLDERS if folder.is_dir()) / "kinds"
     names = runpy.run_path(str(folder / f"{kind}.py"))
+    given = merged(merged(names["config"], {"policy": names["by_policy"].get(policy, {})}), given)
     if "env.wrappers" not in kinds and env.manager.type not in ("vector", "env_pool"):
         wrappers = names["wrappers"] if is_single and not env.wrappers else env.wrappers
         if rescales:
             wrappers, note = [*wrappers, "action_rescale"], f"{note}; actions are rescaled to -1 .. 1"
-        task = merged(task, {"env": {"wrappers": wrappers}} if wrappers else {})
-    task = merged(task, names["config"])
-    return merged(task, {"policy": names["by_policy"].get(policy, {})}), f"kinds/{kind}", note
+        given = merged(given, {"env": {"wrappers": wrappers}} if wrappers else {})
+    return given, f"kinds/{kind}", note
+
+
+def _shipped_for(name: str) -> dict[str, dict[str, Any]]:
+    """Returns the shipped configs that are for an environment, by their names."""
+    found = {}
+    for file in shipped_configs().values():
+        names = runpy.run_path(str(file))  # not imported: a module of the user may have its name
+        patterns = names.get("environments", {})
+        matching = [name] if name in patterns else [p for p in patterns if fnmatchcase(name, p)]
+        if matching:
+            found[file.stem] = merged(names["config"], patterns[matching[0]])
+    return found
 
 
 def _fitting(
