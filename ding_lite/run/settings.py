@@ -16,15 +16,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from ding_lite.config.compile import (
-    COMMAND_LINE,
-    CONFIG_FOLDERS,
-    POLICIES,
-    Config,
-    compile_config,
-    merged,
-    shipped_configs,
-)
+from ding_lite.config.compile import COMMAND_LINE, POLICIES, Config, compile_config, merged, shipped_configs
 from ding_lite.config.registry import POLICY_REGISTRY, env_name, env_section, name_of
 from ding_lite.config.values import plain
 from ding_lite.envs.checks import FLOAT32_MAX
@@ -67,13 +59,11 @@ def config_for(env: str, policy: str = "ppo", overrides: Mapping[str, Any] | Non
     except ConfigError as error:
         compile_config(own, overrides, origin=COMMAND_LINE)  # raises where the words alone are at fault
         raise ConfigError(f"{error}\nThe settings are {note}; --plain leaves them out") from error
-    note = f"settings: {note} (--plain: the defaults of the keys)"
-    return dataclasses.replace(config, notes=(note, *config.notes))
+    first = f"settings: {note} (--plain: the defaults of the keys)"
+    return dataclasses.replace(config, notes=(first, *config.notes))
 
 
-def _settings_of(
-    policy: str, own: Mapping[str, Any], kinds: Mapping[str, Any], name: str
-) -> tuple[dict[str, Any], str, str]:
+def _settings_of(policy: str, own: Any, kinds: Any, name: str) -> tuple[dict[str, Any], str, str]:
     """Returns the settings for a policy of the library and an environment, their name, and why these.
 
     Args:
@@ -97,11 +87,10 @@ def _settings_of(
         kind, why = kind_of(envs.obs_space)
         is_single, rescales = isinstance(envs.obs_space, gym.spaces.Box), needs_rescale(envs.action_space)
     note = f"those for {kind}, since {why} and {note}"
-    folder = next(folder for folder in CONFIG_FOLDERS if folder.is_dir()) / "kinds"
-    names = runpy.run_path(str(folder / f"{kind}.py"))
+    names = runpy.run_path(str(next(iter(shipped_configs().values())).parent / "kinds" / f"{kind}.py"))
     given = merged(merged(names["config"], {"policy": names["by_policy"].get(policy, {})}), given)
     if "env.wrappers" not in kinds and env.manager.type not in ("vector", "env_pool"):
-        wrappers = names["wrappers"] if is_single and not env.wrappers else env.wrappers
+        wrappers = env.wrappers or (names.get("wrappers", []) if is_single else [])
         if rescales:
             wrappers, note = [*wrappers, "action_rescale"], f"{note}; actions are rescaled to -1 .. 1"
         given = merged(given, {"env": {"wrappers": wrappers}} if wrappers else {})
@@ -120,9 +109,7 @@ def _shipped_for(name: str) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _fitting(
-    settings: Mapping[str, Any], library: Mapping[str, Any], typed: Mapping[str, Any]
-) -> dict[str, Any]:
+def _fitting(settings: Any, library: Any, typed: Any) -> dict[str, Any]:
     """Returns the settings whose keys a policy or a model of the user has, with the library's default.
 
     Args:
@@ -144,9 +131,9 @@ def needs_rescale(space: gym.Space) -> bool:
     """Returns whether a space is a Box with bounds other than -1 .. 1, which a wrapper can rescale."""
     if not isinstance(space, gym.spaces.Box) or np.dtype(space.dtype).kind != "f":
         return False
-    bounds = np.stack([space.low, space.high])
-    is_unit = (space.low == -1).all() and (space.high == 1).all()
-    return bool(np.abs(bounds).max() < FLOAT32_MAX and (space.low < space.high).all() and not is_unit)
+    low, high = space.low, space.high
+    is_unit = (low == -1).all() and (high == 1).all()
+    return bool(np.abs([low, high]).max() < FLOAT32_MAX and (low < high).all() and not is_unit)
 
 
 def kind_of(space: gym.Space) -> tuple[str, str]:
