@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import runpy
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any
@@ -17,7 +16,7 @@ import gymnasium as gym
 import numpy as np
 
 from ding_lite.config.compile import COMMAND_LINE, POLICIES, Config, compile_config, merged, shipped_configs
-from ding_lite.config.registry import POLICY_REGISTRY, env_name, env_section, name_of
+from ding_lite.config.registry import POLICY_REGISTRY, env_name, env_section, name_of, names_in
 from ding_lite.config.values import plain
 from ding_lite.envs.checks import FLOAT32_MAX
 from ding_lite.envs.make import make_vector_env
@@ -87,7 +86,7 @@ def _settings_of(policy: str, own: Any, kinds: Any, name: str) -> tuple[dict[str
         kind, why = kind_of(envs.obs_space)
         is_single, rescales = isinstance(envs.obs_space, gym.spaces.Box), needs_rescale(envs.action_space)
     note = f"those for {kind}, since {why} and {note}"
-    names = runpy.run_path(str(next(iter(shipped_configs().values())).parent / "kinds" / f"{kind}.py"))
+    names = names_in(next(iter(shipped_configs().values())).parent / "kinds" / f"{kind}.py")
     given = merged(merged(names["config"], {"policy": names["by_policy"].get(policy, {})}), given)
     if "env.wrappers" not in kinds and env.manager.type not in ("vector", "env_pool"):
         wrappers = env.wrappers or (names.get("wrappers", []) if is_single else [])
@@ -101,7 +100,7 @@ def _shipped_for(name: str) -> dict[str, dict[str, Any]]:
     """Returns the shipped configs that are for an environment, by their names."""
     found = {}
     for file in shipped_configs().values():
-        names = runpy.run_path(str(file))  # not imported: a module of the user may have its name
+        names = names_in(file)
         patterns = names.get("environments", {})
         matching = [name] if name in patterns else [p for p in patterns if fnmatchcase(name, p)]
         if matching:
