@@ -138,7 +138,7 @@ def needs_rescale(space: gym.Space) -> bool:
 def kind_of(space: gym.Space) -> tuple[str, str]:
     """Returns the kind of an observation space, which names a file in ``configs/kinds``, and why."""
     leaves = [leaf for path, leaf in space_leaves(space) if path[:1] != (MASK_KEY,)]
-    images = [leaf.shape for leaf in leaves if is_image(leaf)]
+    images = [leaf.shape or () for leaf in leaves if is_image(leaf)]
     if pictures := [shape for shape in images if sorted(shape)[-2] >= PIXELS]:
         return "images", f"observations have images of shape {pictures[0]}"
     if images or not any(isinstance(leaf, gym.spaces.Box) for leaf in leaves):
