@@ -52,7 +52,7 @@ def keys_of(task: Task) -> list[str]:
 
 def train(env_id: str, task: Task, seed: str, folder: str, *keys: str) -> list[str]:
     """Returns the arguments of Python that train by the command line."""
-    how = ["--env", env_id, "--policy", "ppo", "-s", seed, "--exp-name", folder]
+    how = ["--env", env_id, "--policy", "ppo", "--plain", "-s", seed, "--exp-name", folder]
     return ["-m", "ding_lite", "train", "-q", *how, *keys_of(task), *keys]
 
 

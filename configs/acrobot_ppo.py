@@ -5,6 +5,7 @@ Observations are scaled, as in rl-zoo. About -83 after 500k steps.
 ding-lite train -c acrobot_ppo
 """
 
+environments = {"Acrobot-v1": {}}  # that `train --env` trains with this config
 config = dict(
     max_env_step=500_000,
     env=dict(env_id="Acrobot-v1", collector_env_num=16, evaluator_env_num=8),

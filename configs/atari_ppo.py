@@ -11,6 +11,10 @@ to 0. CleanRL's PPO differs by
 policy.model.init=orthogonal policy.learn.adam_eps=1e-5 policy.learn.clip_schedule=constant
 """
 
+environments = {  # that `train --env` trains with this config, and what differs for them
+    "*NoFrameskip-v4": {},
+    "ALE/*-v5": dict(env=dict(kwargs=dict(frameskip=1))),  # the wrapper skips frames
+}
 config = dict(
     max_env_step=10_240_000,
     env=dict(

@@ -3,6 +3,7 @@
 ding-lite train -c cartpole_ppo
 """
 
+environments = {"CartPole-v1": {}}  # that `train --env` trains with this config
 config = dict(
     max_env_step=100_000,
     env=dict(env_id="CartPole-v1", evaluator_env_num=8, stop_value=475),

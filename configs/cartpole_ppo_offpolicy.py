@@ -5,6 +5,7 @@ A transition is used in several iterations.
 ding-lite train -c cartpole_ppo_offpolicy
 """
 
+environments = {"CartPole-v1": {}}  # that `train --env` trains with this config
 config = dict(
     max_env_step=200_000,
     env=dict(env_id="CartPole-v1", evaluator_env_num=8, stop_value=475),

@@ -5,6 +5,7 @@ The best policy reaches the goal in nine of ten episodes.
 ding-lite train -c frozenlake8x8_ppo
 """
 
+environments = {"FrozenLake8x8-v1": {}}  # that `train --env` trains with this config
 config = dict(
     env=dict(env_id="FrozenLake8x8-v1", collector_env_num=64, evaluator_env_num=32, n_evaluator_episode=64),
     policy=dict(

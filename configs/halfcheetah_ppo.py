@@ -8,6 +8,12 @@ Tianshou's settings: 64 environments, less noise, advantages as they are. Ant's 
 contact forces, as that of -v3 in effect did. Ant was measured with policy.learn.value_norm=True.
 """
 
+environments = {  # that `train --env` trains with this config, and what differs for them
+    "HalfCheetah-v[45]": {},
+    "Ant-v5": dict(
+        env=dict(kwargs=dict(include_cfrc_ext_in_observation=False)), policy=dict(learn=dict(value_norm=True))
+    ),
+}
 config = dict(
     env=dict(env_id="HalfCheetah-v5", collector_env_num=64, evaluator_env_num=8),
     policy=dict(

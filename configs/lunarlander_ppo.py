@@ -8,6 +8,10 @@
 A long horizon, as in rl-zoo. Both reach more than 260 within 1M steps.
 """
 
+environments = {  # that `train --env` trains with this config, and what differs for them
+    "LunarLander-v3": {},
+    "LunarLanderContinuous-v3": dict(policy=dict(learn=dict(epoch_per_collect=10, entropy_weight=0.0))),
+}
 config = dict(
     env=dict(env_id="LunarLander-v3", collector_env_num=16, evaluator_env_num=8),
     policy=dict(

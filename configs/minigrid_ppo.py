@@ -8,6 +8,20 @@ Find a key, open a door, reach the goal. FourRooms, of 19 x 19 cells, takes 2M s
 rollouts of 4,096 and another learning rate (minigrid_fourrooms_ppo in benchmarks/learning.toml).
 """
 
+environments = {  # that `train --env` trains with this config, and what differs for them
+    "MiniGrid-DoorKey-5x5-v0": {},
+    "MiniGrid-FourRooms-v0": dict(
+        max_env_step=2_000_000,
+        env=dict(collector_env_num=16, evaluator_env_num=16),
+        policy=dict(
+            learn=dict(epoch_per_collect=4, batch_size=256, learning_rate=1e-3, entropy_weight=0.01),
+            collect=dict(n_sample=4096),
+            eval=dict(eval_freq=100_000),
+        ),
+    ),
+    "MiniGrid-*": dict(max_env_step=1_000_000),
+    "BabyAI-*": dict(max_env_step=1_000_000),
+}
 config = dict(
     max_env_step=100_000,
     num_threads=1,

@@ -8,6 +8,11 @@ CleanRL's settings on eight environments. HalfCheetah, Ant, Swimmer and Inverted
 with halfcheetah_ppo, swimmer_ppo and inverted_double_pendulum_ppo.
 """
 
+environments = {
+    "Hopper-v[45]": {},
+    "Walker2d-v[45]": {},
+    "Reacher-v[45]": {},
+}  # that `train --env` trains with this config
 config = dict(
     env=dict(env_id="Hopper-v5", evaluator_env_num=8),
     policy=dict(

@@ -5,6 +5,7 @@ A short horizon (gamma 0.9) makes it easy. About -182 after 200k steps.
 ding-lite train -c pendulum_ppo
 """
 
+environments = {"Pendulum-v1": {}}  # that `train --env` trains with this config
 config = dict(
     max_env_step=200_000,
     env=dict(env_id="Pendulum-v1", evaluator_env_num=8),

@@ -5,6 +5,7 @@ The state is one of 500 indices, with an embedding. Nearly the best possible ret
 ding-lite train -c taxi_ppo
 """
 
+environments = {"Taxi-*": {}}  # that `train --env` trains with this config
 config = dict(
     env=dict(env_id="Taxi-v4", collector_env_num=16, n_evaluator_episode=32),
     policy=dict(

@@ -40,6 +40,7 @@ _NAMES = {
     "run.load": ["load_policy"],
     "run.pipeline": ["SerialPipeline", "serial_pipeline", "serial_pipeline_onpolicy"],
     "run.progress": ["Progress"],
+    "run.settings": ["settings"],
     "run.trackers": ["TrackedRun", "Tracker"],
     "testing": ["check_policy"],
     "tools.env_check": ["check_env"],

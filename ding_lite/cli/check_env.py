@@ -55,7 +55,7 @@ def run(
         raise ConfigError("expected one environment: its name, such as CartPole-v1, or a config by -c")
     changes = tuple(token for token in overrides if "=" in token)
     env = names[0] if names else None
-    values = options.Source(config, env, None, imports, changes).read().values
+    values = options.Source(config, env, None, not config, imports, changes).read().values
     seed = values.seed if seed is None else seed
     name = env_name(values.env)
     rows = []

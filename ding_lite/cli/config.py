@@ -27,7 +27,7 @@ def run(source: options.Source, json: bool, explain: str | None, output: Path | 
     """Shows every key of a config, its value and its source.
 
     The value of a key comes from its default, the config file, the command line, or other keys. Each key
-    can be set as key.path=value.
+    can be set as key.path=value. With --env the config is the one that ding-lite train --env begins with.
 
     A file of DI-engine (main_config and create_config) is shown as the config that it becomes here; what
     was converted or left out is printed to stderr. -o FILE keeps it as a config of ding_lite.

@@ -243,6 +243,7 @@ class Source(NamedTuple):
     config: str | None
     env: str | None
     policy: str | None
+    plain: bool
     imports: tuple[str, ...]
     overrides: tuple[str, ...]
 
@@ -268,15 +269,19 @@ class Source(NamedTuple):
         modules = tuple(import_modules(self.imports))
         overrides = {**parse_overrides(self.overrides), **(changes or {})}
         if self.config:
-            if self.env or self.policy:
+            if self.env or self.policy or self.plain:
                 raise ConfigError(
-                    "-c and --env or --policy exclude each other; with -c, change the environment by "
+                    "-c excludes --env, --policy and --plain; with -c, change the environment by "
                     "env.env_id=ID and the policy by policy.type=NAME"
                 )
             config = load_config(self.config, overrides)
-        else:
+        elif self.plain:
             user = {"env": env_section(str(self.env)), "policy": {"type": self.policy or "ppo"}}
             config = compile_config(user, overrides, origin=COMMAND_LINE)
+        else:
+            from ding_lite.run.settings import config_for
+
+            config = config_for(str(self.env), self.policy or "ppo", overrides)
         return dataclasses.replace(config, trusted=(*config.trusted, *modules))
 
 
@@ -294,8 +299,13 @@ def config_options(function: Callable[..., Any]) -> Any:
             "set keys of the config; they may stand anywhere. `ding-lite config -c NAME` shows all keys",
         ),
         import_option,
+        option("--plain", "with --env: begin with the defaults of the keys alone"),
         option("--policy NAME", "a policy, with --env (default: ppo)"),
-        option("--env ENV_ID", "an environment: a gymnasium id, a registered name, or package.module:Class"),
+        option(
+            "--env ENV_ID",
+            "an environment: a gymnasium id, a registered name, or package.module:Class. Begins with the "
+            "shipped config of this task, or with settings for its kind: vectors, images or grids",
+        ),
         option(
             "-c --config FILE|NAME",
             "a .py or .json config file, or the name of a shipped config (see `ding-lite list configs`)",

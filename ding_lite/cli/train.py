@@ -63,6 +63,10 @@ def run(
     iteration and saves it; a second Ctrl-C ends it at once. --resume continues a run that was ended in
     any way.
 
+    --env ID begins with the shipped config of this task, or else with settings for its kind of
+    observations, and the first line says which; typed keys win. `ding-lite config` with the same words
+    and -o FILE writes them to a file; --plain takes the defaults of the keys alone.
+
     With several seeds (-s 0,1,2) each one is a process with a run folder of its own: runs/EXP_NAME_s0,
     runs/EXP_NAME_s1, ... (--exp-name DIR and --resume DIR: DIR_s0, DIR_s1, ...). A seed that fails does
     not end the others.

@@ -207,7 +207,7 @@ def compile_config(
     faults += value_faults
     if not faults:
         defaults = default_values(schema)
-        values = _merged(defaults, values)
+        values = merged(defaults, values)
         policy_class = POLICY_REGISTRY.get(values["policy"]["type"])
         faults = _contradictions(values) + policy_class.config_faults(values)
         section, keys = values["policy"], schema["policy"]
@@ -312,13 +312,13 @@ def _set(tree: Any, path: str, value: Any) -> None:
     tree[last] = value
 
 
-def _merged(defaults: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+def merged(defaults: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns ``defaults`` with ``values`` in place of some of them."""
-    merged = dict(defaults)
+    both = dict(defaults)
     for name, value in values.items():
-        both_dicts = isinstance(merged.get(name), dict) and isinstance(value, dict)
-        merged[name] = _merged(merged[name], value) if both_dicts else value
-    return copy.deepcopy(merged)
+        are_dicts = isinstance(both.get(name), dict) and isinstance(value, dict)
+        both[name] = merged(both[name], value) if are_dicts else value
+    return copy.deepcopy(both)
 
 
 def _refuse(origin: str, faults: Sequence[str]) -> None:
@@ -388,7 +388,7 @@ def find_config(name: str | Path) -> Path:
     close = difflib.get_close_matches(str(name), shipped, n=1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
     if re.search(r"-v\d+$", str(name)):
-        hint = f' For an environment, write --env {name}, or in Python {{"env": {{"env_id": {name!r}}}}}.'
+        hint = f" For an environment, write --env {name}, or in Python ding_lite.settings({name!r})."
     raise ConfigError(
         f"{str(name)!r} is neither a .py or .json file nor a shipped config.{hint} "
         f"Shipped: {', '.join(shipped)}"

@@ -18,6 +18,7 @@ import difflib
 import functools
 import importlib
 import re
+import runpy
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
@@ -65,6 +66,11 @@ def import_file(path: str | Path) -> ModuleType:
         del _files[name], sys.modules[name]
         raise
     return module
+
+
+def names_in(path: Path) -> dict[str, Any]:
+    """Returns what a file of the library defines; it is no module, so one of the user may have its name."""
+    return runpy.run_path(str(path))
 
 
 class _Loader(SourceFileLoader):

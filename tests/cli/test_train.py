@@ -141,7 +141,7 @@ def test_classes_of_ones_own_are_trained_and_only_trusted_when_named(ding_lite, 
 
 def test_a_run_that_its_environment_ends_keeps_its_last_whole_iteration(ding_lite, well, tmp_path):
     (tmp_path / "world.py").write_text(WORLD)
-    words = ["--env", "world:Line", "--exp-name", "run", *SMALL, "max_env_step=640"]
+    words = ["--env", "world:Line", "--plain", "--exp-name", "run", *SMALL, "max_env_step=640"]
     done = ding_lite("train", *words, "env.kwargs.fails_at=150")
     assert done.code == 3
     assert "ValueError: mine" in done.err

@@ -134,8 +134,9 @@ def test_configs_and_templates_are_found_in_an_installed_package(tmp_path):
     site = tmp_path / "site"
     build = ["build", "--build-base", str(tmp_path / "base"), "--build-lib", str(site)]
     subprocess.run([sys.executable, "setup.py", "-q", *build], cwd=ROOT, check=True, capture_output=True)
-    installed = {file.name for file in (site / "ding_lite" / "_configs").iterdir()}
-    assert installed == {file.name for file in (ROOT / "configs").glob("*.py")}
+    folders = site / "ding_lite" / "_configs", ROOT / "configs"
+    installed, shipped = ({file.relative_to(folder) for file in folder.rglob("*.py")} for folder in folders)
+    assert installed == shipped
     environment = {**os.environ, "PYTHONPATH": str(site)}
     new = [sys.executable, "-m", "ding_lite", "new", "env", "thing"]
     subprocess.run(new, cwd=tmp_path, env=environment, check=True, capture_output=True)
@@ -146,6 +147,9 @@ def test_configs_and_templates_are_found_in_an_installed_package(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "runs" / "cartpole_pole_ppo" / "result.json").is_file()
+    kept = [*command[:3], "config", "--env", "FrozenLake-v1", "-o", "kept.py"]
+    done = subprocess.run(kept, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert "those for grids" in done.stderr
     where = "from ding_lite.config.compile import find_config; print(find_config('cartpole_pole_ppo'))"
     command = [sys.executable, "-c", where]
     found = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)

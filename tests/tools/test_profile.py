@@ -69,7 +69,7 @@ def test_default_covers_whole_auxiliary_cycles_and_what_falls_due():
 def test_the_command_prints_a_table_and_an_advice_and_leaves_nothing(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    words = ["profile", "--env", "CartPole-v1", "policy.collect.n_sample=128", "--iterations", "1"]
+    words = ["profile", "--env", "CartPole-v1", "--plain", "policy.collect.n_sample=128", "--iterations", "1"]
     assert main(words) == 0
     text = capfd.readouterr().out
     assert all(phase in text for phase in PHASES)

@@ -1,0 +1,146 @@
+"""The settings that a run begins with if it has no config: ``ding-lite train --env ID``.
+
+They are data in ``configs/``: the shipped config that names the environment in its ``environments``, or else
+the file in ``configs/kinds`` for observations of its kind. A config of the user takes nothing from here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from ding_lite.config.compile import COMMAND_LINE, POLICIES, Config, compile_config, merged, shipped_configs
+from ding_lite.config.registry import POLICY_REGISTRY, env_name, env_section, name_of, names_in
+from ding_lite.config.values import plain
+from ding_lite.envs.checks import FLOAT32_MAX
+from ding_lite.envs.make import make_vector_env
+from ding_lite.errors import ConfigError
+from ding_lite.trees import MASK_KEY, is_image, space_leaves
+
+TYPES = ("policy.type", "policy.model.type")
+PIXELS = 36  # images of at least this height and width are pictures, smaller ones grids of cells
+
+
+def settings(env: str, policy: str = "ppo") -> dict[str, Any]:
+    """Returns the config that ``ding-lite train --env ENV --policy POLICY`` begins with, as plain data.
+
+    Args:
+        env: a gymnasium id, a registered name, or "package.module:Class".
+        policy: a registered name, or "package.module:Class".
+
+    Raises:
+        EnvError: if the environment cannot be made; it is, where no shipped config is for it.
+    """
+    return config_for(env, policy).written()
+
+
+def config_for(env: str, policy: str = "ppo", overrides: Mapping[str, Any] | None = None) -> Config:
+    """Returns the config of :func:`settings` with overrides; its first note says which settings these are."""
+    overrides = overrides or {}
+    own = {"env": env_section(env), "policy": {"type": policy}}
+    kinds = {path: value for path, value in overrides.items() if path.startswith(("env.", *TYPES))}
+    typed = compile_config(own, kinds, origin=COMMAND_LINE).values
+    bases = map(name_of, POLICY_REGISTRY.get_class(typed.policy.type).__mro__)
+    given: Any = {}
+    origin, note = COMMAND_LINE, f"none, since {name_of(typed.policy.type)} extends no policy of the library"
+    if base := next((name for name in bases if name in POLICIES), None):
+        given, origin, note = _settings_of(base, own, kinds, env_name(typed.env))
+        library = compile_config({**own, "policy": {"type": base}}).values
+        given = _fitting(given, plain(library), plain(typed))
+    try:
+        config = compile_config(merged(given, own), overrides, origin=origin)
+    except ConfigError as error:
+        compile_config(own, overrides, origin=COMMAND_LINE)  # raises where the words alone are at fault
+        raise ConfigError(f"{error}\nThe settings are {note}; --plain leaves them out") from error
+    first = f"settings: {note} (--plain: the defaults of the keys)"
+    return dataclasses.replace(config, notes=(first, *config.notes))
+
+
+def _settings_of(policy: str, own: Any, kinds: Any, name: str) -> tuple[dict[str, Any], str, str]:
+    """Returns the settings for a policy of the library and an environment, their name, and why these.
+
+    Args:
+        policy: of the library.
+        own: the config that only names environment and policy.
+        kinds: the overrides of the section ``env``.
+        name: of the environment.
+    """
+    shipped = _shipped_for(name)
+    for stem, config in shipped.items():
+        if config["policy"].get("type", "ppo") == policy:
+            return config, stem, f"those of the shipped config {stem}"
+    given: dict[str, Any] = {}
+    note = f"no shipped config is for {name} with {policy}"
+    if shipped:  # what it says of the task is true with every policy
+        stem, config = next(iter(shipped.items()))
+        given = {key: value for key, value in config.items() if key != "policy"}
+        note += f", and all but the policy is that of {stem}"
+    env = compile_config(merged(given, own), kinds).values.env
+    with contextlib.closing(make_vector_env(env, 1, 0)) as envs:
+        kind, why = kind_of(envs.obs_space)
+        is_single, rescales = isinstance(envs.obs_space, gym.spaces.Box), needs_rescale(envs.action_space)
+    note = f"those for {kind}, since {why} and {note}"
+    names = names_in(next(iter(shipped_configs().values())).parent / "kinds" / f"{kind}.py")
+    given = merged(merged(names["config"], {"policy": names["by_policy"].get(policy, {})}), given)
+    if "env.wrappers" not in kinds and env.manager.type not in ("vector", "env_pool"):
+        wrappers = env.wrappers or (names.get("wrappers", []) if is_single else [])
+        if rescales:
+            wrappers, note = [*wrappers, "action_rescale"], f"{note}; actions are rescaled to -1 .. 1"
+        given = merged(given, {"env": {"wrappers": wrappers}} if wrappers else {})
+    return given, f"kinds/{kind}", note
+
+
+def _shipped_for(name: str) -> dict[str, dict[str, Any]]:
+    """Returns the shipped configs that are for an environment, by their names."""
+    found = {}
+    for file in shipped_configs().values():
+        names = names_in(file)
+        patterns = names.get("environments", {})
+        matching = [name] if name in patterns else [p for p in patterns if fnmatchcase(name, p)]
+        if matching:
+            found[file.stem] = merged(names["config"], patterns[matching[0]])
+    return found
+
+
+def _fitting(settings: Any, library: Any, typed: Any) -> dict[str, Any]:
+    """Returns the settings whose keys a policy or a model of the user has, with the library's default.
+
+    Args:
+        settings: for a policy of the library.
+        library: the complete config with this policy.
+        typed: the complete config with the policy, the model and the section ``env`` of the user.
+    """
+    kept: dict[str, Any] = {}
+    for name, value in settings.items():
+        default, now = library.get(name), typed.get(name)
+        if isinstance(value, dict) and isinstance(default, dict) and isinstance(now, dict):
+            kept[name] = _fitting(value, default, now)
+        elif name not in library or (name in typed and now == default):
+            kept[name] = value
+    return kept
+
+
+def needs_rescale(space: gym.Space) -> bool:
+    """Returns whether a space is a Box with bounds other than -1 .. 1, which a wrapper can rescale."""
+    if not isinstance(space, gym.spaces.Box) or np.dtype(space.dtype).kind != "f":
+        return False
+    low, high = space.low, space.high
+    is_unit = (low == -1).all() and (high == 1).all()
+    return bool(np.abs([low, high]).max() < FLOAT32_MAX and (low < high).all() and not is_unit)
+
+
+def kind_of(space: gym.Space) -> tuple[str, str]:
+    """Returns the kind of an observation space, which names a file in ``configs/kinds``, and why."""
+    leaves = [leaf for path, leaf in space_leaves(space) if path[:1] != (MASK_KEY,)]
+    images = [leaf.shape or () for leaf in leaves if is_image(leaf)]
+    if pictures := [shape for shape in images if sorted(shape)[-2] >= PIXELS]:
+        return "images", f"observations have images of shape {pictures[0]}"
+    if images or not any(isinstance(leaf, gym.spaces.Box) for leaf in leaves):
+        return "grids", "observations are cells or symbols"
+    return "vectors", "observations are numbers"
