@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from strategies import config_values, plain_values, same
 
@@ -114,6 +115,12 @@ def test_model_of_a_policy_is_its_default_model():
         ({**CARTPOLE, "hooks": "early_stopping"}, "hooks", ["early_stopping"]),
         ({"env": {"env_id": "CartPole-v1", "manager": "base"}}, "env.manager.type", "base"),
         (user(learn={"batch_size": np.int64(32)}), "policy.learn.batch_size", 32),
+        (user(learn={"clip_ratio": torch.tensor(0.5)}), "policy.learn.clip_ratio", 0.5),
+        (
+            user(model={"encoder_hidden_size_list": [np.array(8)]}),
+            "policy.model.encoder_hidden_size_list",
+            [8],
+        ),
     ],
 )
 def test_short_forms(written, path, value):

@@ -69,7 +69,7 @@ def test_key_with_the_same_meaning_keeps_its_value(path, value):
     tree[name] = value
     config = as_config((main, create))
     assert at(config, path) == value
-    assert config.source[path] == "(main_config, create_config)"
+    assert config.source[path] == "config"
 
 
 def test_what_the_pair_leaves_out_has_the_defaults_of_ding_lite():
@@ -454,7 +454,7 @@ def test_keys_of_ding_lite_in_a_pair_mean_what_they_mean_here():
 
 def test_compile_config_and_attributes_of_policies_have_the_names_of_di_engine(tmp_path):
     main, create = pair(env_type="acrobot")
-    config = compile_config(main, create_cfg=create, seed=3)
+    config = compile_config((main, create), {"seed": 3})
     assert (config.values.env.env_id, config.values.seed) == ("Acrobot-v1", 3)
     with SerialPipeline(config, folder=tmp_path / "run") as run:
         assert run.policy._model is run.policy._learn_model is run.policy.model
