@@ -163,6 +163,7 @@ def test_all_faults_are_reported_at_once_with_their_whole_paths():
         (user(type="ppg", learn={"n_epochs": 3}), "policy.learn", "actor_epoch_per_collect"),
         (user(model={"encoder_hidden_size_list": 64}), "policy.model.encoder_hidden_size_list", "list[int]"),
         (user(model={"encoder": {"type": "cnn"}}), "policy.model.encoder", "nature_cnn"),
+        (user(model={"box_distribution": "mine"}), "policy.model.box_distribution", "tanh_normal"),
         ({}, "env.env_id", "missing"),
         (user(learn={"batch_size": 4096}), "policy.learn.batch_size", "2048"),
         (user(learn={"reuse": 2.0}), "policy.learn.reuse=2.0", "no effect with policy.on_policy"),
