@@ -11,41 +11,25 @@ from typing import Any
 
 # The public names, by the module that defines them.
 _NAMES = {
-    "config.compile": ["compile_config", "load_config"],
-    "config.registry": [
-        "BOX_DISTRIBUTION_REGISTRY",
-        "ENCODER_REGISTRY",
-        "ENV_REGISTRY",
-        "HOOK_REGISTRY",
-        "INTRINSIC_REGISTRY",
-        "MODEL_REGISTRY",
-        "POLICY_REGISTRY",
-        "TRACKER_REGISTRY",
-        "WRAPPER_REGISTRY",
-    ],
-    "config.schema": ["Key"],
-    "data.episodes": ["Evaluation"],
-    "data.samples": ["Batch"],
-    "errors": [
-        "CheckpointError",
-        "ConfigError",
-        "DingLiteError",
-        "EnvError",
-        "NumericsError",
-        "RegistryError",
-    ],
-    "models": ["ActionHead", "ActorCritic", "IntrinsicReward", "PPG", "PhasicActorCritic"],
-    "policies": ["PPGPolicy", "PPOPolicy", "Policy"],
-    "run.hooks": ["Hook"],
-    "run.load": ["load_policy"],
-    "run.pipeline": ["SerialPipeline", "serial_pipeline", "serial_pipeline_onpolicy"],
-    "run.progress": ["Progress"],
-    "run.trackers": ["TrackedRun", "Tracker"],
-    "testing": ["check_policy"],
-    "tools.env_check": ["check_env"],
-    "tools.evaluate": ["evaluate"],
+    "config.compile": "compile_config load_config",
+    "config.registry": "BOX_DISTRIBUTION_REGISTRY ENCODER_REGISTRY ENV_REGISTRY HOOK_REGISTRY "
+    "INTRINSIC_REGISTRY MODEL_REGISTRY POLICY_REGISTRY TRACKER_REGISTRY WRAPPER_REGISTRY",
+    "config.schema": "Key",
+    "data.episodes": "Evaluation",
+    "data.samples": "Batch",
+    "errors": "CheckpointError ConfigError DingLiteError EnvError NumericsError RegistryError",
+    "models": "ActionHead ActorCritic IntrinsicReward PPG PhasicActorCritic",
+    "policies": "PPGPolicy PPOPolicy Policy",
+    "run.hooks": "Hook",
+    "run.load": "load_policy",
+    "run.pipeline": "SerialPipeline serial_pipeline serial_pipeline_onpolicy",
+    "run.progress": "Progress",
+    "run.trackers": "TrackedRun Tracker",
+    "testing": "check_policy",
+    "tools.env_check": "check_env",
+    "tools.evaluate": "evaluate",
 }
-_HOME = {name: f"ding_lite.{module}" for module, names in _NAMES.items() for name in names}
+_HOME = {name: f"ding_lite.{module}" for module, names in _NAMES.items() for name in names.split()}
 __all__ = sorted(_HOME)  # noqa: PLE0605 - ruff expects a literal
 
 

@@ -264,32 +264,29 @@ def schema_of(user: Mapping[str, Any]) -> tuple[Schema, list[str]]:
 
     A section whose ``type`` is wrong accepts any keys: they are checked once it is right.
     """
+    schema = {**as_schema(RUN_CONFIG), "env": as_schema(_envs().CONFIG)}
     faults: list[str] = []
 
-    def keys_of(
-        registry: Registry, section: Mapping[str, Any], default: Any, declared: Schema, path: str
-    ) -> Any:
-        kind = section.get("type", default)
+    def add_section(path: str, keys: Schema, tree: Mapping[str, Any], registry: Registry, kind: Any) -> Any:
+        """Puts the keys of the class that a section names into ``keys``; returns the class, None if wrong."""
+        name = path.rpartition(".")[2]
+        kind = _section(tree, name).get("type", kind)
         try:
-            keys = {**declared, **merged_config(registry.get_class(kind))}
+            cls = registry.get_class(kind)
         except (RegistryError, CheckpointError) as error:
             faults.append(f"{path}.type: {error}")
-            return Key({}, Choice)
-        return {**keys, "type": dataclasses.replace(keys.get("type", Key(None, Name)), default=kind)}
+            keys[name] = Key({}, Choice)
+            return None
+        keys[name] = {**keys.get(name, {}), **merged_config(cls)}
+        keys[name]["type"] = dataclasses.replace(keys[name].get("type", Key(None, Name)), default=kind)
+        return cls
 
-    schema = {**as_schema(RUN_CONFIG), "env": as_schema(_envs().CONFIG)}
-    policy = _section(user, "policy")
-    schema["policy"] = keys = keys_of(POLICY_REGISTRY, policy, "ppo", {}, "policy")
-    if isinstance(keys, dict):
-        default = POLICY_REGISTRY.get(policy.get("type", "ppo")).default_model()
-        keys["model"] = keys_of(
-            MODEL_REGISTRY, _section(policy, "model"), default, keys.get("model", {}), "policy.model"
-        )
+    if cls := add_section("policy", schema, user, POLICY_REGISTRY, "ppo"):
+        policy, keys = _section(user, "policy"), schema["policy"]
+        add_section("policy.model", keys, policy, MODEL_REGISTRY, cls.default_model())
         intrinsic = _section(policy, "intrinsic")
         if "intrinsic" in keys and intrinsic.get("type") is not None:
-            keys["intrinsic"] = keys_of(
-                INTRINSIC_REGISTRY, intrinsic, None, keys["intrinsic"], "policy.intrinsic"
-            )
+            add_section("policy.intrinsic", keys, policy, INTRINSIC_REGISTRY, None)
         elif "intrinsic" in keys and "type" in intrinsic:
             keys["intrinsic"] = Key({}, Choice)  # None: the keys beside it have no effect
     return schema, faults
@@ -425,11 +422,8 @@ def save_config(config: Config, file: str | Path) -> None:
     """Writes the keys of a config that no default gives to a new .py file.
 
     Raises:
-        ConfigError: if the file has another ending.
         OSError: if it exists, or cannot be written.
     """
-    if Path(file).suffix != ".py":
-        raise ConfigError(f"{file}: expected a name that ends in .py")
     with open(file, "x", encoding="utf-8") as output:
         output.write(python_source(config.written(), config.notes))
 

@@ -135,7 +135,7 @@ class SerialPipeline:
             with ExitStack() as new:  # removes the folder after an error
                 create = new_run_folder(place, folder is not None, lines)
                 self.folder = self.ranks.from_first(lambda: new.enter_context(create))
-                self.ranks.on_first(lambda: undo.enter_context(locked(self.folder)))
+                self.ranks.from_first(lambda: undo.enter_context(locked(self.folder)))
                 self._open(undo, own, display, uuid.uuid4().hex[:12], None, lines)
             self._resources = undo.pop_all()
 
@@ -172,7 +172,7 @@ class SerialPipeline:
         with ExitStack() as undo, ExitStack() as building:
             folder = folder_of(Path(run))
             ranks = undo.enter_context(joined())
-            ranks.on_first(lambda: undo.enter_context(locked(folder)))  # before the checkpoints are read
+            ranks.from_first(lambda: undo.enter_context(locked(folder)))  # before the checkpoints are read
             limits = {"max_train_iter": max_train_iter, "max_env_step": max_env_step}
             point = resume_point(Path(run), changes or {}, limits, override, trust)
             building.enter_context(importing_only(point.config.trusted))
