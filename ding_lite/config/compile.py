@@ -1,6 +1,8 @@
 """The one way of a config: from a file or a dict to every key with its value and the value's source.
 
-    file, dict, DI-engine's pair  ->  overrides applied  ->  checked against the schema  ->  with all defaults
+    _as_written   a file, a dict or DI-engine's pair becomes one nested dict, with the overrides in it
+    _checked      all of it is checked against the schema; each value has its source, defaults too
+    _derive       what follows from other values: the length of the schedules, whole paths, the run's name
 
 Each default is declared in the class that reads it. A section is checked against the class that its key
 ``type`` names, so a custom policy or model declares its own keys. The input is never changed.

@@ -380,18 +380,10 @@ def test_keys_of_an_environment_become_arguments(env_type, env, kwargs):
     assert compiled(env_type=env_type, env=env).values.env.kwargs == kwargs
 
 
-@pytest.mark.parametrize(
-    ("manager", "expected"),
-    [
-        ("base", "auto"),
-        ("subprocess", "subprocess"),
-        ("async_subprocess", "subprocess"),
-        ("gym_vector", "vector"),
-    ],
-)
-def test_manager_is_the_one_that_steps_environments_in_the_same_way(manager, expected):
-    config = compiled(create=dict(env_manager=dict(type=manager)), env=dict(manager=dict(step_timeout=7)))
-    assert (config.values.env.manager.type, config.values.env.manager.step_timeout) == (expected, 7)
+def test_manager_is_the_one_that_steps_environments_in_the_same_way():
+    for manager, expected in (("base", "auto"), ("async_subprocess", "subprocess"), ("gym_vector", "vector")):
+        config = compiled(create=dict(env_manager=dict(type=manager)), env=dict(manager=dict(step_timeout=7)))
+        assert (config.values.env.manager.type, config.values.env.manager.step_timeout) == (expected, 7)
 
 
 def test_scales_of_mujoco_are_those_of_the_policy():
