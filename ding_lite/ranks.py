@@ -124,12 +124,6 @@ class Ranks:
             raise fault
         return result
 
-    def on_first(self, function: Callable[[], Result]) -> Result | None:
-        """Like :meth:`from_first`, but the result stays on rank 0; None on the others."""
-        results: list[Result] = []
-        self.from_first(lambda: results.append(function()))
-        return results[0] if results else None
-
     @torch.no_grad()
     def copy_first(self, tensors: Sequence[Tensor]) -> None:
         """Overwrites tensors with those of rank 0."""

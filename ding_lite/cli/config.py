@@ -21,7 +21,7 @@ from ding_lite.errors import ConfigError
 @options.option(
     "-o --output FILE",
     "write a new .py file that -c accepts, with the keys that are not defaults",
-    options.PATH,
+    options.file_of(".py"),
 )
 def run(source: options.Source, json: bool, explain: str | None, output: Path | None) -> None:
     """Shows every key of a config, its value and its source.

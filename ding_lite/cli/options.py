@@ -133,7 +133,6 @@ def print_table(
     header: Sequence[str],
     rows: Iterable[Sequence[str]],
     right: Collection[int] = (),
-    styles: Mapping[str, str] | None = None,
 ) -> None:
     """Prints a table; outside of a terminal each row is one line, however long.
 
@@ -141,7 +140,6 @@ def print_table(
         header: the titles of the columns.
         rows: the cells.
         right: columns of numbers, which end at the same place.
-        styles: of cells with these words.
     """
     from rich.console import Console
     from rich.table import Table
@@ -151,7 +149,7 @@ def print_table(
     for place, title in enumerate(header):
         table.add_column(Text(title), justify="right" if place in right else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(shown(cell), (styles or {}).get(cell, "")) for cell in row))
+        table.add_row(*(Text(shown(cell)) for cell in row))
     console = Console(width=None if sys.stdout.isatty() else 10_000, highlight=False)
     with console.capture() as captured:
         console.print(table)

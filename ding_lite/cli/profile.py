@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-from typing import TYPE_CHECKING
 
 from ding_lite.cli import options
 from ding_lite.errors import EnvError
-
-if TYPE_CHECKING:
-    from ding_lite.config.compile import Config
 
 
 @options.command()
@@ -40,13 +36,12 @@ def run(source: options.Source, iterations: int | None, tune: bool, json: bool) 
     of its own, beginning with the config as it is; a setting that is faster by 5 % stays. Keys that change
     what is learned, such as policy.collect.n_sample, stay as they are.
     """
-    config = source.read()
     if tune:
-        _tune(config, source, iterations, json)
+        _tune(source, iterations, json)
         return
     from ding_lite.tools.profile import profile
 
-    report = profile(config, iterations)
+    report = profile(source.read(), iterations)
     if json:
         options.print_json(report)
         return
@@ -61,14 +56,14 @@ def run(source: options.Source, iterations: int | None, tune: bool, json: bool) 
     print(f"{report['largest']} takes the most time; to try: {report['try']}")
 
 
-def _tune(config: Config, source: options.Source, iterations: int | None, json: bool) -> None:
+def _tune(source: options.Source, iterations: int | None, json: bool) -> None:
     """Prints each setting as soon as it is measured, and at the end the command with the fastest one."""
     from ding_lite.tools.tune import tune, with_setting
 
     words = options.words_with(overrides=None, iterations=None, tune=None, json=None)[1:]
     trials = []
     with contextlib.suppress(KeyboardInterrupt):  # what was measured so far is shown
-        for trial in tune(config, words, source.overrides, iterations):
+        for trial in tune(source.read(), words, source.overrides, iterations):
             trials.append(trial)
             if not json:
                 speed = f"{trial.speed or 0:,.0f} env steps/s"

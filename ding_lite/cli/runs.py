@@ -8,8 +8,6 @@ import click
 
 from ding_lite.cli import options
 
-STYLES = {"solved": "green", "failed": "red", "unreadable": "red", "running": "cyan"}
-
 
 @options.command()
 @click.argument("folder", type=options.PATH, default="runs", help="a folder (default: runs)")
@@ -44,6 +42,6 @@ def run(folder: Path, json: bool) -> None:
         if run.error and run.status in ("failed", "unreadable"):
             errors.append(f"{name}: {run.error}")
     header = ["run", "status", "score", "env steps", "seed", "config"]
-    options.print_table(header, rows, right=(2, 3, 4), styles=STYLES)
+    options.print_table(header, rows, right=(2, 3, 4))
     if errors:
         print(options.shown("\n".join(["", *errors])))

@@ -1,6 +1,8 @@
 """The one way of a config: from a file or a dict to every key with its value and the value's source.
 
-    file, dict, DI-engine's pair  ->  overrides applied  ->  checked against the schema  ->  with all defaults
+    _as_written   a file, a dict or DI-engine's pair becomes one nested dict, with the overrides in it
+    _checked      all of it is checked against the schema; each value has its source, defaults too
+    _derive       what follows from other values: the length of the schedules, whole paths, the run's name
 
 Each default is declared in the class that reads it. A section is checked against the class that its key
 ``type`` names, so a custom policy or model declares its own keys. The input is never changed.
@@ -20,7 +22,7 @@ import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from easydict import EasyDict
 
@@ -47,6 +49,8 @@ from ding_lite.config.schema import (
     default_values,
     leaves,
     merged_config,
+    refuse,
+    set_value,
     without_effect,
 )
 from ding_lite.config.values import decode, encode, named_modules, plain
@@ -162,8 +166,6 @@ def compile_config(
     *,
     origin: str = "config",
     name: str = "",
-    create_cfg: Mapping[str, Any] | None = None,
-    seed: int | None = None,
 ) -> Config:
     """Checks a config and fills in its defaults. Compiling the result again changes nothing.
 
@@ -173,71 +175,90 @@ def compile_config(
         overrides: values that replace those of ``user``, such as ``{"policy.learn.batch_size": 128}``.
         origin: the name of ``user`` in error messages and in ``source``, such as a file name.
         name: the default of ``exp_name``; "": it is derived from the environment and the policy.
-        create_cfg: as in DI-engine: ``user`` is the main config of a pair.
-        seed: replaces that of ``user``.
 
     Raises:
         ConfigError: listing every fault, each with the whole path of its key and the remedy.
     """
+    written = _as_written(user, overrides or {}, origin)
+    config = _checked(written)
+    _derive(config, name)
+    return config
+
+
+class _Written(NamedTuple):
+    """What a user has written: in the words of ding_lite, with the overrides in it, and not checked."""
+
+    values: dict[str, Any]
+    origin: str  # of the values; but
+    saved: Mapping[str, str]  # of those with these paths in a run's config.json
+    overrides: Mapping[str, Any]
+    notes: list[str]
+    trusted: list[str]
+
+
+def _as_written(user: Any, overrides: Mapping[str, Any], origin: str) -> _Written:
+    """Returns a config in any form that :func:`compile_config` accepts as one nested dict."""
     notes: list[str] = []
-    imports: list[str] = []
-    saved: dict[str, str] = {}
-    if seed is not None:
-        overrides = {**(overrides or {}), "seed": seed}
-    if pair := as_pair(user if create_cfg is None else (user, create_cfg)):
-        user, notes, refused, imports = from_di_engine(*pair)
-        origin = PAIR if origin == "config" else origin
-        _refuse(origin, refused)
+    trusted: list[str] = []
+    if pair := as_pair(user):
+        user, notes, trusted = from_di_engine(*pair, origin)
     if not isinstance(user, Mapping):
         raise ConfigError(f"expected a config as a dict, or DI-engine's {PAIR}; got {user!r:.60}")
-    given: dict[str, Any] = decode(dict(user))  # its dicts and lists are new
-    if {"config", "source"} <= set(given) and isinstance(given["config"], dict):  # a run's config.json
-        given, saved = given["config"], dict(given["source"])
-    for section in ("env", "policy"):
-        if isinstance(given.get(section), str):
-            given[section] = env_section(given[section]) if section == "env" else {"type": given[section]}
-    overrides = overrides or {}
-    if "env.env_id" in overrides and _section(given, "env").get("type", "gymnasium") != "gymnasium":
+    values: dict[str, Any] = decode(dict(user))  # its dicts and lists are new
+    saved: dict[str, str] = {}
+    if {"config", "source"} <= set(values) and isinstance(values["config"], dict):  # a run's config.json
+        values, saved = values["config"], dict(values["source"])
+    if isinstance(values.get("env"), str):
+        values["env"] = env_section(values["env"])
+    if "env.env_id" in overrides and _section(values, "env").get("type", "gymnasium") != "gymnasium":
         overrides = {"env.type": "gymnasium", **overrides}  # another type does not read the id
     for path, value in overrides.items():
-        _set(given, path, copy.deepcopy(value))
-    written = dict(leaves(given))
-    schema, faults = schema_of(given)
-    values, value_faults = check(given, schema)
-    faults += value_faults
+        set_value(values, path, decode(copy.deepcopy(value)))
+    return _Written(values, origin, saved, overrides, notes, trusted)
+
+
+def _checked(written: _Written) -> Config:
+    """Returns a config with all defaults and the source of each value, or raises all faults at once."""
+    schema, faults = schema_of(written.values)
+    user, value_faults = check(written.values, schema)
+    faults, notes = faults + value_faults, list(written.notes)
+    defaults = default_values(schema)
     if not faults:
-        defaults = default_values(schema)
-        values = merged(defaults, values)
-        policy_class = POLICY_REGISTRY.get(values["policy"]["type"])
-        faults = _contradictions(values) + policy_class.config_faults(values)
+        values = merged(defaults, user)
         section, keys = values["policy"], schema["policy"]
+        faults = _contradictions(values) + POLICY_REGISTRY.get(section["type"]).config_faults(values)
         own = {key: rule for key, rule in keys.items() if key not in ("model", "intrinsic")}
         for declared in ((section, own, "policy"), (section["model"], keys["model"], "policy.model")):
             idle, idle_notes = without_effect(*declared)
             faults, notes = faults + idle, notes + idle_notes
-    _refuse(f"{origin} with its overrides" if overrides and origin != COMMAND_LINE else origin, faults)
-    imports += named_modules(encode(values))  # a value that cannot be saved is refused
-    by_default = dict(leaves(defaults))
+    with_overrides = written.overrides and written.origin != COMMAND_LINE
+    refuse(f"{written.origin} with its overrides" if with_overrides else written.origin, faults)
+    modules = named_modules(encode(values))  # a value that cannot be saved is refused
+    said, by_default = dict(leaves(user)), dict(leaves(defaults))
     source = {}
     for path, value in leaves(values):
-        typed, said = (
-            any(f"{path}.".startswith(f"{above}.") for above in paths) for paths in (overrides, written)
-        )
-        source[path] = COMMAND_LINE if typed else saved.get(path, origin) if said else "default"
-        if source[path] == "default" and encode(value, path) != encode(by_default.get(path), path):
-            source[path] = origin  # a config.json that was edited
-    learn = values["policy"]["learn"]
-    if "schedule_env_step" in learn and learn["schedule_env_step"] is None:
-        learn["schedule_env_step"] = values["max_env_step"]
+        is_typed = any(f"{path}.".startswith(f"{above}.") for above in written.overrides)
+        source[path] = COMMAND_LINE if is_typed else written.saved.get(path, written.origin)
+        if path not in said:
+            source[path] = "default"
+        elif source[path] == "default" and encode(value, path) != encode(by_default.get(path), path):
+            source[path] = written.origin  # a config.json that was edited
+    trusted = tuple(dict.fromkeys([*written.trusted, *modules]))
+    return Config(EasyDict(values), source, trusted, tuple(notes))
+
+
+def _derive(config: Config, name: str) -> None:
+    """Sets the values that follow from others: the length of the schedules, whole paths, the run's name."""
+    values, source, learn = config.values, config.source, config.values.policy.learn
+    if "schedule_env_step" in learn and learn.schedule_env_step is None:
+        learn.schedule_env_step = values.max_env_step
         source["policy.learn.schedule_env_step"] = "max_env_step"
     reference = learn.get("pretrained_model_path")
     if reference is not None and Path(reference).exists():  # a resumed run may begin in another folder
-        learn["pretrained_model_path"] = str(Path(reference).absolute())
-    if not values["exp_name"]:
-        values["exp_name"] = name or f"{env_name(values['env'])}_{name_of(values['policy']['type'])}"
-        values["exp_name"] = re.sub(r"[^\w.-]", "_", values["exp_name"])
-        source["exp_name"] = "name"
-    return Config(EasyDict(values), source, tuple(dict.fromkeys(imports)), tuple(notes))
+        learn.pretrained_model_path = str(Path(reference).absolute())
+    if not values.exp_name:
+        name = name or f"{env_name(values.env)}_{name_of(values.policy.type)}"
+        values.exp_name, source["exp_name"] = re.sub(r"[^\w.-]", "_", name), "name"
 
 
 def schema_of(user: Mapping[str, Any]) -> tuple[Schema, list[str]]:
@@ -245,32 +266,29 @@ def schema_of(user: Mapping[str, Any]) -> tuple[Schema, list[str]]:
 
     A section whose ``type`` is wrong accepts any keys: they are checked once it is right.
     """
+    schema = {**as_schema(RUN_CONFIG), "env": as_schema(_envs().CONFIG)}
     faults: list[str] = []
 
-    def keys_of(
-        registry: Registry, section: Mapping[str, Any], default: Any, declared: Schema, path: str
-    ) -> Any:
-        kind = section.get("type", default)
+    def add_section(path: str, keys: Schema, tree: Mapping[str, Any], registry: Registry, kind: Any) -> Any:
+        """Puts the keys of the class that a section names into ``keys``; returns the class, None if wrong."""
+        name = path.rpartition(".")[2]
+        kind = _section(tree, name).get("type", kind)
         try:
-            keys = {**declared, **merged_config(registry.get_class(kind))}
+            cls = registry.get_class(kind)
         except (RegistryError, CheckpointError) as error:
             faults.append(f"{path}.type: {error}")
-            return Key({}, Choice)
-        return {**keys, "type": dataclasses.replace(keys.get("type", Key(None, Name)), default=kind)}
+            keys[name] = Key({}, Choice)
+            return None
+        keys[name] = {**keys.get(name, {}), **merged_config(cls)}
+        keys[name]["type"] = dataclasses.replace(keys[name].get("type", Key(None, Name)), default=kind)
+        return cls
 
-    schema = {**as_schema(RUN_CONFIG), "env": as_schema(_envs().CONFIG)}
-    policy = _section(user, "policy")
-    schema["policy"] = keys = keys_of(POLICY_REGISTRY, policy, "ppo", {}, "policy")
-    if isinstance(keys, dict):
-        default = POLICY_REGISTRY.get(policy.get("type", "ppo")).default_model()
-        keys["model"] = keys_of(
-            MODEL_REGISTRY, _section(policy, "model"), default, keys.get("model", {}), "policy.model"
-        )
+    if cls := add_section("policy", schema, user, POLICY_REGISTRY, "ppo"):
+        policy, keys = _section(user, "policy"), schema["policy"]
+        add_section("policy.model", keys, policy, MODEL_REGISTRY, cls.default_model())
         intrinsic = _section(policy, "intrinsic")
         if "intrinsic" in keys and intrinsic.get("type") is not None:
-            keys["intrinsic"] = keys_of(
-                INTRINSIC_REGISTRY, intrinsic, None, keys["intrinsic"], "policy.intrinsic"
-            )
+            add_section("policy.intrinsic", keys, policy, INTRINSIC_REGISTRY, None)
         elif "intrinsic" in keys and "type" in intrinsic:
             keys["intrinsic"] = Key({}, Choice)  # None: the keys beside it have no effect
     return schema, faults
@@ -300,18 +318,6 @@ def _contradictions(values: Mapping[str, Any]) -> list[str]:
     return faults
 
 
-def _set(tree: Any, path: str, value: Any) -> None:
-    """Sets one value of a nested dict, in place, and creates the sections above it."""
-    *parents, last = path.split(".")
-    for name in parents:
-        if tree.get(name) is None or isinstance(tree[name], str):  # missing, or the type of a section
-            tree[name] = {} if tree.get(name) is None else {"type": tree[name]}
-        tree = tree[name]
-        if not isinstance(tree, dict):
-            raise ConfigError(f"override {path}={value!r}: {name} is a value, not a section")
-    tree[last] = value
-
-
 def merged(defaults: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns ``defaults`` with ``values`` in place of some of them."""
     both = dict(defaults)
@@ -319,13 +325,6 @@ def merged(defaults: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, 
         are_dicts = isinstance(both.get(name), dict) and isinstance(value, dict)
         both[name] = merged(both[name], value) if are_dicts else value
     return copy.deepcopy(both)
-
-
-def _refuse(origin: str, faults: Sequence[str]) -> None:
-    """Raises a ConfigError that lists the faults, if there are any."""
-    if faults:
-        count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
-        raise ConfigError("\n  ".join([f"{origin} has {count}:", *faults]))
 
 
 # ---------------------------------------------------------------------- files
@@ -425,11 +424,8 @@ def save_config(config: Config, file: str | Path) -> None:
     """Writes the keys of a config that no default gives to a new .py file.
 
     Raises:
-        ConfigError: if the file has another ending.
         OSError: if it exists, or cannot be written.
     """
-    if Path(file).suffix != ".py":
-        raise ConfigError(f"{file}: expected a name that ends in .py")
     with open(file, "x", encoding="utf-8") as output:
         output.write(python_source(config.written(), config.notes))
 

@@ -26,8 +26,8 @@ from types import ModuleType
 from typing import Any
 
 from ding_lite.config.registry import ENV_REGISTRY, POLICY_REGISTRY, import_module
-from ding_lite.config.schema import leaves, merged_config
-from ding_lite.errors import ConfigError, ContractError, RegistryError
+from ding_lite.config.schema import leaves, merged_config, refuse, set_value
+from ding_lite.errors import ConfigError, ContractError
 
 MAIN, CREATE = "main_config", "create_config"
 PAIR = f"({MAIN}, {CREATE})"
@@ -117,31 +117,24 @@ def as_pair(config: Any) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
 
 
 def from_di_engine(
-    main: Mapping[str, Any], create: Mapping[str, Any]
-) -> tuple[dict[str, Any], list[str], list[str], list[str]]:
+    main: Mapping[str, Any], create: Mapping[str, Any], origin: str
+) -> tuple[dict[str, Any], list[str], list[str]]:
     """Converts a config of DI-engine; neither argument is changed.
 
     Returns:
-        the config as a user of ding_lite writes it; what was converted or left out, and what is refused, one
-        line each; the modules that it has imported.
+        the config as a user of ding_lite writes it; what was converted or left out, one line each; the
+        modules that it has imported.
+
+    Raises:
+        ConfigError: listing everything that is refused.
     """
     c = _Conversion(main, create)
     c.convert()
-    return c.config, c.notes, c.faults, c.imports
-
-
-def _extended(kind: str) -> tuple[str, list[str]]:
-    """Returns which of the four policies a policy is or extends, and the paths of keys that it adds."""
-    with contextlib.suppress(RegistryError):  # that there is none is said later
-        cls = POLICY_REGISTRY.get_class(kind)
-        names = {POLICY_REGISTRY.get(name): name for name in SAME_BY_POLICY}
-        base = next((base for base in cls.__mro__ if base in names), None)
-        if base is not None:
-            known = dict(leaves(merged_config(base)))
-            return names[base], [
-                f"policy.{path}" for path, _ in leaves(merged_config(cls)) if path not in known
-            ]
-    return "ppo", []
+    refuse(origin, c.faults)
+    config: dict[str, Any] = {}
+    for path, value in c.new.items():
+        set_value(config, path, value)
+    return config, c.notes, c.imports
 
 
 class _Conversion:
@@ -150,7 +143,7 @@ class _Conversion:
     def __init__(self, main: Mapping[str, Any], create: Mapping[str, Any]) -> None:
         keys = [*leaves(main), *leaves(create, CREATE)]
         self.left = {path: v for path, v in keys if not (isinstance(v, Mapping) and not v)}
-        self.config: dict[str, Any] = {}
+        self.new: dict[str, Any] = {}  # the new config, by paths
         self.notes: list[str] = []
         self.faults: list[str] = []
         named = [m for each in ("env", "policy") for m in self.take(f"{CREATE}.{each}.import_names", [])]
@@ -159,7 +152,11 @@ class _Conversion:
             import_module(module)
         kind = self.take(f"{CREATE}.policy.type", "ppo")
         self.type = str(self.left.get("policy.type", kind)).removesuffix("_command")
-        self.policy, self.declared = _extended(self.type)
+        cls = POLICY_REGISTRY.get_class(self.type)
+        library = {POLICY_REGISTRY.get(name): name for name in SAME_BY_POLICY}
+        base = next((base for base in cls.__mro__ if base in library), POLICY_REGISTRY.get("ppo"))
+        self.policy, known = library[base], dict(leaves(merged_config(base)))
+        self.declared = [f"policy.{path}" for path, _ in leaves(merged_config(cls)) if path not in known]
         self.env_type = self.take(f"{CREATE}.env.type")
         self.rows: int | None = None  # env steps of a rollout, if they are known
         self.per_collect: int | None = None  # DI-engine's train iterations after a collect
@@ -175,27 +172,15 @@ class _Conversion:
         below = [name for name in self.left if f"{name}.".startswith(f"{path}.")]
         return {name.removeprefix(path).lstrip("."): self.take(name) for name in below}
 
-    def get(self, path: str, default: Any = None) -> Any:
-        """Returns a value of the new config."""
-        return dict(leaves(self.config)).get(path, default)
-
     def count(self, path: str, default: Any = None) -> int | None:
         """Returns a value of the new config if it is a positive whole number; the schema reports others."""
-        value = self.get(path, default)
+        value = self.new.get(path, default)
         return value if type(value) is int and value > 0 else None
-
-    def set(self, path: str, value: Any) -> None:
-        """Sets a value of the new config."""
-        *sections, name = path.split(".")
-        tree = self.config
-        for section in sections:
-            tree = tree.setdefault(section, {})
-        tree[name] = value
 
     def wrap(self, wrapper: str, **arguments: Any) -> None:
         """Adds a wrapper, outside of those before."""
         item = {"type": wrapper, **arguments} if arguments else wrapper
-        self.set("env.wrappers", [*self.get("env.wrappers", []), item])
+        self.new["env.wrappers"] = [*self.new.get("env.wrappers", []), item]
 
     def note(self, path: str, text: str) -> None:
         """Adds a line about what was converted."""
@@ -208,8 +193,8 @@ class _Conversion:
     # -- Sections
 
     def convert(self) -> None:
-        """Fills ``config``, ``notes`` and ``faults``."""
-        self.set("policy.type", self.type)
+        """Fills ``new``, ``notes`` and ``faults``."""
+        self.new["policy.type"] = self.type
         for path, reason in NOT_BUILT.items():
             if any((self.section(path) | self.section(f"{CREATE}.{path}")).values()):
                 self.refuse(path, reason)
@@ -218,13 +203,13 @@ class _Conversion:
                 self.refuse(path, f"only {accepted!r} is accepted, got {value!r}: {reason}")
         for path in (*SAME, *SAME_BY_POLICY[self.policy], *self.declared):
             if path in self.left:
-                self.set(path, self.take(path))
-        if self.policy == "ppo" and self.get("policy.recompute_adv") is None:
-            self.set("policy.recompute_adv", True)
-        if self.get("policy.learn.value_norm") is not False:
-            self.set("policy.learn.value_norm_std", 1.0)
+                self.new[path] = self.take(path)
+        if self.policy == "ppo" and self.new.get("policy.recompute_adv") is None:
+            self.new["policy.recompute_adv"] = True
+        if self.new.get("policy.learn.value_norm") is not False:
+            self.new["policy.learn.value_norm_std"] = 1.0
         if (cuda := self.take("policy.cuda")) is not None:  # True is "if there is a GPU"
-            self.set("policy.device", "auto" if cuda else "cpu")
+            self.new["policy.device"] = "auto" if cuda else "cpu"
         samples, envs = self.count("policy.collect.n_sample"), self.count("env.collector_env_num", 8)
         self.rows = math.ceil(samples / envs) * envs if samples and envs else None
         self.environment()
@@ -245,31 +230,33 @@ class _Conversion:
         if activation is not None:
             kind = activation if isinstance(activation, (type, str)) else type(activation)
             name = kind if isinstance(kind, str) else kind.__name__
-            self.set("policy.model.activation", {"LeakyReLU": "leaky_relu"}.get(name, name.lower()))
+            self.new["policy.model.activation"] = {"LeakyReLU": "leaky_relu"}.get(name, name.lower())
         actor_width = self.head("actor", 2 if self.policy.startswith("ppg") else 1)
         self.head("critic", 1)
         path = "policy.model.encoder_hidden_size_list"
         sizes, impala = self.take(path), self.take("policy.model.impala_cnn_encoder", False)
         if impala:
-            self.set("policy.model.encoder", {"type": "impala_cnn"} | ({"widths": [*sizes]} if sizes else {}))
+            self.new["policy.model.encoder"] = {"type": "impala_cnn"} | (
+                {"widths": [*sizes]} if sizes else {}
+            )
             if (out := sizes[-1] if sizes and actor_width is None else actor_width) is not None:
-                self.set(path, [out])
+                self.new[path] = [out]
         elif self.env_type in ("atari", "procgen") and sizes is not None:
             if 3 <= len(sizes) <= 4:
-                self.set("policy.model.encoder", {"type": "nature_cnn", "widths": [*sizes[:3]]})
-                self.set(path, [sizes[-1]])
+                self.new["policy.model.encoder"] = {"type": "nature_cnn", "widths": [*sizes[:3]]}
+                self.new[path] = [sizes[-1]]
             else:
                 self.refuse(path, f"{list(sizes)}: write three convolutions and a layer: [32, 64, 64, 512]")
         elif sizes is not None:
-            self.set(path, sizes)
+            self.new[path] = sizes
         shares = self.take("policy.model.share_encoder")
         if shares is not None and self.policy.startswith("ppg"):
-            self.set("policy.model.arch", "shared" if shares else "dual")
+            self.new["policy.model.arch"] = "shared" if shares else "dual"
         elif shares is not None:
-            self.set("policy.model.share_encoder", shares)
+            self.new["policy.model.share_encoder"] = shares
         for path in [path for path in self.left if path.startswith("policy.model.")]:
             if not path.startswith(OF_MODELS):
-                self.set(path, self.take(path))  # DI-engine, too, reports keys that its models do not have
+                self.new[path] = self.take(path)  # DI-engine, too, reports keys that its models do not have
 
     def head(self, who: str, default_layers: int) -> Any:
         """Converts the keys of one head; returns the width of its layers, or None if the pair has none."""
@@ -277,7 +264,7 @@ class _Conversion:
         width, layers = self.take(f"{path}_hidden_size"), self.take(f"{path}_layer_num")
         if (width, layers) != (None, None):
             count = default_layers if layers is None else layers
-            self.set(f"{path}_hidden_size_list", [64 if width is None else width] * count)
+            self.new[f"{path}_hidden_size_list"] = [64 if width is None else width] * count
         return width
 
     def learning(self) -> None:
@@ -285,8 +272,8 @@ class _Conversion:
         if self.take("policy.learn.ignore_done"):
             self.wrap("ignore_done")
         learn = "policy.learn"
-        if self.get(f"{learn}.adv_norm") is True:
-            self.set(f"{learn}.adv_norm", "minibatch")
+        if self.new.get(f"{learn}.adv_norm") is True:
+            self.new[f"{learn}.adv_norm"] = "minibatch"
         size = self.count(f"{learn}.batch_size", DEFAULTS["batch_size"])
         passes = self.count(f"{learn}.epoch_per_collect", DEFAULTS["epoch_per_collect"])
         samples = self.count("policy.collect.n_sample")
@@ -302,9 +289,9 @@ class _Conversion:
         scheduler = self.section(path) if self.policy == "ppo" else {}
         collects, final = scheduler.get("epoch_num"), scheduler.get("min_lr_lambda")
         if collects and final is not None and self.rows:  # linear in the number of collects
-            self.set(f"{learn}.lr_schedule", "linear")
-            self.set(f"{learn}.lr_final", float(final))
-            self.set(f"{learn}.schedule_env_step", collects * self.rows)
+            self.new[f"{learn}.lr_schedule"] = "linear"
+            self.new[f"{learn}.lr_final"] = float(final)
+            self.new[f"{learn}.schedule_env_step"] = collects * self.rows
             self.note(path, f"linear to {final:g} over {collects * self.rows:,} env steps")
         elif any(scheduler.values()):
             self.refuse(path, f"expected epoch_num and min_lr_lambda, and n_sample; got {scheduler}")
@@ -312,10 +299,10 @@ class _Conversion:
         if self.policy == "ppg_offpolicy" and path in self.left:
             steps = self.take(path)
             iterations = max(1, round(steps / self.per_collect)) if self.per_collect else steps
-            self.set(path, iterations)
+            self.new[path] = iterations
             self.note(path, f"{steps} minibatches of DI-engine are about {iterations} iterations")
-        if self.policy.startswith("ppg") and self.get(f"{learn}.value_norm") is False:
-            self.set(f"{learn}.allow_raw_values", True)
+        if self.policy.startswith("ppg") and self.new.get(f"{learn}.value_norm") is False:
+            self.new[f"{learn}.allow_raw_values"] = True
             self.note(f"{learn}.value_norm", "False, with allow_raw_values: the KL may not hold the policy")
 
     def frequency(self, path: str, here: str) -> None:
@@ -325,7 +312,7 @@ class _Conversion:
         count = self.take(path)
         iterations = max(1, math.ceil(count / self.per_collect))
         steps = iterations * self.rows
-        self.set(here, steps)
+        self.new[here] = steps
         self.note(path, f"{count} gradient steps are {iterations} iterations, {steps:,} env steps ({here})")
 
     def buffers(self) -> None:
@@ -339,7 +326,7 @@ class _Conversion:
                     limit = least
                 limits += [] if limit is None else [limit]
             if limits:
-                self.set(f"{BUFFER}.{name}", limits[0])
+                self.new[f"{BUFFER}.{name}"] = limits[0]
             if limits and limits[0] != limits[-1]:
                 why = "here both are drawn from one replay; write the same number twice"
                 self.refuse(
@@ -348,8 +335,8 @@ class _Conversion:
         updates = self.count("policy.learn.update_per_collect")
         size = self.count("policy.learn.batch_size", DEFAULTS["batch_size"])
         uses = math.ceil(updates * size / self.rows) if updates and size and self.rows else 0
-        if self.policy in BUFFERS and uses > 3 and self.get(f"{BUFFER}.max_use") is None:
-            self.set(f"{BUFFER}.max_use", uses)
+        if self.policy in BUFFERS and uses > 3 and self.new.get(f"{BUFFER}.max_use") is None:
+            self.new[f"{BUFFER}.max_use"] = uses
             self.note(f"{BUFFER}.max_use", f"{uses}, as often as {updates} updates use a transition")
 
     # -- Environments
@@ -363,19 +350,19 @@ class _Conversion:
         if kind not in MANAGERS:
             self.refuse("env_manager.type", f"{kind!r} is not one of {', '.join(MANAGERS)}")
         elif MANAGERS[kind] != "auto":
-            self.set("env.manager.type", MANAGERS[kind])
+            self.new["env.manager.type"] = MANAGERS[kind]
         for name in ("step_timeout", "reset_timeout"):
             if manager.get(name) is not None:
-                self.set(f"env.manager.{name}", manager.pop(name))
+                self.new[f"env.manager.{name}"] = manager.pop(name)
         self.left |= {f"env.manager.{name}": value for name, value in manager.items()}
         if self.env_type in ENVIRONMENTS:
             ENVIRONMENTS[self.env_type](self)
         elif isinstance(self.env_type, str) and (
             self.env_type in ENV_REGISTRY.names() or ":" in self.env_type
         ):
-            self.set("env.type", self.env_type)
+            self.new["env.type"] = self.env_type
             own = [path for path in self.left if path.startswith("env.") and not path.startswith(OF_ENVS)]
-            self.set("env.kwargs", {path.removeprefix("env."): self.take(path) for path in own})
+            self.new["env.kwargs"] = {path.removeprefix("env."): self.take(path) for path in own}
         else:
             self.refuse(
                 f"{CREATE}.env.type",
@@ -384,9 +371,9 @@ class _Conversion:
             )
         # Keys of ding_lite's own in a pair, which mean what they mean in its section env.
         if wrappers:
-            self.set("env.wrappers", [*self.get("env.wrappers", []), *wrappers])
+            self.new["env.wrappers"] = [*self.new.get("env.wrappers", []), *wrappers]
         for name, value in kwargs.items():
-            self.set(f"env.kwargs.{name}", value)
+            self.new[f"env.kwargs.{name}"] = value
 
     def environment_id(self, default: str | None = None) -> str:
         """Sets ``env.env_id`` to that of the pair, in the version that gymnasium has today."""
@@ -399,7 +386,7 @@ class _Conversion:
         if newest is not None and version.isdigit() and int(version) < newest:
             new = f"{name}-v{newest}"
             self.note("env.env_id", f"{old} -> {new}, the version that gymnasium has")
-        self.set("env.env_id", new)
+        self.new["env.env_id"] = new
         return new
 
 
@@ -423,11 +410,11 @@ def _mujoco(c: _Conversion) -> None:
         c.wrap("action_bins", bins=bins)
     obs, reward = c.section("env.norm_obs"), c.section("env.norm_reward")
     if obs.get("use_norm"):
-        c.set("policy.normalize.obs", True)
+        c.new["policy.normalize.obs"] = True
         c.note("env.norm_obs", "policy.normalize.obs: one scale for all environments, kept over episodes")
     if reward.get("use_norm"):
-        c.set("policy.normalize.reward", True)
-        c.set("policy.normalize.reward_discount", reward.get("reward_discount"))
+        c.new["policy.normalize.reward"] = True
+        c.new["policy.normalize.reward_discount"] = reward.get("reward_discount")
         c.note("env.norm_reward", "policy.normalize.reward: one scale for all environments, in training")
 
 
@@ -436,26 +423,26 @@ def _atari(c: _Conversion) -> None:
     frames = c.take("env.frame_stack", 4)
     c.wrap("atari", stack_size=frames or 1)
     if env_id.startswith("ALE/"):  # the wrapper skips frames
-        c.set("env.kwargs", {"frameskip": 1})
+        c.new["env.kwargs"] = {"frameskip": 1}
 
 
 def _procgen(c: _Conversion) -> None:
     game = str(c.take("env.env_id", "coinrun"))
-    c.set("env.env_id", f"{game.capitalize()}Hard-v0")
-    c.set("env.manager.type", "env_pool")
+    c.new["env.env_id"] = f"{game.capitalize()}Hard-v0"
+    c.new["env.manager.type"] = "env_pool"
     c.note("env.env_id", f"{game} -> EnvPool's {game.capitalize()}Hard-v0 (env.manager.type='env_pool')")
     if c.take("env.control_level", True) is False:
         c.refuse("env.control_level", "False, one level for each episode by its seed, is not built")
     for name in ("start_level", "num_levels"):
         if f"env.{name}" in c.left:
-            c.set(f"env.kwargs.{name}", c.take(f"env.{name}"))
+            c.new[f"env.kwargs.{name}"] = c.take(f"env.{name}")
 
 
 def _minigrid(c: _Conversion) -> None:
     c.environment_id("MiniGrid-KeyCorridorS3R3-v0")
     limit = c.take("env.max_step")
     if limit is not None:
-        c.set("env.kwargs", {"max_steps": limit})
+        c.new["env.kwargs"] = {"max_steps": limit}
         c.note("env.max_step", f"the argument max_steps={limit}, which MiniGrid's reward also depends on")
     if c.take("env.full_obs"):
         c.wrap("minigrid.wrappers:FullyObsWrapper")

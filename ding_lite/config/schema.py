@@ -15,44 +15,37 @@ import inspect
 import math
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
+
+from ding_lite.errors import ConfigError
 
 MAX_NAMES = 8  # names of keys in one message
 DROPPED: Any = object()  # as a value of a subclass's ``config``: the key of its base does not exist here
 Name = str | Callable  # a registered name, "package.module:Name", or in Python the class or function itself
 
-# Words of Stable-Baselines3, CleanRL and rsl_rl, with the name of the key, or the end of its path.
-SYNONYMS = {
-    "gamma": "discount_factor",
-    "lam": "gae_lambda",
-    "n_steps": "n_sample",
-    "num_steps": "n_sample",
-    "num_steps_per_env": "n_sample",
-    "total_timesteps": "max_env_step",
-    "n_timesteps": "max_env_step",
-    "lr": "learning_rate",
-    "minibatch_size": "batch_size",
-    "n_epochs": "epoch_per_collect",
-    "update_epochs": "epoch_per_collect",
-    "num_learning_epochs": "epoch_per_collect",
-    "ent_coef": "entropy_weight",
-    "entropy_coef": "entropy_weight",
-    "vf_coef": "value_weight",
-    "value_loss_coef": "value_weight",
-    "clip_range": "clip_ratio",
-    "clip_coef": "clip_ratio",
-    "clip_param": "clip_ratio",
-    "max_grad_norm": "grad_clip_value",
-    "norm_adv": "adv_norm",
-    "anneal_lr": "lr_schedule",
-    "num_envs": "collector_env_num",
-    "n_envs": "collector_env_num",
-    "net_arch": "encoder_hidden_size_list",
-    "features_extractor_class": "model.encoder",
+# Keys, or the ends of their paths, with the words of Stable-Baselines3, CleanRL and rsl_rl for them.
+WORDS = {
+    "discount_factor": "gamma",
+    "gae_lambda": "lam",
+    "n_sample": "n_steps num_steps num_steps_per_env",
+    "max_env_step": "total_timesteps n_timesteps",
+    "learning_rate": "lr",
+    "batch_size": "minibatch_size",
+    "epoch_per_collect": "n_epochs update_epochs num_learning_epochs",
+    "entropy_weight": "ent_coef entropy_coef",
+    "value_weight": "vf_coef value_loss_coef",
+    "clip_ratio": "clip_range clip_coef clip_param",
+    "grad_clip_value": "max_grad_norm",
+    "adv_norm": "norm_adv",
+    "lr_schedule": "anneal_lr",
+    "collector_env_num": "num_envs n_envs",
+    "encoder_hidden_size_list": "net_arch",
+    "model.encoder": "features_extractor_class",
 }
+SYNONYMS = {word: key for key, words in WORDS.items() for word in words.split()}
 SCHEDULES = {"learning_rate": "lr_schedule", "clip_ratio": "clip_schedule"}  # of rl-zoo's values "lin_..."
 
 
@@ -92,13 +85,10 @@ class Key:
     @property
     def range(self) -> str:
         """The bounds in words, such as "at least 1"; "" without bounds."""
-        return " and ".join(f"{word} {bound:,}" for word, bound, _ in self._bounds())
+        return " and ".join(f"{word} {bound:,}" for word, bound, _ in self.bounds())
 
-    def holds(self, number: float) -> bool:
-        """Returns whether a number is within the bounds."""
-        return all(inside(number, bound) for _, bound, inside in self._bounds())
-
-    def _bounds(self) -> list[tuple[str, float, Callable[[float, float], bool]]]:
+    def bounds(self) -> list[tuple[str, float, Callable[[float, float], bool]]]:
+        """Returns each bound with its words, and the function that says whether a number is within it."""
         lower = ("at least", self.low, operator.ge), ("above", self.above, operator.gt)
         upper = ("at most", self.high, operator.le), ("below", self.below, operator.lt)
         return [(word, bound, inside) for word, bound, inside in lower + upper if bound is not None]
@@ -168,6 +158,29 @@ def leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]
             yield from leaves(value, where)
         else:
             yield where, value
+
+
+def set_value(tree: Any, path: str, value: Any) -> None:
+    """Sets one value of a nested dict, in place, and creates the sections above it.
+
+    Raises:
+        ConfigError: if there is a value in the place of a section.
+    """
+    *parents, last = path.split(".")
+    for name in parents:
+        if tree.get(name) is None or isinstance(tree[name], str):  # missing, or the type of a section
+            tree[name] = {} if tree.get(name) is None else {"type": tree[name]}
+        tree = tree[name]
+        if not isinstance(tree, dict):
+            raise ConfigError(f"override {path}={value!r}: {name} is a value, not a section")
+    tree[last] = value
+
+
+def refuse(origin: str, faults: Sequence[str]) -> None:
+    """Raises a ConfigError that lists the faults, if there are any."""
+    if faults:
+        count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
+        raise ConfigError("\n  ".join([f"{origin} has {count}:", *faults]))
 
 
 def without_effect(values: Mapping[str, Any], schema: Schema, path: str) -> tuple[list[str], list[str]]:
@@ -285,7 +298,6 @@ def check(
     values: dict[str, Any] = {}
     faults: list[str] = []
     for name, value in user.items():
-        value = without_numpy(value)
         where = f"{path}.{name}" if path else str(name)
         rule = schema.get(name)
         if isinstance(rule, dict):
@@ -316,26 +328,14 @@ def check(
     return values, faults
 
 
-def without_numpy(value: Any) -> Any:
-    """Returns a value with the scalars and 0-d arrays of NumPy and torch in it as Python numbers."""
-    if type(value) in (list, tuple):
-        return type(value)(map(without_numpy, value))
-    if isinstance(value, Mapping):
-        return {name: without_numpy(item) for name, item in value.items()}
-    # By their attributes, since this module imports neither: the command line starts without them.
-    is_scalar = not isinstance(value, type) and getattr(value, "ndim", None) == 0 and hasattr(value, "item")
-    return value.item() if is_scalar else value
-
-
 def _range_fault(value: Any, key: Key) -> str:
     """Returns why a value is outside of the range of its key, or "". Numbers must be finite."""
     for number in value if isinstance(value, list) else [value]:
-        if isinstance(number, bool) or not isinstance(number, (int, float)):
-            continue
-        if not key.holds(number):
-            return f"expected a number {key.range}, got {number!r}"
-        if isinstance(number, float) and not math.isfinite(number):
-            return f"expected a finite number, got {number!r}"
+        if type(number) in (int, float):
+            if not all(inside(number, bound) for _, bound, inside in key.bounds()):
+                return f"expected a number {key.range}, got {number!r}"
+            if not math.isfinite(number):
+                return f"expected a finite number, got {number!r}"
     return ""
 
 

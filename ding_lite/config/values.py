@@ -63,6 +63,8 @@ def encode(value: Any, path: str = "") -> Any:
 def decode(data: Any) -> Any:
     """Returns the value that :func:`encode` wrote; what is decoded already stays as it is.
 
+    Scalars and 0-d arrays of NumPy and torch become Python numbers.
+
     Raises:
         ConfigError: if an object with a kind is none that :func:`encode` writes.
     """
@@ -71,7 +73,8 @@ def decode(data: Any) -> Any:
     if type(data) in (list, tuple):  # a .py file has tuples
         return type(data)(decode(item) for item in data)
     if not isinstance(data, dict):
-        return data
+        is_scalar = not isinstance(data, type) and getattr(data, "ndim", None) == 0 and hasattr(data, "item")
+        return data.item() if is_scalar else data
     items = {name: decode(item) for name, item in dict.items(data)}
     if KIND not in items:
         return items

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 
 from ding_lite.config.compile import AnyConfig, Config, as_config
-from ding_lite.config.registry import env_name, importing_only
+from ding_lite.config.registry import SCRIPT, env_name, importing_only
 from ding_lite.config.values import encode
 from ding_lite.data.collector import Collector
 from ding_lite.data.episodes import Evaluator
@@ -135,7 +135,7 @@ class SerialPipeline:
             with ExitStack() as new:  # removes the folder after an error
                 create = new_run_folder(place, folder is not None, lines)
                 self.folder = self.ranks.from_first(lambda: new.enter_context(create))
-                self.ranks.on_first(lambda: undo.enter_context(locked(self.folder)))
+                self.ranks.from_first(lambda: undo.enter_context(locked(self.folder)))
                 self._open(undo, own, display, uuid.uuid4().hex[:12], None, lines)
             self._resources = undo.pop_all()
 
@@ -172,7 +172,7 @@ class SerialPipeline:
         with ExitStack() as undo, ExitStack() as building:
             folder = folder_of(Path(run))
             ranks = undo.enter_context(joined())
-            ranks.on_first(lambda: undo.enter_context(locked(folder)))  # before the checkpoints are read
+            ranks.from_first(lambda: undo.enter_context(locked(folder)))  # before the checkpoints are read
             limits = {"max_train_iter": max_train_iter, "max_env_step": max_env_step}
             point = resume_point(Path(run), changes or {}, limits, override, trust)
             building.enter_context(importing_only(point.config.trusted))
@@ -466,6 +466,9 @@ class SerialPipeline:
         goes_on = self.status in ("interrupted", "failed")
         command = f"ding-lite train --resume {run}" if goes_on else f"ding-lite eval {run} -n 100"
         imports = "".join(f" --import {_typed(module)}" for module in dict.fromkeys(self.config.trusted))
+        if SCRIPT in self.config.trusted:  # a notebook, which no command can import
+            call = "SerialPipeline.resume" if goes_on else "load_policy"
+            command, imports = f"{call}({str(self.folder)!r}) in the notebook that has its classes", ""
         ended = f"{self.status}{why} after {done}{evaluation}\nrun: {self.folder}"
         has_advice = checkpoints_of(self.folder) or not goes_on
         return f"{ended}   try: {command}{imports}" if has_advice else ended

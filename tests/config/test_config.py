@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from strategies import config_values, plain_values, same
 
@@ -114,6 +115,12 @@ def test_model_of_a_policy_is_its_default_model():
         ({**CARTPOLE, "hooks": "early_stopping"}, "hooks", ["early_stopping"]),
         ({"env": {"env_id": "CartPole-v1", "manager": "base"}}, "env.manager.type", "base"),
         (user(learn={"batch_size": np.int64(32)}), "policy.learn.batch_size", 32),
+        (user(learn={"clip_ratio": torch.tensor(0.5)}), "policy.learn.clip_ratio", 0.5),
+        (
+            user(model={"encoder_hidden_size_list": [np.array(8)]}),
+            "policy.model.encoder_hidden_size_list",
+            [8],
+        ),
     ],
 )
 def test_short_forms(written, path, value):
@@ -156,6 +163,7 @@ def test_all_faults_are_reported_at_once_with_their_whole_paths():
         (user(type="ppg", learn={"n_epochs": 3}), "policy.learn", "actor_epoch_per_collect"),
         (user(model={"encoder_hidden_size_list": 64}), "policy.model.encoder_hidden_size_list", "list[int]"),
         (user(model={"encoder": {"type": "cnn"}}), "policy.model.encoder", "nature_cnn"),
+        (user(model={"box_distribution": "mine"}), "policy.model.box_distribution", "tanh_normal"),
         ({}, "env.env_id", "missing"),
         (user(learn={"batch_size": 4096}), "policy.learn.batch_size", "2048"),
         (user(learn={"reuse": 2.0}), "policy.learn.reuse=2.0", "no effect with policy.on_policy"),

@@ -9,9 +9,7 @@ import operator
 from types import NoneType
 from typing import Literal, get_args, get_origin
 
-import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import TEXTS, plain_values, same
@@ -123,12 +121,6 @@ def test_value_is_taken_or_converted_without_loss_or_refused(parts, data):
         else:
             items = [value] if isinstance(value, str) else value
             assert found == (list(items) if isinstance(found, list) else items)
-
-
-@pytest.mark.parametrize("number", [np.float32(0.5), np.array(0.5), torch.tensor(0.5)])
-def test_scalars_of_numpy_and_torch_are_numbers(number):
-    assert check({"b": number}, merged_config(Base)) == ({"b": 0.5}, [])
-    assert check({"env": {"sizes": [np.int64(3)]}}, SCHEMA) == ({"env": {"sizes": [3]}}, [])
 
 
 @pytest.mark.parametrize(

@@ -160,11 +160,6 @@ def test_a_loss_of_ones_own_runs_on_the_outputs_of_numpy(cls, model):
 # ------------------------------------------------------------------ what is left to torch
 
 
-class OtherActor(VAC):
-    def compute_actor(self, obs):
-        return super().compute_actor(obs)
-
-
 def hook(policy):
     policy.model.actor_encoder.trunk.register_forward_hook(lambda module, inputs, output: 2 * output)
 
@@ -178,10 +173,8 @@ def other_layer(policy):
 
 
 LEFT_TO_TORCH = {
-    "a recurrent network": lambda: policy_for(model={"rnn": "gru"}),
     "large layers": lambda: policy_for(model={"encoder_hidden_size_list": [1024, 1024]}),
     "many indices": lambda: policy_for(spaces.MultiDiscrete([3] * 9)),
-    "compute_actor": lambda: policy_for(made=OtherActor(VECTOR, DISCRETE)),
 }
 
 

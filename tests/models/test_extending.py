@@ -10,13 +10,11 @@ import torch
 from small_worlds import SeededBox, SeededEnv
 from worlds import trainee
 
-from ding_lite import ConfigError, SerialPipeline, load_policy
 from ding_lite.config.compile import compile_config
-from ding_lite.config.registry import BOX_DISTRIBUTION_REGISTRY, INTRINSIC_REGISTRY, MODEL_REGISTRY
+from ding_lite.config.registry import INTRINSIC_REGISTRY, MODEL_REGISTRY
 from ding_lite.config.schema import default_values, merged_config
-from ding_lite.errors import CheckpointError
 from ding_lite.models.heads import HEADS, Head
-from ding_lite.rl.distributions import Categorical, Normal
+from ding_lite.rl.distributions import Categorical
 
 
 def assert_learns(world=SeededEnv, **policy):
@@ -30,16 +28,6 @@ def assert_learns(world=SeededEnv, **policy):
 
 
 # ------------------------------------------------------------------ a Box distribution
-
-
-def test_box_distribution_that_is_not_registered_is_refused(monkeypatch):
-    config = {"env": {"type": SeededBox}, "policy": {"model": {"box_distribution": "mine"}}}
-    refused = r"policy\.model\.box_distribution: .*named 'mine'.* tanh_normal"
-    with pytest.raises(ConfigError, match=refused):
-        compile_config(config)
-    entries = {**BOX_DISTRIBUTION_REGISTRY.entries, "mine": type("Mine", (Normal,), {})}
-    monkeypatch.setattr(BOX_DISTRIBUTION_REGISTRY, "entries", entries)
-    assert compile_config(config).values.policy.model.box_distribution == "mine"
 
 
 @pytest.fixture
@@ -60,24 +48,6 @@ def test_box_distribution_is_an_import_path_or_a_class(own_module):
     assert type(policy.model.distribution(policy.model.compute_actor(obs))) is own
     config = {"env": {"type": SeededBox}, "policy": {"model": {"box_distribution": own}}}
     assert compile_config(config).as_json()["config"]["policy"]["model"]["box_distribution"] == path
-
-
-def test_checkpoint_imports_the_module_of_a_box_distribution_only_if_it_is_trusted(own_module, tmp_path):
-    policy = dict(
-        model=dict(box_distribution=f"{own_module}:Own"), collect=dict(n_sample=16), learn=dict(batch_size=8)
-    )
-    env = dict(type=SeededBox, collector_env_num=2, evaluator_env_num=1, n_evaluator_episode=1)
-    pipeline = SerialPipeline(dict(env=env, policy=policy, max_env_step=16), folder=tmp_path / "run")
-    for _ in pipeline:
-        pass
-    del sys.modules[own_module]
-    with pytest.raises(CheckpointError, match=own_module):
-        load_policy(tmp_path / "run", checkpoint="last")
-    with pytest.raises(CheckpointError, match=own_module):
-        SerialPipeline.resume(tmp_path / "run", trust=["small_worlds"])
-    assert own_module not in sys.modules
-    loaded = load_policy(tmp_path / "run", checkpoint="last", trust=[own_module])
-    assert loaded.model.actor_head.out.kind == f"{own_module}:Own"
 
 
 # ------------------------------------------------------------------ a head

@@ -16,7 +16,6 @@ from worlds import trainee
 
 from ding_lite.errors import ConfigError
 from ding_lite.models.heads import ActionHead
-from ding_lite.rl import distributions as D
 from ding_lite.trees import map_tree
 
 spaces = gym.spaces
@@ -39,15 +38,6 @@ def features(count, scale=1.0):
     return scale * torch.randn(count, FEATURES, generator=torch.Generator().manual_seed(1))
 
 
-def row(space, batch, i):
-    """Returns one action of a batch in the form of the space's samples."""
-    if isinstance(space, spaces.Dict):
-        return {name: row(child, batch[name], i) for name, child in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(row(child, batch[str(k)], i) for k, child in enumerate(space.spaces))
-    return batch[i]
-
-
 # ------------------------------------------------------------------ every space
 
 
@@ -66,15 +56,6 @@ def test_actions_of_a_box_are_stretched_to_its_bounds_and_in_it_even_far_out(box
         assert np.asarray(action) in box
         exact = one.clip(low, high) if share is None else low + share(one) * (high - low)
         np.testing.assert_allclose(action, exact, atol=1e-6 * np.abs([low, high]).max())
-
-
-@pytest.mark.parametrize("kind", ["tanh_normal", "beta"])
-def test_bounded_actions_of_a_tree_are_in_their_space_even_far_out(kind):
-    head = head_for(NESTED, box_distribution=kind)
-    with torch.no_grad():
-        action = head.distribution(head(features(200, 200.0))).sample(torch.Generator().manual_seed(2))
-    actions = head.to_env(map_tree(torch.Tensor.numpy, action))
-    assert all(NESTED.contains(row(NESTED, actions, i)) for i in range(200))
 
 
 def test_the_branches_of_a_tree_read_their_own_raw_outputs():
@@ -188,16 +169,6 @@ def test_independent_sigma_has_a_gradient_outside_of_its_range():
     sigma.log().sum().backward()
     assert sigma.tolist() == pytest.approx([math.exp(-21), math.exp(2.5)], rel=1e-5)
     assert head.out.log_sigma.grad.tolist() == [1.0, 1.0]
-
-
-@pytest.mark.parametrize(
-    ("kind", "cls"), [("normal", D.Normal), ("tanh_normal", D.TanhNormal), ("beta", D.Beta)]
-)
-def test_box_distribution_is_chosen_by_name_in_trees_too(kind, cls):
-    head, logit = box_logit(box_distribution=kind)
-    assert type(head.distribution(logit)) is cls
-    tree = head_for(NESTED, box_distribution=kind)
-    assert tree(features(2))["arm"]["0"].keys() == logit.keys()
 
 
 def test_beta_parameters_are_above_one_and_the_mode_is_finite_where_they_reach_it():

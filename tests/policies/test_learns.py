@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gymnasium as gym
-import numpy as np
 import pytest
 from cases import slow_but
 
@@ -11,27 +9,8 @@ from ding_lite import SerialPipeline
 from ding_lite.testing import ACTION_SPACES, MatchEnv
 
 
-class Nested(gym.ObservationWrapper):
-    """Hides what matters in one leaf of a nested Dict, beside noise."""
-
-    def __init__(self, env):
-        super().__init__(env)
-        noise = gym.spaces.Box(-1, 1, (2,), np.float32)
-        self.observation_space = gym.spaces.Dict(
-            a=gym.spaces.Dict(noise=noise, clue=env.observation_space), b=gym.spaces.Discrete(3)
-        )
-
-    def observation(self, observation):
-        noise = self.unwrapped.np_random.uniform(-1, 1, 2).astype(np.float32)
-        return {"a": {"noise": noise, "clue": observation}, "b": self.unwrapped.t % 3}
-
-
 def match(title):
     return MatchEnv(ACTION_SPACES[title])
-
-
-def nested_match():
-    return Nested(MatchEnv(gym.spaces.Discrete(3)))
 
 
 PPO = dict(epoch_per_collect=8, batch_size=128)
@@ -67,8 +46,3 @@ def test_the_action_that_the_observation_shows_is_learned(title, tmp_path):
 @pytest.mark.parametrize("title", ["MultiDiscrete", "MultiBinary", "Dict"])  # of a Discrete and a Box
 def test_it_is_learned_through_the_phases_of_ppg(title, tmp_path):
     assert share_of_the_best(match, tmp_path, 6_000, "ppg", PPG, title=title) > 0.9
-
-
-@pytest.mark.slow
-def test_the_clue_is_found_in_a_nested_observation(tmp_path):
-    assert share_of_the_best(nested_match, tmp_path) > 0.95

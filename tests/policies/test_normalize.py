@@ -10,7 +10,6 @@ from small_worlds import SeededBox, SeededEnv
 from worlds import merged, small_config, trainee
 
 from ding_lite import PPOPolicy, SerialPipeline
-from ding_lite.config.compile import load_config
 from ding_lite.rl.scales import RewardScale
 
 GAMMA = 0.9
@@ -112,16 +111,6 @@ def test_observations_begin_with_random_steps_and_go_on_from_there(tmp_path):
         assert stats.count == 100 + progress.env_step
 
 
-def test_weights_that_bring_their_statistics_take_no_random_steps(tmp_path):
-    config = small_config(SeededBox, policy=dict(normalize=dict(obs=True, obs_samples=100)))
-    for _ in SerialPipeline(config, folder=tmp_path / "first"):
-        pass
-    pipeline = SerialPipeline(config, folder=tmp_path / "second", init_from=tmp_path / "first")
-    (stats,) = pipeline.policy.obs_norm.stats.values()
-    assert stats.count == 100 + 1536
-    pipeline.close()
-
-
 def test_random_steps_for_an_intrinsic_reward_leave_the_scale_that_weights_brought(tmp_path):
     config = small_config(SeededBox, policy=dict(normalize=dict(obs="initial", obs_samples=100)))
     for _ in SerialPipeline(config, folder=tmp_path / "first"):
@@ -139,48 +128,4 @@ def test_random_steps_are_for_observations_that_are_scaled(world, steps):
     assert policy.warm_up_steps == steps
 
 
-def test_a_resumed_run_takes_no_random_steps(tmp_path):
-    config = small_config(SeededBox, policy=dict(normalize=dict(obs=True, obs_samples=100)))
-    pipeline = SerialPipeline(config, folder=tmp_path / "run")
-    for progress in pipeline:
-        if progress.iteration == 2:
-            break
-    pipeline.close()
-    resumed = SerialPipeline.resume(tmp_path / "run", trust=["small_worlds"])
-    (stats,) = resumed.policy.obs_norm.stats.values()
-    assert stats.count == 100 + resumed.progress.env_step
-    resumed.close()
-
-
 # ------------------------------------------------------------------ on Pendulum, where it was measured
-
-
-def first_iterations(folder, config, count, *overrides):
-    """Returns the metrics of the first iterations of a shipped config."""
-    quiet = ("policy.eval.eval_freq=0", "env.n_evaluator_episode=1", "env.evaluator_env_num=1")
-    pipeline, found = SerialPipeline(load_config(config, [*quiet, *overrides]), folder=folder), []
-    for progress in pipeline:
-        found.append(progress.metrics)
-        if progress.iteration == count:
-            break
-    pipeline.close()
-    return found
-
-
-def test_values_are_explained_early_where_rewards_and_values_both_have_a_scale(tmp_path):
-    """In the old order it was below 0 until iteration 3: targets of raw rewards had set the scale."""
-    keys = ("policy.normalize.reward=True", "policy.learn.value_norm=True", "policy.recompute_adv=True")
-    found = first_iterations(tmp_path / "run", "pendulum_ppo", 3, *keys)
-    assert found[2]["learn/explained_variance"] > 0.5
-
-
-@pytest.mark.slow
-def test_the_first_auxiliary_phase_is_of_unit_scale(tmp_path):
-    """In the old order its loss was 499: the targets of the first rollout were raw."""
-    found = first_iterations(
-        tmp_path / "run",
-        "pendulum_ppg",
-        8,
-        *("policy.normalize.reward=True", "policy.learn.value_norm=False"),
-    )
-    assert 0 < found[7]["learn/auxiliary_loss"] < 1

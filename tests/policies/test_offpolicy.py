@@ -54,20 +54,6 @@ def test_nothing_of_a_transition_changes_while_it_is_in_the_buffer():
     assert len(policy.replay.rollouts) == 3
 
 
-REFUSED = {
-    "max_use 0": ({"other": {"replay_buffer": {"max_use": 0}}}, r"max_use.*at least 1"),
-    "a bound below that of fresh samples": ({"learn": {"weight_bound": 0.5}}, r"weight_bound.*at least 1"),
-    "epochs": ({"learn": {"epoch_per_collect": 3}}, r"learn\.epoch_per_collect.*on_policy"),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_config_that_cannot_work_is_refused_saying_why(name):
-    policy, message = REFUSED[name]
-    with pytest.raises(ConfigError, match=message):
-        make("ppo_offpolicy", **policy)
-
-
 @pytest.mark.parametrize("learn", [{"update_per_collect": 7}, {"reuse": 2.0}, {"proximal": "behaviour"}])
 def test_a_key_of_off_policy_learning_is_refused_on_policy(learn):
     with pytest.raises(ConfigError, match=rf"policy\.learn\.{next(iter(learn))}.*on_policy"):

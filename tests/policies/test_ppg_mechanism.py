@@ -5,7 +5,6 @@ Each bound has a run that breaks it: no cloning (aux_bc_weight 0), and values wi
 
 from __future__ import annotations
 
-import importlib.util
 from types import SimpleNamespace
 
 import pytest
@@ -15,13 +14,6 @@ from ding_lite import SerialPipeline
 BOUND = 0.01  # of the mean KL(old || new) at the end of a phase
 PHASES = 2
 CARTPOLE = dict(env=dict(env_id="CartPole-v1"), n_sample=512, model={})
-MINATAR = dict(
-    env=dict(env_id="MinAtar/Breakout-v1", collector_env_num=16),
-    n_sample=256,
-    # A policy that is nearly uniform, as it begins, has nothing to lose.
-    model=dict(encoder=dict(type="minatar_cnn"), init_gain=dict(policy=1.0)),
-)
-needs_minatar = pytest.mark.skipif(importlib.util.find_spec("minatar") is None, reason="the extra minatar")
 
 
 def phases(world, folder, kind="ppg", **learn):
@@ -74,9 +66,3 @@ def test_cartpole_policy_does_not_stay_without_cloning(tmp_path):
 
 def test_cartpole_policy_does_not_stay_where_values_have_no_scale(tmp_path):
     assert breaks_the_bound(phases(CARTPOLE, tmp_path / "run", value_norm=False, allow_raw_values=True))
-
-
-@pytest.mark.slow
-@needs_minatar
-def test_minatar_value_error_falls_and_the_policy_stays(tmp_path):
-    assert_distilled_and_held(phases(MINATAR, tmp_path / "run"))

@@ -49,10 +49,6 @@ class Probe(gym.Env):
         return self.shown(), reward, over and self.end == "terminated", over and self.end == "truncated", {}
 
 
-class Constant(Probe):
-    """1: the value network learns 1."""
-
-
 class Seen(Probe):
     """2: reward = observation: the value depends on it."""
 
@@ -73,15 +69,6 @@ class Delayed(Probe):
 
     def next(self):
         return 1.0
-
-
-class Matched(Seen):
-    """5: +1 where the action matches the observation."""
-
-    action_space = gym.spaces.Discrete(2)
-
-    def reward(self, action):
-        return 1.0 if (action == 1) == (self.obs > 0) else -1.0
 
 
 class Truncated(Probe):
@@ -135,11 +122,6 @@ def value(pipeline, *obs):
     return pipeline.policy.values(torch.tensor(obs, dtype=torch.float32).unsqueeze(-1)).tolist()
 
 
-@pytest.mark.slow
-def test_value_of_a_constant_reward_is_learned(tmp_path):
-    assert value(train(Constant, tmp_path), 0.0) == pytest.approx([1.0], abs=0.05)
-
-
 def test_value_depends_on_the_observation_even_if_its_array_is_reused(tmp_path):
     assert value(train(Aliased, tmp_path), -1.0, 1.0) == pytest.approx([-1.0, 1.0], abs=0.1)
 
@@ -147,18 +129,6 @@ def test_value_depends_on_the_observation_even_if_its_array_is_reused(tmp_path):
 @pytest.mark.slow
 def test_value_of_a_delayed_reward_is_discounted(tmp_path):
     assert value(train(Delayed, tmp_path), 0.0, 1.0) == pytest.approx([GAMMA, 1.0], abs=0.1)
-
-
-def test_policy_finds_the_action_that_each_observation_rewards(tmp_path):
-    pipeline = train(Matched, tmp_path)
-    assert pipeline.progress.eval_value == 1.0
-    obs = np.array([[1.0], [-1.0]], np.float32)
-    with torch.no_grad():
-        probs = pipeline.policy.model.distribution(
-            pipeline.policy.model.compute_actor(torch.from_numpy(obs))
-        ).log_probs.exp()
-    assert float(probs[0, 1]) > 0.9
-    assert float(probs[1, 0]) > 0.9
 
 
 def test_a_truncated_episode_still_has_a_future(tmp_path):

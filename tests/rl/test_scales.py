@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ding_lite.rl import scales
-from ding_lite.rl.scales import NoScale, ObservationNorm, RunningMeanStd, ValueNorm
+from ding_lite.rl.scales import ObservationNorm, RunningMeanStd, ValueNorm
 
 # ------------------------------------------------------------------ mean and variance
 
@@ -119,16 +119,3 @@ def scales_tree(function, tree):
 
 
 # ------------------------------------------------------------------ all of them
-
-
-def test_no_scale_changes_nothing():
-    scale, x = NoScale(), torch.randn(3)
-    scale.update(x, x)
-    scale.update_from(x, x, x)
-    head = torch.nn.Linear(3, 1)
-    before = head.weight.clone()
-    scale.update_and_rescale(x, (head,))
-    scale.load_state_dict(scale.state_dict())
-    assert scale({"a": x})["a"] is scale.normalize(x) is scale.denormalize(x) is x
-    assert torch.equal(head.weight, before)
-    assert not scale.is_empty

@@ -15,7 +15,7 @@ from written_runs import write_run
 from ding_lite.errors import ConfigError
 from ding_lite.tools import statistics
 from ding_lite.tools.compare import compare
-from ding_lite.tools.compare_pictures import draw_comparison, learning_curves, page_of, score_levels
+from ding_lite.tools.compare_pictures import draw_comparison, learning_curves, page_of
 
 
 def seeds(folder: Path, count: int, final: list[float], **options: Any) -> None:
@@ -202,12 +202,6 @@ def test_curves_are_interquartile_means_with_intervals(two):
     assert (ppo.x.tolist(), ppo.y.tolist()) == ([2000, 4000], [12.5, 25])
     assert ppo.band.shape == (2, 2)
     assert ppg.y.tolist() == [20, 40]
-
-
-def test_the_profile_spans_the_scores(two):
-    levels = score_levels(compare([two / "ppo", two / "ppg"]))
-    assert levels[0] < 10
-    assert levels[-1] > 50
 
 
 def test_the_figure_has_labelled_axes_for_every_panel(tasks):

@@ -57,12 +57,6 @@ def texts_of(file):
     return [node.value for node in nodes if isinstance(node.value, str)]
 
 
-def test_defaults_are_those_of_the_policy():
-    rates = {"ppo": 3e-4, "ppo_offpolicy": 1e-3, "ppg": 5e-4, "ppg_offpolicy": 5e-4}
-    for policy, rate in rates.items():
-        assert keys_of({"policy": {"type": policy}})["policy.learn.learning_rate"].default == rate
-
-
 @pytest.mark.parametrize(
     ("key", "said"),
     [

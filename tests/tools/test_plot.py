@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -138,9 +137,3 @@ def test_runs_that_cannot_be_drawn_are_left_out_and_noted(tmp_path):
     with pytest.raises(ConfigError, match="empty"):
         plot_runs([empty], tmp_path / "b.png")
     assert not (tmp_path / "b.png").exists()
-
-
-def test_without_matplotlib_the_install_line_is_given(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ConfigError, match=r'pip install "ding_lite\[plot\]"'):
-        plot_runs([write_run(tmp_path / "run")], tmp_path / "a.png")

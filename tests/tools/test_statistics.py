@@ -160,14 +160,6 @@ def test_results_are_those_of_rliable():
 
 
 @pytest.mark.parametrize("statistic", [seeds_mean, interquartile_mean])
-def test_the_interval_of_equal_seeds_has_no_width(statistic):
-    curve_of_one = np.random.default_rng(1).normal(size=50)
-    low, high = curve_interval(np.tile(curve_of_one, (5, 1)), statistic, 2000)
-    np.testing.assert_allclose(low, curve_of_one)
-    np.testing.assert_allclose(high, curve_of_one)
-
-
-@pytest.mark.parametrize("statistic", [seeds_mean, interquartile_mean])
 @pytest.mark.parametrize("seeds", [3, 5, 20])
 def test_the_interval_covers_the_middle_and_repeats_itself(seeds, statistic):
     values = np.random.default_rng(seeds).exponential(size=(seeds, 200))

@@ -61,23 +61,6 @@ def test_wrong_searches_are_refused(searches):
         search_space(searches)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        [],
-        ["--search", "policy.learn.learning_rat=log(1e-5,1e-2)"],
-        ["--search", "num_threads=int(1,2)", "--resume"],
-    ],
-)
-def test_misuse_is_refused_before_anything_starts(words, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    config = small_config(max_env_step=512, exp_name="c")
-    (tmp_path / "c.py").write_text(f"config = {config!r}\n")
-    assert main(["sweep", "-c", "c.py", *words]) == 2
-    assert "ding-lite sweep: error: " in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == ["c.py"]
-
-
 def test_missing_package_is_named_before_the_search(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "optuna", None)
