@@ -186,7 +186,7 @@ class CsvFile:
         Raises:
             ValueError, csv.Error: if a line is not a row of numbers; the file stays as it is.
         """
-        with opened(self.file, "r") as old, replacing(self.file, "w") as new:
+        with opened(self.file, "r") as old, replacing(self.file) as place, open(place, "w") as new:
             rows = csv.reader((line for line in old if line.endswith("\n")), strict=True)
             writer = csv.writer(new, lineterminator="\n")
             columns = next(rows, [])

@@ -133,12 +133,12 @@ def _unallocated(model: Mapping[str, Any], *spaces: gym.Space) -> nn.Module | No
 
 
 def as_tensors(tree: Any) -> Any:
-    """Returns a state tree with its NumPy arrays as torch tensors."""
+    """Returns a state tree with its NumPy arrays as torch tensors that share their memory."""
     if isinstance(tree, Mapping):
         return {name: as_tensors(value) for name, value in tree.items()}
     if isinstance(tree, list):
         return [as_tensors(value) for value in tree]
-    return torch.from_numpy(tree.copy()) if isinstance(tree, np.ndarray) else tree
+    return torch.from_numpy(tree) if isinstance(tree, np.ndarray) else tree
 
 
 def refuse_misfit(file: Path, expected: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
