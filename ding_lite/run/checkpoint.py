@@ -1,8 +1,8 @@
 """Checkpoints: one safetensors file each, which is either complete or absent.
 
-The metadata in its header are a JSON text: the state tree, in which names stand for the arrays, and the config
-of the run. The last array is a SHA-256 over everything before it. A file is written under a temporary name,
-synced, and then renamed. While a run trains, a thread does so, from a copy of the state's arrays; a child
+The metadata in its header are a JSON text: the state tree, in which names stand for the arrays, and the
+config of the run. The last array is a SHA-256 over everything before it. A file is written under a temporary
+name, synced, and then renamed. While a run trains, a thread does so, from a copy of the state's arrays; a child
 process by fork would copy a large process.
 
 Loading a checkpoint from any source never runs code: nothing is unpickled, imported or executed. See
@@ -149,7 +149,9 @@ def load_of_run(path: str | Path, name: str = "best") -> tuple[Path, dict[str, A
     except CheckpointError as error:
         known = checkpoints_of(file.parent.parent)
         older = known[known.index(file) + 1 :] if file in known else []
-        raise CheckpointError(f"{error}. The next older one is {older[0]}" if older else str(error)) from error
+        raise CheckpointError(
+            f"{error}. The next older one is {older[0]}" if older else str(error)
+        ) from error
 
 
 def newest_checkpoint(run: Path) -> tuple[Path, dict[str, Any], dict[str, Any], list[str]]:
@@ -209,9 +211,10 @@ class Checkpoints:
         """
         self.wait()
         contents = packed(state, self.config, copy=not wait)  # the state may change meanwhile
-        self._saving = self._thread.submit(self._write, list(names), *contents)
-        if wait:
-            self.wait()
+        if wait:  # also while the interpreter exits, when no thread can begin
+            self._write(list(names), *contents)
+        else:
+            self._saving = self._thread.submit(self._write, list(names), *contents)
 
     def wait(self) -> None:
         """Waits until the checkpoints are written.

@@ -76,8 +76,7 @@ class SerialPipeline:
         model: trained as it is, instead of a model built from the config.
         max_train_iter, max_env_step: stop at the first iteration boundary at or past these limits.
         folder: folder of the run, which must not exist, but for one whose run has ended before its first
-            checkpoint: it is replaced. If None, ``runs/<exp_name>``, with a suffix ``_2``, ``_3``, ... where
-            that exists.
+            checkpoint. If None, ``runs/<exp_name>``, with a suffix ``_2``, ``_3``, ... where that exists.
         init_from: a run (its best checkpoint), a checkpoint, or a file of weights that the run starts with.
         trust: your own modules, beside those that the config names, that the checkpoint at
             ``policy.learn.pretrained_model_path`` may import.
@@ -249,8 +248,7 @@ class SerialPipeline:
             tracked = TrackedRun(self.folder.absolute(), saved["config"], resume_at, run_id)
             trackers = Trackers(cfg.logger.trackers, cfg.logger.freq, tracked)
             health = HealthCheck(cfg, box_size(policy.action_space))
-            self.files = RunFolder(self.folder, saved, cfg.checkpoint.keep, resume_at)
-            lines += self.files.warnings
+            self.files = RunFolder(self.folder, saved, cfg.checkpoint.keep, resume_at, lines)
             undo.callback(self.files.close)
             self._watchers = [health, self.files, trackers, display or Hook()]
             keep_for_restart(str(self.folder.absolute()))

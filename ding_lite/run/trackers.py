@@ -160,9 +160,9 @@ class TensorboardTracker(Tracker):
         suffix = f".{time.time_ns()}"  # the name itself holds seconds: two sessions may start within one
         self._writer = EventsWriter(str(folder / "events"), suffix)
         self._next_flush = 0.0
-        if run.resume_at is not None:
-            start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-            self._writer.write_event(self._event(step=run.resume_at + 1, session_log=start))
+        start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+        begin = 0 if run.resume_at is None else run.resume_at + 1
+        self._writer.write_event(self._event(step=begin, session_log=start))
         lines = json.dumps(run.config, indent=2).splitlines()
         self._write(run.resume_at or 0, summary.text("config", "\n".join(f"    {line}" for line in lines)))
 
