@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import shutil
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,6 +24,7 @@ from ding_lite.policies.base import Policy
 from ding_lite.policies.ppo import PPOPolicy
 from ding_lite.ranks import Ranks
 from ding_lite.run.load import load_policy
+from ding_lite.trees import tree_leaves
 
 # Numbers of the config that the ranks share: equally, or rounded up.
 SHARED = ("env.collector_env_num", "policy.learn.batch_size", "policy.learn.aux_batch_size")
@@ -146,6 +149,23 @@ def build_policy(cfg: Any, envs: VectorEnv, model: torch.nn.Module | None, trust
     # The model of a caller may differ between ranks.
     policy.ranks.copy_first([*policy.model.state_dict().values()])
     return policy
+
+
+def refuse_small_disk(folder: Path, learn: Mapping[str, Any], collector: Collector, ranks: Ranks) -> None:
+    """Compares the samples that PPG saves for its auxiliary phase with the free space at a run's folder.
+
+    Raises:
+        ConfigError: if a checkpoint has no room.
+    """
+    iterations = learn.get("aux_freq", 0) if learn.get("aux_train_epoch") else 0
+    rollout = sum(leaf.nbytes for leaf in tree_leaves(collector.storage.array("obs")))
+    planned, free = iterations * ranks.size * rollout, shutil.disk_usage(folder).free
+    if planned > free:
+        raise ConfigError(
+            f"policy.learn.aux_freq: a checkpoint has the observations of {iterations:,} iterations, "
+            f"{planned / 1e9:,.1f} GB, and the disk of {folder} has {free / 1e9:,.1f} GB free. Lower it or "
+            "policy.collect.n_sample, or choose another folder; checkpoint.freq says how often it is written"
+        )
 
 
 def description(config: Config, own: Any, policy: Policy, collector: Collector) -> list[str]:

@@ -2,8 +2,8 @@
 
 The metadata in its header are a JSON text: the state tree, in which names stand for the arrays, and the
 config of the run. The last array is a SHA-256 over everything before it. A file is written under a temporary
-name, synced, and then renamed. While a run trains, a thread does so, from a copy of the state's arrays; a child
-process by fork would copy a large process.
+name, synced, and then renamed. While a run trains, a thread does so, from a copy of the state's arrays; a
+child process by fork would copy a large process.
 
 Loading a checkpoint from any source never runs code: nothing is unpickled, imported or executed. See
 SECURITY.md.

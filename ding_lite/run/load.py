@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ding_lite.config.registry import MODEL_REGISTRY, POLICY_REGISTRY, importing_only
 from ding_lite.config.values import decode, encode
-from ding_lite.envs.space_json import space_from_json
+from ding_lite.envs.space_json import spaces_from_json
 from ding_lite.errors import CheckpointError, ConfigError, error_text
 from ding_lite.models.actor_critic import PhasicActorCritic
 from ding_lite.policies.base import Policy
@@ -72,7 +72,9 @@ def policy_of(
         refuse_without(file, saved, "model")
     with refusing(f"the policy of {file} cannot be built"), importing_only(trust):
         config = decode(saved["config"]["policy"])
-        spaces = [space_from_json(saved["spaces"][name]) for name in ("obs", "action")]
+        weights = sum(np.size(leaf) for leaf in state["policy"]["model"].values())
+        found = spaces_from_json(weights, saved["spaces"])
+        spaces = found["obs"], found["action"]
         policy_class = POLICY_REGISTRY.get(config["type"])
         built = model
         if model is None and policy_class._make_model is Policy._make_model:

@@ -32,11 +32,18 @@ from ding_lite.config.values import encode
 from ding_lite.data.collector import Collector
 from ding_lite.data.episodes import Evaluator
 from ding_lite.envs.make import EnvSetting
-from ding_lite.envs.space_json import space_to_json
+from ding_lite.envs.space_json import spaces_to_json
 from ding_lite.errors import CheckpointError, ContractError, error_text
 from ding_lite.policies.base import Policy
 from ding_lite.ranks import joined, keep_for_restart
-from ding_lite.run.build import build_envs, build_policy, description, own_share, with_env_setting
+from ding_lite.run.build import (
+    build_envs,
+    build_policy,
+    description,
+    own_share,
+    refuse_small_disk,
+    with_env_setting,
+)
 from ding_lite.run.checkpoint import checkpoints_of, on_host
 from ding_lite.run.display import display_for, score_text
 from ding_lite.run.folder import RunFolder, locked, new_run_folder
@@ -243,7 +250,9 @@ class SerialPipeline:
         self._watchers: list[Hook] = []
         if self.ranks.is_first:
             cfg, policy = self.cfg, self.policy
-            spaces = {"obs": space_to_json(policy.obs_space), "action": space_to_json(policy.action_space)}
+            refuse_small_disk(self.folder, own.policy.learn, self.collector, self.ranks)
+            weights = sum(tensor.numel() for tensor in policy.model.state_dict().values())
+            spaces = spaces_to_json(weights, obs=policy.obs_space, action=policy.action_space)
             saved = {**self.config.as_json(), "spaces": spaces, "given": self.given, "id": run_id}
             tracked = TrackedRun(self.folder.absolute(), saved["config"], resume_at, run_id)
             trackers = Trackers(cfg.logger.trackers, cfg.logger.freq, tracked)
