@@ -23,7 +23,6 @@ from ding_lite.models.actor_critic import PhasicActorCritic
 from ding_lite.policies.base import Policy
 from ding_lite.run.checkpoint import METADATA, SUFFIX, load_of_run
 
-MAX_NAMES = 6  # names of parameters in one line of a message
 # Normalisers that weights were trained with, and the config key that turns each on.
 SCALES = {
     "obs_norm": "policy.normalize.obs",
@@ -76,11 +75,8 @@ def policy_of(
         found = spaces_from_json(weights, saved["spaces"])
         spaces = found["obs"], found["action"]
         policy_class = POLICY_REGISTRY.get(config["type"])
-        built = model
         if model is None and policy_class._make_model is Policy._make_model:
-            built = _unallocated(config["model"], *spaces)
-        if built is not None:
-            refuse_misfit(file, built.state_dict(), state["policy"]["model"])
+            _refuse_misfit(config["model"], spaces, as_tensors(state["policy"]["model"]))
         policy: Policy = policy_class(
             {**config, "device": device},
             *spaces,
@@ -117,21 +113,24 @@ def refuse_without(file: Path, saved: Mapping[str, Any], name: str) -> None:
         )
 
 
-def _unallocated(model: Mapping[str, Any], *spaces: gym.Space) -> nn.Module | None:
-    """Returns a model whose weights take no memory, since a config may ask for any size.
+def _refuse_misfit(model: Mapping[str, Any], spaces: Sequence[gym.Space], weights: Mapping[str, Any]) -> None:
+    """Builds a model without memory, since a config may ask for any size, and compares it with its weights.
 
-    None if it cannot be built without data, as a model of the user that computes with its parameters.
+    A model of the user may be one that cannot be built without data; it is not compared.
+
+    Raises:
+        Exception: if a model of the library cannot be built, or any has other names or shapes.
     """
     arguments = {name: value for name, value in model.items() if name != "type"}
     factory = MODEL_REGISTRY.get(model["type"])
     try:
         with torch.device("meta"), torch.random.fork_rng(devices=[]):
             built: nn.Module = factory(*spaces, **arguments)
-            return built
     except Exception:
         if factory.__module__.startswith("ding_lite."):
             raise
-        return None
+    else:
+        built.load_state_dict(weights, assign=True)
 
 
 def as_tensors(tree: Any) -> Any:
@@ -141,31 +140,6 @@ def as_tensors(tree: Any) -> Any:
     if isinstance(tree, list):
         return [as_tensors(value) for value in tree]
     return torch.from_numpy(tree) if isinstance(tree, np.ndarray) else tree
-
-
-def refuse_misfit(file: Path, expected: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
-    """Compares the weights in a checkpoint with the parameters of a model.
-
-    Args:
-        file: the checkpoint, for the message.
-        expected: state dict of the model.
-        weights: state dict in the checkpoint.
-
-    Raises:
-        CheckpointError: if names or shapes differ; the message lists the first differences.
-    """
-    own, theirs = (
-        {name: tuple(getattr(value, "shape", ("not an array",))) for name, value in tensors.items()}
-        for tensors in (expected, weights)
-    )
-    names = [name for name in {**own, **theirs} if own.get(name) != theirs.get(name)]
-    if names:
-        lines = [f"{name}: {theirs.get(name)}, this model has {own.get(name)}" for name in names[:MAX_NAMES]]
-        raise CheckpointError(
-            "\n  ".join([f"the weights in {file} are not of this model in {len(names)} names:", *lines])
-            + "\nThe spaces and policy.model (widths, rnn, encoders) must be those that the weights were "
-            "trained with"
-        )
 
 
 def warm_start(policy: Policy, path: str | Path) -> list[str]:
@@ -199,7 +173,6 @@ def warm_start(policy: Policy, path: str | Path) -> list[str]:
             heads = {name: value for name, value in model.state_dict().items() if name.startswith(HEAD)}
             theirs["model"] |= heads
             messages.append("the weights have no auxiliary head, which is PPG's own: it starts anew")
-        refuse_misfit(file, model.state_dict(), theirs["model"])
         is_described = saved and "model" not in saved.get("given", ())
         trained_with = saved["config"]["policy"]["model"] if is_described else {}
         mine = encode(policy.cfg.model, "policy.model")
