@@ -258,8 +258,7 @@ class RunFolder(Hook):
             self._log.write("".join(f"{stamp}  {line}\n" for line in text.splitlines()))
             self._log.flush()
 
-    def say(self, line: str) -> None:
-        self.log(line)
+    say = log
 
     def before_run(self, pipeline: Any) -> None:
         self._row = pipeline.progress.iteration

@@ -69,7 +69,7 @@ def test_a_live_display_shows_the_phase_of_the_first_iteration_and_disappears():
         summary=lambda: "finished",
     )
     display.before_run(pipeline)
-    assert str(display._renderable()) == "        0/1,000,000 steps  0%  left ?  env"
+    assert display._last_line() == "        0/1,000,000 steps  0%  left ?  env"
     pipeline.progress.metrics = {
         **dict.fromkeys(("collect/episode_return", "collect/episode_length"), 20.5),
         **{"collect/episode_length_max": 30.0, "learn/cur_lr": 1e-3, "time/env_steps_per_second": 4000.0},
