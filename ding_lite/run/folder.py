@@ -22,7 +22,7 @@ import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from filelock import FileLock, Timeout
 
@@ -149,18 +149,17 @@ class CsvFile:
     def __init__(self, file: Path, env_step: float, lines: list[str]) -> None:
         self.file = file
         self.columns: list[str] = []
-        self._stream = opened(file, "a")
         try:
-            self._cut_after(env_step)
+            self._stream = self._cut_after(env_step)
         except (ValueError, csv.Error) as error:
             aside = file.with_name(f"{file.stem}_damaged_{time.time_ns()}.csv")
             lines.append(
                 f"WARNING: {file.name} has a damaged line ({error}). It is now {aside.name}, and a new "
                 f"{file.name} begins"
             )
-            self._stream.close()
             file.rename(aside)
-            self._stream = opened(file, "a")
+            self.columns = []
+            self._stream = self._cut_after(env_step)
 
     def write(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Appends rows of numbers and passes them to the operating system."""
@@ -168,7 +167,8 @@ class CsvFile:
         columns = list(dict.fromkeys([*self.columns, *(name for row in rows for name in row)]))
         if columns != self.columns:
             self.columns = columns
-            self._cut_after(math.inf)
+            self._stream.close()
+            self._stream = self._cut_after(math.inf)
         cells = (
             [x if x is None or isinstance(x, int) else float(x) for x in map(row.get, self.columns)]
             for row in rows
@@ -176,13 +176,21 @@ class CsvFile:
         csv.writer(self._stream, lineterminator="\n").writerows(cells)
         self._stream.flush()
 
-    def _cut_after(self, env_step: float) -> None:
+    def _cut_after(self, env_step: float) -> IO[str]:
         """Writes the rows anew up to an env step, with all columns, without a last one that a crash tore.
+
+        Returns:
+            the stream to append to.
 
         Raises:
             ValueError, csv.Error: if a line is not a row of numbers; the file stays as it is.
         """
-        with opened(self.file, "r") as old, replacing(self.file) as place, open(place, "w") as new:
+        opened(self.file, "a").close()  # it may be new
+        with (
+            opened(self.file, "r") as old,
+            replacing(self.file) as place,
+            place.open("w", encoding="utf-8") as new,
+        ):
             rows = csv.reader((line for line in old if line.endswith("\n")), strict=True)
             writer = csv.writer(new, lineterminator="\n")
             columns = next(rows, [])
@@ -194,8 +202,7 @@ class CsvFile:
                     raise ValueError(f"line {rows.line_num}: {len(row)} cells for {len(columns)} columns")
                 if float(row[columns.index("env_step")]) <= env_step:
                     writer.writerow(row + [""] * (len(self.columns) - len(columns)))
-        self._stream.close()
-        self._stream = opened(self.file, "a")
+        return opened(self.file, "a")
 
     def close(self) -> None:
         self._stream.close()

@@ -324,10 +324,10 @@ class SerialPipeline:
 
     def _is_asked_to_stop(self) -> bool:
         """Returns whether any rank is requested to stop: a signal does not reach all at the same moment."""
-        reasons = self.ranks.from_all(self.stop_reason)
-        if any(reasons):  # else a signal may have set it by now; the next iteration is the last
-            self.stop_reason = next(filter(None, reasons))
-        return any(reasons)
+        reasons = [*filter(None, self.ranks.from_all(self.stop_reason))]
+        if reasons:  # else a signal may have set it by now; the next iteration is the last
+            self.stop_reason = reasons[0]
+        return bool(reasons)
 
     def step(self) -> Progress:
         """Runs one iteration: collects, learns, evaluates and saves where due, and logs the metrics."""
