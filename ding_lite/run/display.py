@@ -159,16 +159,15 @@ class SeedsDisplay(LiveDisplay):
         self._first = dict.fromkeys(names, 0)  # env steps at the first line of a run
         self._newest = dict(self._first)  # and at its newest line
         self._ended: set[str] = set()
-        self._since, self._seconds = 0.0, 0.0
+        self._since = 0.0  # the first of these lines
         super().__init__(stream)  # draws the line
 
     def write(self, line: str) -> None:
         name, _, text = line.partition(": ")
         if found := STEPS.match(text):
-            now, steps = time.monotonic(), int(found[1].replace(",", ""))
+            steps = int(found[1].replace(",", ""))
             self._first[name], self._newest[name] = self._first[name] or steps, steps
-            self._since = self._since or now
-            self._seconds = now - self._since
+            self._since = self._since or time.monotonic()
         elif ENDED.match(text):
             self._ended.add(name)
         super().write(line)
@@ -177,7 +176,7 @@ class SeedsDisplay(LiveDisplay):
         newest, limit = self._newest, self._limit
         done = sum(newest.values()) - sum(self._first.values())
         to_do = sum(max(0, limit - newest[name]) for name in newest if name not in self._ended)
-        left = clock(to_do * self._seconds / done) if done else "?"
+        left = clock(to_do * (time.monotonic() - self._since) / done) if done else "?"
         return f"{len(newest)} seeds  {1 - to_do / (limit * len(newest)):.0%}  left {left} for all"
 
 

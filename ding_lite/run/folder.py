@@ -265,7 +265,8 @@ class RunFolder(Hook):
             self._log.write("".join(f"{stamp}  {line}\n" for line in text.splitlines()))
             self._log.flush()
 
-    say = log
+    def say(self, line: str) -> None:
+        self.log(line)
 
     def before_run(self, pipeline: Any) -> None:
         self._row = pipeline.progress.iteration

@@ -288,13 +288,12 @@ class SerialPipeline:
         Raises:
             ContractError: if the run has ended before its limits: resume it.
         """
-        if self.status != "running" and not self.is_over():
+        if self.status != "running":
+            if self.is_over():
+                return
             raise ContractError(
                 f"this run has ended ({self.status}); SerialPipeline.resume({str(self.folder)!r}) goes on"
             )
-        return self._loop() if self.status == "running" else iter(())
-
-    def _loop(self) -> Iterator[Progress]:
         signals = self._resources.enter_context(StopSignals(self.request_stop))
         atexit.register(self.finish)  # a script may end within the loop
         self._resources.callback(atexit.unregister, self.finish)
@@ -505,10 +504,11 @@ class SerialPipeline:
         """
         ranks, others = self.ranks, state["ranks"]
         saved_by = 1 + len(others)
-        has_new = new_episodes or saved_by != ranks.size
+        is_same = saved_by == ranks.size
+        has_new = new_episodes or not is_same
         self.progress.wall_time = float(state["wall_time"])
         stream: tuple[str | int, ...] = ()
-        if saved_by == ranks.size:
+        if is_same:
             state = [state, *others][ranks.rank]
         else:  # every rank has the state of rank 0; the episodes are counted there alone
             stream = ("step", int(state["progress"]["env_step"]))
@@ -527,9 +527,10 @@ class SerialPipeline:
             self.policy.forget_open_episodes()
         if has_new:
             self.policy.forget_stored()
-        if saved_by != ranks.size:
+        lines = []
+        if not is_same:
             self.policy.change_ranks(self.progress.env_step)
-        lines = [f"number of ranks {saved_by} -> {ranks.size}"] if saved_by != ranks.size else []
+            lines.append(f"number of ranks {saved_by} -> {ranks.size}")
         lost = next(filter(None, self.ranks.from_all(lost)), None)
         if lost and self.cfg.env.strict_resume and not has_new:
             raise CheckpointError(f"{lost}. env.strict_resume=False goes on with new episodes")

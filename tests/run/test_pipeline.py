@@ -165,7 +165,7 @@ def test_a_break_saves_the_run_and_closes_the_pipeline(make):
     assert (pipeline.status, saved(pipeline), result_of(pipeline)["error"]) == ("interrupted", 2, None)
     assert "--resume" in pipeline.summary()
     with pytest.raises(ContractError, match="resume"):
-        iter(pipeline)
+        next(iter(pipeline))
     pipeline.close()  # has no effect
 
 

@@ -84,7 +84,7 @@ def test_a_live_display_shows_the_phase_of_the_first_iteration_and_disappears():
 
 
 def test_a_line_below_those_of_several_runs_has_the_time_left_for_all(monkeypatch):
-    seconds = iter([100.0, 100.0, 110.0])
+    seconds = iter([100.0, 110.0, 110.0])
     monkeypatch.setattr("ding_lite.run.display.time.monotonic", lambda: next(seconds))
     display = SeedsDisplay(io.StringIO(), ["seed 0", "seed 1", "seed 2"], 40_000)
     assert display._last_line() == "3 seeds  0%  left ? for all"
