@@ -19,7 +19,6 @@ from ding_lite.config.registry import MODEL_REGISTRY, POLICY_REGISTRY, importing
 from ding_lite.config.values import decode, encode
 from ding_lite.envs.space_json import spaces_from_json
 from ding_lite.errors import CheckpointError, ConfigError, error_text
-from ding_lite.models.actor_critic import PhasicActorCritic
 from ding_lite.policies.base import Policy
 from ding_lite.run.checkpoint import METADATA, SUFFIX, load_of_run
 
@@ -67,8 +66,7 @@ def policy_of(
     model: nn.Module | None = None,
 ) -> Policy:
     """Returns the policy of a checkpoint that is read already; see :func:`load_policy`."""
-    if model is None:
-        refuse_without(file, saved, "model")
+    refuse_without(file, saved, model=model)
     with refusing(f"the policy of {file} cannot be built"), importing_only(trust):
         config = decode(saved["config"]["policy"])
         weights = sum(np.size(leaf) for leaf in state["policy"]["model"].values())
@@ -99,18 +97,19 @@ def refusing(what: str) -> Iterator[None]:
         raise CheckpointError(f"{what}: {error_text(error)}") from error
 
 
-def refuse_without(file: Path, saved: Mapping[str, Any], name: str) -> None:
+def refuse_without(file: Path, saved: Mapping[str, Any], **given: Any) -> None:
     """Refuses to take what a config describes for what a script gave the run: ``env_setting`` or ``model``.
 
     Raises:
-        ConfigError: if the script gave it.
+        ConfigError: if the script gave it, and it is None here.
     """
-    given = saved.get("given")
-    if isinstance(given, list) and name in given:
-        raise ConfigError(
-            f"{file}: a script gave this run its {name}, and the config describes another one. Give it "
-            f"again, in Python: {name}=..."
-        )
+    saved_names = saved.get("given")
+    for name, value in given.items():
+        if value is None and isinstance(saved_names, list) and name in saved_names:
+            raise ConfigError(
+                f"{file}: a script gave this run its {name}, and the config describes another one. Give it "
+                f"again, in Python: {name}=..."
+            )
 
 
 def _refuse_misfit(model: Mapping[str, Any], spaces: Sequence[gym.Space], weights: Mapping[str, Any]) -> None:
@@ -167,28 +166,24 @@ def warm_start(policy: Policy, path: str | Path) -> list[str]:
     messages = [f"begins from the weights of {file}"]
     with refusing(f"the weights in {file} cannot be loaded"):
         theirs = as_tensors(state["policy"])
-        if isinstance(model, PhasicActorCritic) and not any(
-            name.startswith(HEAD) for name in theirs["model"]
-        ):
-            heads = {name: value for name, value in model.state_dict().items() if name.startswith(HEAD)}
+        heads = {name: value for name, value in model.state_dict().items() if name.startswith(HEAD)}
+        if heads and heads.keys().isdisjoint(theirs["model"]):
             theirs["model"] |= heads
             messages.append("the weights have no auxiliary head, which is PPG's own: it starts anew")
         is_described = saved and "model" not in saved.get("given", ())
         trained_with = saved["config"]["policy"]["model"] if is_described else {}
         mine = encode(policy.cfg.model, "policy.model")
-        for key in MEANINGS:
-            if trained_with.get(key) != mine.get(key) and key in trained_with:
-                raise CheckpointError(
-                    f"the weights in {file} were trained with policy.model.{key}={trained_with[key]!r}, and "
-                    f"compute something else with {mine.get(key)!r}: set it to the value that they were "
-                    "trained with"
-                )
-        for name, key in SCALES.items():
-            if theirs.get(name) is not None and name not in own:
-                raise CheckpointError(
-                    f"the weights in {file} were trained with {key}, and are wrong without it: set {key} to "
-                    "the value that they were trained with"
-                )
+        wrong = [
+            f"policy.model.{key}={trained_with[key]!r} (here {mine.get(key)!r})"
+            for key in MEANINGS
+            if key in trained_with and trained_with[key] != mine.get(key)
+        ]
+        wrong += [key for name, key in SCALES.items() if theirs.get(name) is not None and name not in own]
+        if wrong:
+            raise CheckpointError(
+                f"the weights in {file} were trained with {', '.join(wrong)}, and compute something else "
+                "without: set the values that they were trained with"
+            )
         loaded = {name: theirs[name] for name in ("model", *SCALES) if name in theirs}
         if loaded.get("reward_scale"):
             # The discounted returns of the saved run's open episodes, which this run does not continue.

@@ -182,9 +182,7 @@ class SerialPipeline:
             limits = {"max_train_iter": max_train_iter, "max_env_step": max_env_step}
             point = resume_point(Path(run), changes or {}, limits, override, trust)
             building.enter_context(importing_only(point.config.trusted))
-            for name, value in (("env_setting", env_setting), ("model", model)):
-                if value is None:
-                    refuse_without(point.file, point.saved, name)
+            refuse_without(point.file, point.saved, env_setting=env_setting, model=model)
             self._accept(point.config, env_setting, model)
             self._build(undo, model)
             self.folder = folder
