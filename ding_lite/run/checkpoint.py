@@ -133,8 +133,7 @@ def find_checkpoint(path: str | Path, name: str = "best") -> Path:
             return file
     saved = ", ".join(file.stem for file in checkpoints_of(path))
     known = f"it has {saved}" if saved else "name the folder of a run, or a checkpoint in it"
-    fault = f"has no checkpoint {name!r}" if path.exists() else "does not exist"
-    raise CheckpointError(f"{path} {fault}; {known}")
+    raise CheckpointError(f"{path} has no checkpoint {name!r}; {known}")
 
 
 def load_of_run(path: str | Path, name: str = "best") -> tuple[Path, dict[str, Any], dict[str, Any]]:

@@ -187,24 +187,20 @@ class WandbTracker(Tracker):
 
     Args:
         run: that is tracked.
-        project: that the run belongs to.
-        mode: "online", "offline" or "disabled"; None: that of WANDB_MODE, or else "online". Offline, the run
-            is kept in wandb/ in the run's folder until `wandb sync` sends it.
-        arguments: others of `wandb.init`, such as entity, group or tags.
+        arguments: of `wandb.init`, such as project, entity, group or tags, or mode: "online", "offline" or
+            "disabled"; without it that of WANDB_MODE, or else "online". Offline, the run is kept in wandb/ in
+            the run's folder until `wandb sync` sends it.
     """
 
     requires = "wandb"
 
-    def __init__(
-        self, run: TrackedRun, project: str = "ding_lite", mode: str | None = None, **arguments: Any
-    ) -> None:
+    def __init__(self, run: TrackedRun, **arguments: Any) -> None:
         import wandb
 
         self._wandb = wandb
         self._failed = False
         settings = {
-            "project": project,
-            "mode": mode,
+            "project": "ding_lite",
             "id": run.id,
             "name": run.folder.name,
             "dir": str(run.folder),
