@@ -58,7 +58,7 @@ setup(
         "easydict>=1.10",
         "DI-treetensor>=0.5.0",
         "tensorboardX>=2.6",
-        "safetensors>=0.5",
+        "safetensors>=0.8",
         "filelock>=3.20.3",  # earlier ones empty what a link in the place of .lock points to
         "rich>=13",
         "click>=8.5",

@@ -32,4 +32,5 @@ config = dict(
         normalize=dict(reward=True, reward_clip=10.0),
         eval=dict(eval_freq=250_000),
     ),
+    checkpoint=dict(freq=500_000),  # each has the samples for the auxiliary phase, 0.4 GB
 )

@@ -17,7 +17,7 @@ from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.native import NativeVectorEnv
 from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.policies import PPOPolicy
-from ding_lite.run.checkpoint import load_checkpoint, packed, sealed, write
+from ding_lite.run.checkpoint import load_checkpoint, packed, write
 from ding_lite.testing import MatchEnv
 
 
@@ -86,7 +86,7 @@ def same_tree(a, b):
 
 
 def save_checkpoint(file, state, config):
-    write(file, sealed(packed(state, config, copy=False)))
+    write(file, *packed(state, config, copy=False))
 
 
 def digest(tree):

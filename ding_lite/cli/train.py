@@ -56,7 +56,7 @@ def run(
 
     Writes metrics, checkpoints and a log to a run folder: runs/EXP_NAME, where EXP_NAME is a key of the
     config. If that folder exists, the run is runs/EXP_NAME_2, and so on; --exp-name DIR refuses a
-    folder that exists, unless its run ended before its first checkpoint: then it is replaced.
+    folder that exists, unless its run ended before its first checkpoint.
 
     A run ends after the first iteration that reaches its limit of steps (1,000,000 by default), or when
     an evaluation reaches env.stop_value and a second one confirms it. Ctrl-C ends it after the current

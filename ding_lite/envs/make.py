@@ -15,7 +15,7 @@ from ding_lite.config.schema import Key, Name
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.masks import MaskFromInfo
 from ding_lite.envs.native import STATES, EnvPoolVectorEnv, NativeVectorEnv
-from ding_lite.envs.packages import id_fault, missing_extra, register_ids, with_correct_reset
+from ding_lite.envs.packages import id_faults, missing_extra, register_ids, with_correct_reset
 from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.envs.vector import VectorEnv, close_each, warn
 from ding_lite.envs.wrappers import find_wrapper, wrap
@@ -30,11 +30,13 @@ CONFIG: dict[str, Any] = dict(
     ),
     env_id=Key(
         "",
-        faults=lambda env_id, path: [f"{path}: {fault}"] if (fault := id_fault(env_id)) else [],
+        faults=id_faults,
         doc='id of a gymnasium environment, or with manager.type="env_pool" EnvPool\'s name of one',
     ),
     kwargs=Key(
         {},
+        # shimmy's environments give it to the old gym, which imports the module of an id, too.
+        faults=lambda kwargs, path: id_faults(dict.get(kwargs, "env_id", ""), f"{path}.env_id"),
         doc="arguments of the environment, in training and in evaluation. A class or a function also gets "
         "env_index, the number of the environment, and evaluate, if it has parameters of these names",
     ),

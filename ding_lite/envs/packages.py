@@ -36,6 +36,11 @@ def id_fault(env_id: str) -> str:
     return import_fault(env_id) if ":" in env_id else ""
 
 
+def id_faults(env_id: Any, path: str) -> list[str]:
+    """Returns the fault of an id at ``path`` of a config, if it has one; see :func:`id_fault`."""
+    return [f"{path}: {fault}"] if (fault := id_fault(str(env_id))) else []
+
+
 def register_ids(env_id: str) -> None:
     """Registers ``env_id`` with gymnasium, if it belongs to one of the known packages.
 

@@ -13,19 +13,41 @@ import numpy as np
 from ding_lite.errors import CheckpointError
 from ding_lite.trees import space_leaves
 
-MAX_NUMBERS = 2**24  # of all leaves: in a forged file one bound may be that of any number of elements
+SPARE = 2**22  # numbers of all leaves beyond those of the weights: a forged file may describe any number
 # Arguments of the spaces of whole numbers, which are attributes of the same name.
 NUMBERS = {"Discrete": ("n", "start"), "MultiDiscrete": ("nvec", "start"), "MultiBinary": ("n",)}
+
+
+def spaces_to_json(weights: int, **spaces: gym.Space) -> dict[str, Any]:
+    """Returns spaces by their names as plain data.
+
+    Args:
+        weights: number of weights of the policy, which are saved in the same file.
+        **spaces: of the policy.
+
+    Raises:
+        CheckpointError: if a space is not supported, or has too many numbers.
+    """
+    for name, space in spaces.items():
+        numbers, most = sum(math.prod(leaf.shape or ()) for _, leaf in space_leaves(space)), SPARE + weights
+        if numbers > most:
+            raise CheckpointError(f"the {name} space has {numbers:,} numbers; at most {most:,} can be saved")
+    return {name: space_to_json(space) for name, space in spaces.items()}
+
+
+def spaces_from_json(weights: int, data: Mapping[str, Any]) -> dict[str, gym.Space]:
+    """Returns the spaces that :func:`spaces_to_json` converted; raises any exception for other data."""
+    if any(_numbers_in(space) > SPARE + weights for space in data.values()):
+        raise ValueError("a space has too many numbers")
+    return {name: space_from_json(space) for name, space in data.items()}
 
 
 def space_to_json(space: gym.Space) -> dict[str, Any]:
     """Returns a space as plain data; infinite bounds become strings.
 
     Raises:
-        CheckpointError: if the space is not supported, or has too many numbers.
+        CheckpointError: if the space is not supported.
     """
-    if (numbers := sum(math.prod(leaf.shape or ()) for _, leaf in space_leaves(space))) > MAX_NUMBERS:
-        raise CheckpointError(f"a space of {numbers:,} numbers cannot be saved; at most {MAX_NUMBERS:,} can")
     if isinstance(space, gym.spaces.Dict):
         return {"kind": "Dict", "spaces": {k: space_to_json(v) for k, v in space.spaces.items()}}
     if isinstance(space, gym.spaces.Tuple):
@@ -44,8 +66,6 @@ def space_to_json(space: gym.Space) -> dict[str, Any]:
 
 def space_from_json(data: Mapping[str, Any]) -> gym.Space:
     """Returns the space that :func:`space_to_json` converted; raises any exception for other data."""
-    if _numbers_in(data) > MAX_NUMBERS:
-        raise ValueError("the space has too many numbers")
     kind = data["kind"]
     if kind == "Dict":
         # gymnasium sorts the keys of a dict; an OrderedDict keeps the order that the policy was built with.

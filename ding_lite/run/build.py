@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import shutil
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import torch
 from easydict import EasyDict
 
-from ding_lite.config.compile import Config
 from ding_lite.config.registry import POLICY_REGISTRY, env_name
 from ding_lite.config.values import encode
 from ding_lite.data.collector import Collector
@@ -22,10 +23,7 @@ from ding_lite.policies.base import Policy
 from ding_lite.policies.ppo import PPOPolicy
 from ding_lite.ranks import Ranks
 from ding_lite.run.load import load_policy
-
-# Numbers of the config that the ranks share: equally, or rounded up.
-SHARED = ("env.collector_env_num", "policy.learn.batch_size", "policy.learn.aux_batch_size")
-ROUNDED = ("policy.other.replay_buffer.replay_buffer_size",)
+from ding_lite.trees import tree_leaves
 
 
 def with_env_setting(cfg: Any, setting: EnvSetting | None) -> Any:
@@ -65,25 +63,22 @@ def own_share(cfg: Any, ranks: Ranks) -> Any:
     if ranks.size == 1:
         return cfg
     own = _copied(cfg)
-    num_envs, num_played = own.env.collector_env_num, own.env.evaluator_env_num
-    for path in (*SHARED, *ROUNDED):
-        *sections, name = path.split(".")
-        section = own
-        for part in sections:
-            section = section.get(part, {})
-        number = section.get(name)
-        if number is None:
-            continue
-        if path in SHARED and number % ranks.size:
-            raise ConfigError(f"{path}: {number} cannot be shared equally by {ranks.size} ranks")
-        section[name] = -(-number // ranks.size)
-    steps = math.ceil(cfg.policy.collect.n_sample / num_envs)
-    own.policy.collect.n_sample = steps * own.env.collector_env_num
-    if not num_played:
-        return own
-    episodes = even_sizes(cfg.env.n_evaluator_episode, num_played)[ranks.slice_of(num_played)]
-    own.env.evaluator_env_num = max(1, len(episodes))  # a rank without one plays no episode
-    own.env.n_evaluator_episode = sum(episodes)
+    env, learn, buffer = own.env, own.policy.learn, own.policy.get("other", {}).get("replay_buffer", {})
+    for section, path in ((env, "env"), (learn, "policy.learn"), (buffer, "policy.other.replay_buffer")):
+        for name in section.keys() & {"collector_env_num", "batch_size", "aux_batch_size"}:
+            if section[name] % ranks.size:
+                raise ConfigError(
+                    f"{path}.{name}: {section[name]} cannot be shared equally by {ranks.size} ranks"
+                )
+            section[name] //= ranks.size
+    if size := buffer.get("replay_buffer_size"):
+        buffer["replay_buffer_size"] = math.ceil(size / ranks.size)
+    collect, played = own.policy.collect, cfg.env.evaluator_env_num
+    collect.n_sample = math.ceil(collect.n_sample / cfg.env.collector_env_num) * env.collector_env_num
+    if played:
+        episodes = even_sizes(env.n_evaluator_episode, played)[ranks.slice_of(played)]
+        env.evaluator_env_num = max(1, len(episodes))  # a rank without one plays no episode
+        env.n_evaluator_episode = sum(episodes)
     return own
 
 
@@ -148,15 +143,31 @@ def build_policy(cfg: Any, envs: VectorEnv, model: torch.nn.Module | None, trust
     return policy
 
 
-def description(config: Config, own: Any, policy: Policy, collector: Collector) -> list[str]:
+def refuse_small_disk(folder: Path, learn: Mapping[str, Any], collector: Collector, ranks: Ranks) -> None:
+    """Compares the samples that PPG saves for its auxiliary phase with the free space at a run's folder.
+
+    Raises:
+        ConfigError: if a checkpoint has no room.
+    """
+    iterations = learn.get("aux_freq", 0) if learn.get("aux_train_epoch") else 0
+    rollout = sum(leaf.nbytes for leaf in tree_leaves(collector.storage.array("obs")))
+    planned, free = iterations * ranks.size * rollout, shutil.disk_usage(folder).free
+    if planned > free:
+        raise ConfigError(
+            f"policy.learn.aux_freq: a checkpoint has the observations of {iterations:,} iterations, "
+            f"{planned / 1e9:,.1f} GB, and the disk of {folder} has {free / 1e9:,.1f} GB free. Lower it or "
+            "policy.collect.n_sample, or choose another folder; checkpoint.freq says how often it is written"
+        )
+
+
+def description(cfg: Any, policy: Policy, collector: Collector) -> list[str]:
     """Returns the first lines of a run: environments, policy, and the settings that were adapted.
 
     Args:
-        config: of the run.
-        own: this rank's share of its values.
+        cfg: values of the run's config.
         policy, collector: of the run.
     """
-    cfg, envs, threads = config.values, collector.envs, torch.get_num_threads()
+    envs, threads = collector.envs, torch.get_num_threads()
     lines = [
         f"env {env_name(cfg.env)}: {envs.backend}",
         f"policy {encode(cfg.policy.type, 'policy.type')} on {policy.device}, "
@@ -168,7 +179,7 @@ def description(config: Config, own: Any, policy: Policy, collector: Collector) 
     if policy.ranks.size > 1:
         lines.append(
             f"{policy.ranks.size} ranks, each with {envs.num_envs} of the environments and "
-            f"{own.policy.learn.batch_size} samples of a minibatch"
+            f"{policy.cfg.learn.batch_size} samples of a minibatch"
         )
     lines += policy.lines
     lines += [f"WARNING: {note}" for note in envs.notes.values()]

@@ -1,9 +1,9 @@
 """Checkpoints: one safetensors file each, which is either complete or absent.
 
-The metadata in its header are a JSON text with a SHA-256 over the whole file, the state tree, in which names
-stand for the arrays, and the config of the run. A file is written under a temporary name, synced, and then
-renamed. While a run trains, a thread does so, from a copy of the state's arrays; a child process by fork
-would copy a large process. A file may have any size.
+The metadata in its header are a JSON text: the state tree, in which names stand for the arrays, and the
+config of the run. The last array is a SHA-256 over everything before it. A file is written under a temporary
+name, synced, and then renamed. While a run trains, a thread does so, from a copy of the state's arrays; a
+child process by fork would copy a large process.
 
 Loading a checkpoint from any source never runs code: nothing is unpickled, imported or executed. See
 SECURITY.md.
@@ -15,14 +15,17 @@ import contextlib
 import hashlib
 import json
 import math
+import mmap
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 
 from ding_lite.errors import CheckpointError, error_text
 
@@ -31,12 +34,11 @@ LARGEST_JSON = 2**24  # bytes: a config is some kB, and one with large arrays in
 DEEPEST, LARGEST_INT = 100, 2**128  # of JSON data; the states of NumPy's generators have 128 bits
 ARRAY = "__array__"  # {"__array__": name} in the tree stands for an array
 METADATA = "ding_lite"  # the key of the text in the metadata of safetensors
-NO_DIGEST = "0" * 64  # stands for the digest where it is computed
-DIGEST = re.compile(rb'\\"sha256\\": \\"([0-9a-f]{64})\\"')  # in a JSON text within JSON
+BITS = 256  # of the digest, as booleans: safetensors orders arrays by their dtypes, booleans last, and names
 
 
-def packed(state: Mapping[str, Any], config: Mapping[str, Any], copy: bool) -> list[Any]:
-    """Returns the contents of a checkpoint in pieces: the header without its digest, and the arrays.
+def packed(state: Mapping[str, Any], config: Mapping[str, Any], copy: bool) -> tuple[dict[str, Any], str]:
+    """Returns the contents of a checkpoint: its arrays by their names, and its text.
 
     Args:
         state, config: to save.
@@ -45,31 +47,30 @@ def packed(state: Mapping[str, Any], config: Mapping[str, Any], copy: bool) -> l
     Raises:
         CheckpointError: if the state has a value that cannot be saved.
     """
-    arrays: dict[str, np.ndarray] = {}
-    content = {"sha256": NO_DIGEST, "state": _without_arrays(state, "", arrays), "config": config}
+    arrays: dict[str, Any] = {}
+    content = {"state": _without_arrays(state, "", arrays), "config": config}
     refuse_unusual(content)
-    header: dict[str, Any] = {"__metadata__": {METADATA: json.dumps(content)}}
-    pieces: list[Any] = []
-    place = 0
-    for name, array in sorted(arrays.items(), key=lambda item: -item[1].itemsize):  # so that all are aligned
-        dtype = {"b": "BOOL"}.get(array.dtype.kind, f"{array.dtype.kind.upper()}{8 * array.itemsize}")
-        end = place + array.nbytes
-        header[name] = {"dtype": dtype, "shape": array.shape, "data_offsets": [place, end]}
-        pieces.append(np.array(array.reshape(-1).view(np.uint8), copy=copy or None))
-        place = end
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    return [len(text).to_bytes(8, "little") + text, *pieces]
+    if copy:
+        arrays = {name: array.copy() for name, array in arrays.items()}
+    return arrays, json.dumps(content)
 
 
-def sealed(pieces: Sequence[Any]) -> list[Any]:
-    """Returns the pieces of a checkpoint with their digest in the header."""
-    header, *arrays = pieces
-    digest = hashlib.sha256(header)
-    for array in arrays:
-        digest.update(array)
-    place = _place_of_digest(header)
-    return [header[:place] + digest.hexdigest().encode() + header[place + len(NO_DIGEST) :], *arrays]
+def write(file: Path, arrays: Mapping[str, Any], text: str) -> None:
+    """Writes what :func:`packed` returned; a checkpoint that is already there is replaced atomically.
+
+    Raises:
+        CheckpointError: if it cannot be written. A checkpoint that is already there stays as it is.
+    """
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(file) as temporary:
+            save_file({**arrays, "sha256": np.zeros(BITS, bool)}, temporary, {METADATA: text})
+            with temporary.open("r+b") as stream:
+                _, digest = _digests_of(stream)
+                stream.seek(-BITS, os.SEEK_END)
+                stream.write(digest)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"checkpoint {file} cannot be written: {error}") from error
 
 
 def load_checkpoint(file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -78,26 +79,28 @@ def load_checkpoint(file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     Raises:
         CheckpointError: if the file cannot be read, is damaged, or is not a checkpoint.
     """
-    from safetensors.numpy import load
-
     try:
         with opened(Path(file)) as stream:
-            data = stream.read()
-        place, view = _place_of_digest(data), memoryview(data)
-        digest = hashlib.sha256(view[:place])
-        digest.update(NO_DIGEST.encode())
-        digest.update(view[place + len(NO_DIGEST) :])
-        if digest.hexdigest().encode() != data[place : place + len(NO_DIGEST)]:
-            raise CheckpointError("it is damaged (its checksum does not match)")
-        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-        content = json.loads(header["__metadata__"][METADATA])
+            saved, found = _digests_of(stream)
+        if saved != found:
+            raise CheckpointError("it is damaged (its checksum does not match), or no checkpoint")
+        with safe_open(file, "numpy") as contents:
+            content = json.loads(contents.metadata()[METADATA])
+            arrays = {name: contents.get_tensor(name) for name in contents.keys()}  # noqa: SIM118
         refuse_unusual(content)
-        state, config = _with_arrays(content["state"], load(data)), content["config"]
+        state, config = _with_arrays(content["state"], arrays), content["config"]
         if not (isinstance(state, dict) and isinstance(config, dict)):
             raise CheckpointError("its state and its config must be JSON objects")
     except Exception as error:  # a forged file can make any step fail in any way
         raise CheckpointError(f"checkpoint {file}: {error_text(error):.500}") from error
     return state, config
+
+
+def _digests_of(stream: IO[bytes]) -> tuple[bytes, bytes]:
+    """Returns the last bytes of a file, which are its digest as booleans, and the digest of those before."""
+    with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data, memoryview(data)[:-BITS] as view:
+        digest = np.frombuffer(hashlib.sha256(view).digest(), np.uint8)
+        return data[-BITS:], np.unpackbits(digest).tobytes()
 
 
 def refuse_unusual(data: Any, depth: int = 0) -> None:
@@ -110,14 +113,6 @@ def refuse_unusual(data: Any, depth: int = 0) -> None:
         raise CheckpointError(f"it has more than {DEEPEST} levels, or a number of more than 128 bits")
     for part in data.values() if isinstance(data, dict) else data if isinstance(data, list) else ():
         refuse_unusual(part, depth + 1)
-
-
-def _place_of_digest(data: bytes) -> int:
-    """Returns where the digest begins in the contents of a checkpoint."""
-    found = DIGEST.search(data, 8, 8 + int.from_bytes(data[:8], "little"))
-    if found is None:
-        raise CheckpointError("it is not a checkpoint of ding_lite")
-    return found.start(1)
 
 
 def find_checkpoint(path: str | Path, name: str = "best") -> Path:
@@ -138,18 +133,24 @@ def find_checkpoint(path: str | Path, name: str = "best") -> Path:
             return file
     saved = ", ".join(file.stem for file in checkpoints_of(path))
     known = f"it has {saved}" if saved else "name the folder of a run, or a checkpoint in it"
-    fault = f"has no checkpoint {name!r}" if path.exists() else "does not exist"
-    raise CheckpointError(f"{path} {fault}; {known}")
+    raise CheckpointError(f"{path} has no checkpoint {name!r}; {known}")
 
 
 def load_of_run(path: str | Path, name: str = "best") -> tuple[Path, dict[str, Any], dict[str, Any]]:
     """Returns ``(file, state, config)`` of the checkpoint that :func:`find_checkpoint` finds.
 
     Raises:
-        CheckpointError: if there is none, or it is damaged.
+        CheckpointError: if there is none, or it is damaged; the message names the next older one.
     """
     file = find_checkpoint(path, name)
-    return file, *load_checkpoint(file)
+    try:
+        return file, *load_checkpoint(file)
+    except CheckpointError as error:
+        known = checkpoints_of(file.parent.parent)
+        older = known[known.index(file) + 1 :] if file in known else []
+        raise CheckpointError(
+            f"{error}. The next older one is {older[0]}" if older else str(error)
+        ) from error
 
 
 def newest_checkpoint(run: Path) -> tuple[Path, dict[str, Any], dict[str, Any], list[str]]:
@@ -208,11 +209,11 @@ class Checkpoints:
             CheckpointError: if the state cannot be saved, or an earlier save has failed.
         """
         self.wait()
-        pieces = packed(state, self.config, copy=not wait)  # the state may change meanwhile
-        if wait:
-            self._write(list(names), pieces)
+        contents = packed(state, self.config, copy=not wait)  # the state may change meanwhile
+        if wait:  # also while the interpreter exits, when no thread can begin
+            self._write(list(names), *contents)
         else:
-            self._saving = self._thread.submit(self._write, list(names), pieces)
+            self._saving = self._thread.submit(self._write, list(names), *contents)
 
     def wait(self) -> None:
         """Waits until the checkpoints are written.
@@ -224,10 +225,9 @@ class Checkpoints:
         if saving is not None:
             saving.result()
 
-    def _write(self, names: list[str], pieces: Sequence[Any]) -> None:
-        pieces = sealed(pieces)
+    def _write(self, names: list[str], arrays: Mapping[str, Any], text: str) -> None:
         for name in names:
-            write(self.folder / f"{name}{SUFFIX}", pieces)
+            write(self.folder / f"{name}{SUFFIX}", arrays, text)
         for old in sorted(self.folder.glob(f"iteration_*{SUFFIX}"), key=_iteration_of)[: -self.keep]:
             old.unlink(missing_ok=True)
 
@@ -278,13 +278,12 @@ def read_json(file: Path) -> Any:
 
 
 @contextlib.contextmanager
-def replacing(file: Path, mode: str = "wb") -> Iterator[IO[Any]]:
-    """Yields a stream whose contents replace a file, or a link in its place, when they are on the disk."""
+def replacing(file: Path) -> Iterator[Path]:
+    """Yields the path of a file that replaces another one, or a link in its place, when it is on the disk."""
     temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     try:
-        with open(temporary, mode, encoding=None if "b" in mode else "utf-8") as stream:
-            yield stream
-            stream.flush()
+        yield temporary
+        with temporary.open("r+b") as stream:
             os.fsync(stream.fileno())
         os.replace(temporary, file)
         if os.name == "posix":  # the name is on the disk, too
@@ -299,22 +298,8 @@ def replacing(file: Path, mode: str = "wb") -> Iterator[IO[Any]]:
 
 def write_whole(file: Path, data: bytes | str) -> None:
     """Replaces a file, or a link in its place, by one that is complete and on the disk."""
-    with replacing(file) as stream:
-        stream.write(data.encode() if isinstance(data, str) else data)
-
-
-def write(file: Path, pieces: Iterable[Any]) -> None:
-    """Writes the pieces of a checkpoint; one that is already there is replaced atomically.
-
-    Raises:
-        CheckpointError: if it cannot be written. A checkpoint that is already there stays as it is.
-    """
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(file) as stream:
-            stream.writelines(pieces)
-    except OSError as error:
-        raise CheckpointError(f"checkpoint {file} cannot be written: {error}") from error
+    with replacing(file) as temporary:
+        temporary.write_bytes(data.encode() if isinstance(data, str) else data)
 
 
 def on_host(tree: Any) -> Any:
@@ -360,7 +345,7 @@ def _with_arrays(value: Any, arrays: dict[str, np.ndarray]) -> Any:
     """Returns the state tree with its arrays, which are removed from ``arrays``: each may be named once."""
     if isinstance(value, dict):
         if ARRAY in value:
-            return arrays.pop(value[ARRAY]).copy()  # the original is a read-only view of the file's bytes
+            return arrays.pop(value[ARRAY])
         return {_original_key(key): _with_arrays(part, arrays) for key, part in value.items()}
     return [_with_arrays(part, arrays) for part in value] if isinstance(value, list) else value
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ding_lite.run.hooks import Hook
@@ -14,8 +15,16 @@ from ding_lite.run.hooks import Hook
 if TYPE_CHECKING:
     from ding_lite.run.progress import Progress
 
-SECONDS_BETWEEN_LINES = 5.0
 DETAILS = ("acting: ", "gradients: ")  # begin the lines that only log.txt has
+# What a line shows of the metrics, by short names.
+SHOWN = {
+    "return": ("collect/episode_return", "  return {}"),
+    "success": ("collect/is_success", "  success {:.0%}"),
+    "length": ("collect/episode_length", "  length {:.0f}"),
+    "longest": ("collect/episode_length_max", " (max {:.0f})"),
+    "rate": ("learn/cur_lr", "  lr {:.2g}"),
+    "speed": ("time/env_steps_per_second", "  {:,.0f} steps/s"),
+}
 FIRST_TO_GO = ("longest", "length", "success", "limit", "share")  # from a line that is too narrow for all
 STEPS = re.compile(r" *([\d,]+)(?:/[\d,]+)? steps  ")  # begins the lines about an iteration
 ENDED = re.compile(r"(?:solved|finished|interrupted|failed)\b.* env steps and |ding-lite train: error: ")
@@ -40,6 +49,8 @@ class Display(Hook):
     Args:
         stream: to write to.
     """
+
+    seconds_between = 5.0
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
@@ -66,31 +77,29 @@ class Display(Hook):
             self._left = clock(steps * (now - began) / (progress.env_step - first))
         if progress.evaluation is not None:
             self.say(evaluation_line(progress))
-        elif now - self._last_line_at >= SECONDS_BETWEEN_LINES:
+        elif now - self._last_line_at >= self.seconds_between:
             self._last_line_at = now
-            self.show(pipeline)
+            self.write(self.line(pipeline, shutil.get_terminal_size((10_000, 0)).columns))
 
     def after_run(self, pipeline: Any) -> None:
         self.write(pipeline.summary())
 
-    def show(self, pipeline: Any) -> None:
-        """Shows the state of the run."""
-        self.write(self.line(pipeline, shutil.get_terminal_size((10_000, 0)).columns))
-
     def line(self, pipeline: Any, width: int) -> str:
         """Returns steps, share and time left, and the metrics that fit; before there are any, the phase."""
-        done, limit = pipeline.progress.env_step, pipeline.cfg.max_env_step
+        progress, limit = pipeline.progress, pipeline.cfg.max_env_step
         texts = {
-            "steps": f"{done:>9,}",
+            "steps": f"{progress.env_step:>9,}",
             "limit": f"/{limit:,}",
             "unit": " steps",
-            "share": f"  {min(1.0, done / limit):.0%}",
+            "share": f"  {min(1.0, progress.env_step / limit):.0%}",
             "left": f"  left {self._left}",
-            **(
-                key_metrics(pipeline.progress.metrics)
-                or {"": f"  {pipeline.policy.timer.phase or 'starting'}"}
-            ),
         }
+        metrics = {name: progress.metrics[name] for name, _ in SHOWN.values() if name in progress.metrics}
+        if "collect/episode_return" in metrics:
+            metrics["collect/episode_return"] = score_text(metrics["collect/episode_return"])
+        texts |= {key: text.format(metrics[name]) for key, (name, text) in SHOWN.items() if name in metrics}
+        if not metrics:
+            texts["phase"] = f"  {pipeline.policy.timer.phase or 'starting'}"
         for name in FIRST_TO_GO:
             if sum(map(len, texts.values())) > width:
                 texts.pop(name, None)
@@ -103,15 +112,21 @@ class LiveDisplay(Display):
     Before the first iteration has ended, the line has its phase. It disappears when the run ends.
     """
 
+    seconds_between = math.inf  # a thread draws the line
+
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
         from rich.console import Console
         from rich.live import Live
+        from rich.text import Text
 
         self._pipeline: Any = None
         self._console = Console(file=stream)
         self.live = Live(
-            get_renderable=self._renderable, console=self._console, refresh_per_second=5, transient=True
+            get_renderable=lambda: Text(self._last_line(), no_wrap=True, overflow="ellipsis"),
+            console=self._console,
+            refresh_per_second=5,
+            transient=True,
         )
 
     def write(self, line: str) -> None:
@@ -121,18 +136,10 @@ class LiveDisplay(Display):
         self._pipeline = pipeline
         self.live.start()
 
-    def show(self, pipeline: Any) -> None:
-        """Does nothing: a thread draws the line."""
-
     def after_run(self, pipeline: Any) -> None:
         self.live.stop()
         self._pipeline = None
         super().after_run(pipeline)
-
-    def _renderable(self) -> Any:
-        from rich.text import Text
-
-        return Text(self._last_line(), no_wrap=True, overflow="ellipsis")
 
     def _last_line(self) -> str:
         return "" if self._pipeline is None else self.line(self._pipeline, self._console.width)
@@ -152,16 +159,15 @@ class SeedsDisplay(LiveDisplay):
         self._first = dict.fromkeys(names, 0)  # env steps at the first line of a run
         self._newest = dict(self._first)  # and at its newest line
         self._ended: set[str] = set()
-        self._since, self._seconds = 0.0, 0.0
+        self._since = 0.0  # the first of these lines
         super().__init__(stream)  # draws the line
 
     def write(self, line: str) -> None:
         name, _, text = line.partition(": ")
         if found := STEPS.match(text):
-            now, steps = time.monotonic(), int(found[1].replace(",", ""))
+            steps = int(found[1].replace(",", ""))
             self._first[name], self._newest[name] = self._first[name] or steps, steps
-            self._since = self._since or now
-            self._seconds = now - self._since
+            self._since = self._since or time.monotonic()
         elif ENDED.match(text):
             self._ended.add(name)
         super().write(line)
@@ -170,7 +176,7 @@ class SeedsDisplay(LiveDisplay):
         newest, limit = self._newest, self._limit
         done = sum(newest.values()) - sum(self._first.values())
         to_do = sum(max(0, limit - newest[name]) for name in newest if name not in self._ended)
-        left = clock(to_do * self._seconds / done) if done else "?"
+        left = clock(to_do * (time.monotonic() - self._since) / done) if done else "?"
         return f"{len(newest)} seeds  {1 - to_do / (limit * len(newest)):.0%}  left {left} for all"
 
 
@@ -188,23 +194,6 @@ def lines_of_seeds(stream: TextIO, names: Iterable[str], limit: int) -> Iterator
 def display_for(stream: TextIO) -> Display:
     """Returns a live display for a terminal, and lines for any other stream."""
     return (LiveDisplay if stream.isatty() else Display)(stream)
-
-
-def key_metrics(metrics: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the metrics that a line shows, the most telling first, as short texts."""
-    texts = {}
-    if "collect/episode_return" in metrics:
-        texts["return"] = f"  return {score_text(metrics['collect/episode_return'])}"
-    if "collect/is_success" in metrics:
-        texts["success"] = f"  success {metrics['collect/is_success']:.0%}"
-    if "collect/episode_return" in metrics:
-        texts["length"] = f"  length {metrics['collect/episode_length']:.0f}"
-        texts["longest"] = f" (max {metrics['collect/episode_length_max']:.0f})"
-    if "learn/cur_lr" in metrics:
-        texts["rate"] = f"  lr {metrics['learn/cur_lr']:.2g}"
-    if "time/env_steps_per_second" in metrics:
-        texts["speed"] = f"  {metrics['time/env_steps_per_second']:,.0f} steps/s"
-    return texts
 
 
 def clock(seconds: float) -> str:

@@ -22,7 +22,7 @@ import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from filelock import FileLock, Timeout
 
@@ -33,18 +33,6 @@ from ding_lite.run.hooks import Hook
 
 ENDED = ("solved", "finished")  # statuses of a run that has reached its stop value or its limit
 LOCK = ".lock"
-# What a run leaves behind that ends before its first checkpoint.
-TRACES = {
-    LOCK,
-    "ckpt",
-    "config.json",
-    "episodes.csv",
-    "git.txt",
-    "log.txt",
-    "metrics.csv",
-    "result.json",
-    "tb",
-}
 
 
 @contextlib.contextmanager
@@ -53,9 +41,9 @@ def new_run_folder(wanted: Path, exact: bool, lines: list[str]) -> Iterator[Path
 
     Args:
         wanted: its path.
-        exact: whether it must not exist, but for a run without a checkpoint, which is replaced; otherwise the
+        exact: whether it must not exist, but for a run without a checkpoint, which begins anew; otherwise the
             folder may get a suffix ``_2``, ``_3``, ...
-        lines: for the user; one is added if a run is replaced.
+        lines: for the user; one is added if a run begins anew.
 
     Raises:
         ConfigError: if the folder exists (``exact``).
@@ -63,8 +51,9 @@ def new_run_folder(wanted: Path, exact: bool, lines: list[str]) -> Iterator[Path
     """
     folder = wanted
     if exact and is_replaceable(folder):
-        shutil.rmtree(folder)
-        lines.append(f"{folder} is a new run: the last one there ended before its first checkpoint")
+        lines.append(f"{folder} begins anew: the last run there ended before its first checkpoint")
+        yield folder
+        return
     for number in itertools.count(2):
         try:
             folder.mkdir(parents=True)
@@ -84,10 +73,9 @@ def new_run_folder(wanted: Path, exact: bool, lines: list[str]) -> Iterator[Path
 
 
 def is_replaceable(folder: Path) -> bool:
-    """Returns whether a folder has a run that has ended before its first checkpoint, and nothing else."""
-    names = {path.name for path in folder.iterdir()} if folder.is_dir() and not folder.is_symlink() else set()
-    is_run = {"config.json", "log.txt"} <= names <= TRACES
-    return is_run and not any((folder / "ckpt").glob("[!.]*")) and not is_locked(folder)
+    """Returns whether a folder has a run that has ended before its first checkpoint."""
+    is_run = not folder.is_symlink() and all((folder / name).is_file() for name in (LOCK, "log.txt"))
+    return is_run and not checkpoints_of(folder) and not is_locked(folder)
 
 
 @contextlib.contextmanager
@@ -100,17 +88,27 @@ def locked(folder: Path) -> Iterator[None]:
         ConfigError: if the folder is locked.
         CheckpointError: if it cannot be written to.
     """
-    try:
-        held = _lock_of(folder).acquire(timeout=0.5, poll_interval=0.02)  # is_locked holds it for a moment
-    except Timeout as error:
-        raise ConfigError(
-            f"run folder {folder} is in use: two runs would mix their rows and checkpoints. Wait for the "
-            "other process, or close() the other pipeline"
-        ) from error
-    except OSError as error:
-        raise CheckpointError(f"run folder {folder} cannot be locked: {error}") from error
+    with writing_to(folder):
+        try:
+            held = _lock_of(folder).acquire(
+                timeout=0.5, poll_interval=0.02
+            )  # is_locked holds it for a moment
+        except Timeout as error:
+            raise ConfigError(
+                f"run folder {folder} is in use: two runs would mix their rows and checkpoints. Wait for the "
+                "other process, or close() the other pipeline"
+            ) from error
     with held:
         yield
+
+
+@contextlib.contextmanager
+def writing_to(folder: Path) -> Iterator[None]:
+    """Turns an OSError of a block, such as of a full disk, into a CheckpointError."""
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(f"run folder {folder} cannot be written to: {error}") from error
 
 
 def is_locked(folder: Path) -> bool:
@@ -145,26 +143,23 @@ class CsvFile:
     Args:
         file: continued if it exists.
         env_step: last one whose rows are kept.
-
-    Attributes:
-        warning: for the user: a file that is not as this class writes it is set aside; else "".
+        lines: for the user; one is added if the file is not as this class writes it, and is set aside.
     """
 
-    def __init__(self, file: Path, env_step: float) -> None:
-        self.file, self.warning = file, ""
+    def __init__(self, file: Path, env_step: float, lines: list[str]) -> None:
+        self.file = file
         self.columns: list[str] = []
-        self._stream = opened(file, "a")
         try:
-            self._cut_after(env_step)
+            self._stream = self._cut_after(env_step)
         except (ValueError, csv.Error) as error:
             aside = file.with_name(f"{file.stem}_damaged_{time.time_ns()}.csv")
-            self.warning = (
+            lines.append(
                 f"WARNING: {file.name} has a damaged line ({error}). It is now {aside.name}, and a new "
                 f"{file.name} begins"
             )
-            self._stream.close()
             file.rename(aside)
-            self._stream = opened(file, "a")
+            self.columns = []
+            self._stream = self._cut_after(env_step)
 
     def write(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Appends rows of numbers and passes them to the operating system."""
@@ -172,7 +167,8 @@ class CsvFile:
         columns = list(dict.fromkeys([*self.columns, *(name for row in rows for name in row)]))
         if columns != self.columns:
             self.columns = columns
-            self._cut_after(math.inf)
+            self._stream.close()
+            self._stream = self._cut_after(math.inf)
         cells = (
             [x if x is None or isinstance(x, int) else float(x) for x in map(row.get, self.columns)]
             for row in rows
@@ -180,13 +176,21 @@ class CsvFile:
         csv.writer(self._stream, lineterminator="\n").writerows(cells)
         self._stream.flush()
 
-    def _cut_after(self, env_step: float) -> None:
+    def _cut_after(self, env_step: float) -> IO[str]:
         """Writes the rows anew up to an env step, with all columns, without a last one that a crash tore.
+
+        Returns:
+            the stream to append to.
 
         Raises:
             ValueError, csv.Error: if a line is not a row of numbers; the file stays as it is.
         """
-        with opened(self.file, "r") as old, replacing(self.file, "w") as new:
+        opened(self.file, "a").close()  # it may be new
+        with (
+            opened(self.file, "r") as old,
+            replacing(self.file) as place,
+            place.open("w", encoding="utf-8") as new,
+        ):
             rows = csv.reader((line for line in old if line.endswith("\n")), strict=True)
             writer = csv.writer(new, lineterminator="\n")
             columns = next(rows, [])
@@ -198,8 +202,7 @@ class CsvFile:
                     raise ValueError(f"line {rows.line_num}: {len(row)} cells for {len(columns)} columns")
                 if float(row[columns.index("env_step")]) <= env_step:
                     writer.writerow(row + [""] * (len(self.columns) - len(columns)))
-        self._stream.close()
-        self._stream = opened(self.file, "a")
+        return opened(self.file, "a")
 
     def close(self) -> None:
         self._stream.close()
@@ -214,47 +217,41 @@ class RunFolder(Hook):
             :class:`~ding_lite.run.load` needs to build the policy.
         keep: number of snapshots to keep.
         resume_at: env step that a resumed run continues from; later rows are dropped. None for a new run.
-
-    Attributes:
-        warnings: lines for the user.
+        lines: for the user; those about damaged files are added.
 
     Raises:
         CheckpointError: if the folder cannot be written to, as on a full disk.
     """
 
-    def __init__(self, folder: Path, saved: Mapping[str, Any], keep: int, resume_at: int | None) -> None:
+    def __init__(
+        self, folder: Path, saved: Mapping[str, Any], keep: int, resume_at: int | None, lines: list[str]
+    ) -> None:
         self.folder = folder
         self.place = place = folder.absolute()  # an environment may change the working directory
-        self.checkpoints = Checkpoints(place / "ckpt", saved, keep)
-        self._files = contextlib.ExitStack()
-        self._files.callback(self.checkpoints.close)
         self._row = 0  # iteration of the last row
-        try:
+        kept = -1 if resume_at is None else resume_at
+        with writing_to(folder), contextlib.ExitStack() as files:
             for name in ("ckpt", "tb", "videos"):
                 if (place / name).is_symlink():
                     raise OSError(f"{name} is a link: another user may have made the folder")
             # Of a process that was killed.
             for leftover in (*place.glob(".*.tmp"), *place.glob("ckpt/.*.tmp")):
                 leftover.unlink()
-            self._log = opened(place / "log.txt", "a")
-            self._files.callback(self._log.close)
-            kept = math.inf if resume_at is None else resume_at
+            self.checkpoints = Checkpoints(place / "ckpt", saved, keep)
+            files.callback(self.checkpoints.close)
+            self._log = files.enter_context(opened(place / "log.txt", "a"))
             self._metrics, self._episodes = (
-                self._files.enter_context(contextlib.closing(CsvFile(place / name, kept)))
+                files.enter_context(contextlib.closing(CsvFile(place / name, kept, lines)))
                 for name in ("metrics.csv", "episodes.csv")
             )
-            self.warnings = list(filter(None, (self._metrics.warning, self._episodes.warning)))
+            # If this session is killed, no file says how it ended.
+            (place / "result.json").unlink(missing_ok=True)
             if resume_at is None:
                 changes = _git("rev-parse", "HEAD") + _git("status", "--short") + _git("diff", "HEAD")
                 write_whole(place / "git.txt", changes)
-            else:
-                # If this session is killed, no file says how it ended.
-                (place / "result.json").unlink(missing_ok=True)
             settings = {key: saved[key] for key in ("config", "source")}
             write_whole(place / "config.json", json.dumps(settings, indent=2) + "\n")
-        except OSError as error:
-            self.close()
-            raise CheckpointError(f"run folder {folder} cannot be written to: {error}") from error
+            self._files = files.pop_all()
 
     def close(self) -> None:
         """Closes the files, when the checkpoints are written."""
@@ -286,15 +283,9 @@ class RunFolder(Hook):
         for episode in progress.episodes:
             own = {"env_step": progress.env_step, "return": episode.episode_return, "length": episode.length}
             episodes.append(own | episode.info | own)  # keys of info come last, and replace no other
-        try:
+        with writing_to(self.folder):
             self._metrics.write([{**counters, **progress.metrics}])
             self._episodes.write(episodes)
-        except OSError as error:
-            goes_on = f"continue from the last checkpoint: --resume {self.folder}"
-            raise CheckpointError(
-                f"run folder {self.folder} cannot be written to: {error}. Free some disk space, and "
-                f"{goes_on if checkpoints_of(self.folder) else 'start the run again'}"
-            ) from error
         self._row = progress.iteration
         if progress.evaluation is not None:
             self.log(evaluation_line(progress))

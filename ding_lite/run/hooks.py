@@ -103,8 +103,7 @@ class EarlyStopping(Hook):
         if evaluation is None:
             return
         if evaluation.mean > self.best:
-            self.best = evaluation.mean
-            self.without_improvement = 0
+            self.best, self.without_improvement = evaluation.mean, 0
             return
         self.without_improvement += 1
         if self.without_improvement >= self.patience:

@@ -17,13 +17,11 @@ from torch import Tensor, nn
 
 from ding_lite.config.registry import MODEL_REGISTRY, POLICY_REGISTRY, importing_only
 from ding_lite.config.values import decode, encode
-from ding_lite.envs.space_json import space_from_json
+from ding_lite.envs.space_json import spaces_from_json
 from ding_lite.errors import CheckpointError, ConfigError, error_text
-from ding_lite.models.actor_critic import PhasicActorCritic
 from ding_lite.policies.base import Policy
 from ding_lite.run.checkpoint import METADATA, SUFFIX, load_of_run
 
-MAX_NAMES = 6  # names of parameters in one line of a message
 # Normalisers that weights were trained with, and the config key that turns each on.
 SCALES = {
     "obs_norm": "policy.normalize.obs",
@@ -68,17 +66,15 @@ def policy_of(
     model: nn.Module | None = None,
 ) -> Policy:
     """Returns the policy of a checkpoint that is read already; see :func:`load_policy`."""
-    if model is None:
-        refuse_without(file, saved, "model")
+    refuse_without(file, saved, model=model)
     with refusing(f"the policy of {file} cannot be built"), importing_only(trust):
         config = decode(saved["config"]["policy"])
-        spaces = [space_from_json(saved["spaces"][name]) for name in ("obs", "action")]
+        weights = sum(np.size(leaf) for leaf in state["policy"]["model"].values())
+        found = spaces_from_json(weights, saved["spaces"])
+        spaces = found["obs"], found["action"]
         policy_class = POLICY_REGISTRY.get(config["type"])
-        built = model
         if model is None and policy_class._make_model is Policy._make_model:
-            built = _unallocated(config["model"], *spaces)
-        if built is not None:
-            refuse_misfit(file, built.state_dict(), state["policy"]["model"])
+            _refuse_misfit(config["model"], spaces, as_tensors(state["policy"]["model"]))
         policy: Policy = policy_class(
             {**config, "device": device},
             *spaces,
@@ -101,69 +97,48 @@ def refusing(what: str) -> Iterator[None]:
         raise CheckpointError(f"{what}: {error_text(error)}") from error
 
 
-def refuse_without(file: Path, saved: Mapping[str, Any], name: str) -> None:
+def refuse_without(file: Path, saved: Mapping[str, Any], **given: Any) -> None:
     """Refuses to take what a config describes for what a script gave the run: ``env_setting`` or ``model``.
 
     Raises:
-        ConfigError: if the script gave it.
+        ConfigError: if the script gave it, and it is None here.
     """
-    given = saved.get("given")
-    if isinstance(given, list) and name in given:
-        raise ConfigError(
-            f"{file}: a script gave this run its {name}, and the config describes another one. Give it "
-            f"again, in Python: {name}=..."
-        )
+    saved_names = saved.get("given")
+    for name, value in given.items():
+        if value is None and isinstance(saved_names, list) and name in saved_names:
+            raise ConfigError(
+                f"{file}: a script gave this run its {name}, and the config describes another one. Give it "
+                f"again, in Python: {name}=..."
+            )
 
 
-def _unallocated(model: Mapping[str, Any], *spaces: gym.Space) -> nn.Module | None:
-    """Returns a model whose weights take no memory, since a config may ask for any size.
+def _refuse_misfit(model: Mapping[str, Any], spaces: Sequence[gym.Space], weights: Mapping[str, Any]) -> None:
+    """Builds a model without memory, since a config may ask for any size, and compares it with its weights.
 
-    None if it cannot be built without data, as a model of the user that computes with its parameters.
+    A model of the user may be one that cannot be built without data; it is not compared.
+
+    Raises:
+        Exception: if a model of the library cannot be built, or any has other names or shapes.
     """
     arguments = {name: value for name, value in model.items() if name != "type"}
     factory = MODEL_REGISTRY.get(model["type"])
     try:
         with torch.device("meta"), torch.random.fork_rng(devices=[]):
             built: nn.Module = factory(*spaces, **arguments)
-            return built
     except Exception:
         if factory.__module__.startswith("ding_lite."):
             raise
-        return None
+    else:
+        built.load_state_dict(weights, assign=True)
 
 
 def as_tensors(tree: Any) -> Any:
-    """Returns a state tree with its NumPy arrays as torch tensors."""
+    """Returns a state tree with its NumPy arrays as torch tensors that share their memory."""
     if isinstance(tree, Mapping):
         return {name: as_tensors(value) for name, value in tree.items()}
     if isinstance(tree, list):
         return [as_tensors(value) for value in tree]
-    return torch.from_numpy(tree.copy()) if isinstance(tree, np.ndarray) else tree
-
-
-def refuse_misfit(file: Path, expected: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
-    """Compares the weights in a checkpoint with the parameters of a model.
-
-    Args:
-        file: the checkpoint, for the message.
-        expected: state dict of the model.
-        weights: state dict in the checkpoint.
-
-    Raises:
-        CheckpointError: if names or shapes differ; the message lists the first differences.
-    """
-    own, theirs = (
-        {name: tuple(getattr(value, "shape", ("not an array",))) for name, value in tensors.items()}
-        for tensors in (expected, weights)
-    )
-    names = [name for name in {**own, **theirs} if own.get(name) != theirs.get(name)]
-    if names:
-        lines = [f"{name}: {theirs.get(name)}, this model has {own.get(name)}" for name in names[:MAX_NAMES]]
-        raise CheckpointError(
-            "\n  ".join([f"the weights in {file} are not of this model in {len(names)} names:", *lines])
-            + "\nThe spaces and policy.model (widths, rnn, encoders) must be those that the weights were "
-            "trained with"
-        )
+    return torch.from_numpy(tree) if isinstance(tree, np.ndarray) else tree
 
 
 def warm_start(policy: Policy, path: str | Path) -> list[str]:
@@ -191,29 +166,24 @@ def warm_start(policy: Policy, path: str | Path) -> list[str]:
     messages = [f"begins from the weights of {file}"]
     with refusing(f"the weights in {file} cannot be loaded"):
         theirs = as_tensors(state["policy"])
-        if isinstance(model, PhasicActorCritic) and not any(
-            name.startswith(HEAD) for name in theirs["model"]
-        ):
-            heads = {name: value for name, value in model.state_dict().items() if name.startswith(HEAD)}
+        heads = {name: value for name, value in model.state_dict().items() if name.startswith(HEAD)}
+        if heads and heads.keys().isdisjoint(theirs["model"]):
             theirs["model"] |= heads
             messages.append("the weights have no auxiliary head, which is PPG's own: it starts anew")
-        refuse_misfit(file, model.state_dict(), theirs["model"])
         is_described = saved and "model" not in saved.get("given", ())
         trained_with = saved["config"]["policy"]["model"] if is_described else {}
         mine = encode(policy.cfg.model, "policy.model")
-        for key in MEANINGS:
-            if trained_with.get(key) != mine.get(key) and key in trained_with:
-                raise CheckpointError(
-                    f"the weights in {file} were trained with policy.model.{key}={trained_with[key]!r}, and "
-                    f"compute something else with {mine.get(key)!r}: set it to the value that they were "
-                    "trained with"
-                )
-        for name, key in SCALES.items():
-            if theirs.get(name) is not None and name not in own:
-                raise CheckpointError(
-                    f"the weights in {file} were trained with {key}, and are wrong without it: set {key} to "
-                    "the value that they were trained with"
-                )
+        wrong = [
+            f"policy.model.{key}={trained_with[key]!r} (here {mine.get(key)!r})"
+            for key in MEANINGS
+            if key in trained_with and trained_with[key] != mine.get(key)
+        ]
+        wrong += [key for name, key in SCALES.items() if theirs.get(name) is not None and name not in own]
+        if wrong:
+            raise CheckpointError(
+                f"the weights in {file} were trained with {', '.join(wrong)}, and compute something else "
+                "without: set the values that they were trained with"
+            )
         loaded = {name: theirs[name] for name in ("model", *SCALES) if name in theirs}
         if loaded.get("reward_scale"):
             # The discounted returns of the saved run's open episodes, which this run does not continue.

@@ -32,11 +32,18 @@ from ding_lite.config.values import encode
 from ding_lite.data.collector import Collector
 from ding_lite.data.episodes import Evaluator
 from ding_lite.envs.make import EnvSetting
-from ding_lite.envs.space_json import space_to_json
+from ding_lite.envs.space_json import spaces_to_json
 from ding_lite.errors import CheckpointError, ContractError, error_text
 from ding_lite.policies.base import Policy
 from ding_lite.ranks import joined, keep_for_restart
-from ding_lite.run.build import build_envs, build_policy, description, own_share, with_env_setting
+from ding_lite.run.build import (
+    build_envs,
+    build_policy,
+    description,
+    own_share,
+    refuse_small_disk,
+    with_env_setting,
+)
 from ding_lite.run.checkpoint import checkpoints_of, on_host
 from ding_lite.run.display import display_for, score_text
 from ding_lite.run.folder import RunFolder, locked, new_run_folder
@@ -76,8 +83,7 @@ class SerialPipeline:
         model: trained as it is, instead of a model built from the config.
         max_train_iter, max_env_step: stop at the first iteration boundary at or past these limits.
         folder: folder of the run, which must not exist, but for one whose run has ended before its first
-            checkpoint: it is replaced. If None, ``runs/<exp_name>``, with a suffix ``_2``, ``_3``, ... where
-            that exists.
+            checkpoint. If None, ``runs/<exp_name>``, with a suffix ``_2``, ``_3``, ... where that exists.
         init_from: a run (its best checkpoint), a checkpoint, or a file of weights that the run starts with.
         trust: your own modules, beside those that the config names, that the checkpoint at
             ``policy.learn.pretrained_model_path`` may import.
@@ -106,12 +112,12 @@ class SerialPipeline:
     def __init__(
         self,
         config: AnyConfig,
-        *,
         seed: int | None = None,
         env_setting: EnvSetting | None = None,
         model: torch.nn.Module | None = None,
         max_train_iter: int | None = None,
         max_env_step: int | None = None,
+        *,
         folder: str | Path | None = None,
         init_from: str | Path | None = None,
         trust: Sequence[str] = (),
@@ -124,7 +130,7 @@ class SerialPipeline:
         config = dataclasses.replace(config, trusted=(*config.trusted, *trust))
         with ExitStack() as undo:
             self._accept(config, env_setting, model)
-            own = self._build(undo, model)
+            self._build(undo, model)
             lines = list(config.notes)
             if init_from is not None:
                 lines += warm_start(self.policy, init_from)
@@ -136,7 +142,7 @@ class SerialPipeline:
                 create = new_run_folder(place, folder is not None, lines)
                 self.folder = self.ranks.from_first(lambda: new.enter_context(create))
                 self.ranks.from_first(lambda: undo.enter_context(locked(self.folder)))
-                self._open(undo, own, display, uuid.uuid4().hex[:12], None, lines)
+                self._open(undo, display, uuid.uuid4().hex[:12], None, lines)
             self._resources = undo.pop_all()
 
     @classmethod
@@ -176,11 +182,9 @@ class SerialPipeline:
             limits = {"max_train_iter": max_train_iter, "max_env_step": max_env_step}
             point = resume_point(Path(run), changes or {}, limits, override, trust)
             building.enter_context(importing_only(point.config.trusted))
-            for name, value in (("env_setting", env_setting), ("model", model)):
-                if value is None:
-                    refuse_without(point.file, point.saved, name)
+            refuse_without(point.file, point.saved, env_setting=env_setting, model=model)
             self._accept(point.config, env_setting, model)
-            own = self._build(undo, model)
+            self._build(undo, model)
             self.folder = folder
             with refusing("the saved state does not fit"):
                 lines = [*point.lines, *self.load_state_dict(point.state, new_episodes=override)]
@@ -191,7 +195,7 @@ class SerialPipeline:
                 self.progress.best_eval_value = None  # the returns are those of another task
             begins = f"resumed from {point.file} at {self.progress.env_step:,} env steps"
             run_id = str(point.saved.get("id"))
-            self._open(undo, own, display, run_id, self.progress.env_step, [begins, *lines])
+            self._open(undo, display, run_id, self.progress.env_step, [begins, *lines])
             if self.files is not None:
                 self.files.checkpoints.remove_after(self.progress.iteration)
             if point.changed or point.file.stem != "last":
@@ -205,18 +209,17 @@ class SerialPipeline:
         self.given = [name for name, value in given.items() if value is not None]
         self.config, self.cfg = config, with_env_setting(config.values, env_setting)
 
-    def _build(self, undo: ExitStack, model: torch.nn.Module | None) -> Any:
-        """Builds all parts of the run but its folder; returns this rank's share of the config."""
+    def _build(self, undo: ExitStack, model: torch.nn.Module | None) -> None:
+        """Builds all parts of the run but its folder."""
         config = self.config
         self.ranks = ranks = undo.enter_context(joined())
         own = own_share(self.cfg, ranks)
         envs, evaluator_envs = build_envs(self.cfg, own, ranks, undo)
         undo.enter_context(threads(thread_count(self.cfg.num_threads, envs.obs_space)))
-        changed = undo.enter_context(torch_defaults())
+        lines = undo.enter_context(torch_defaults())
         self.policy = build_policy(own, envs, model, config.trusted)
-        self.policy.lines += [changed] if changed else []
-        n_sample = own.policy.collect.n_sample
-        self.collector = Collector(envs, self.policy, n_sample)
+        self.policy.lines += lines
+        self.collector = Collector(envs, self.policy, own.policy.collect.n_sample)
         # Memory that does not suffice for a rollout is noticed before the run has a folder.
         self.collector.storage.write(0, "obs", self.collector.obs[0], envs.groups[0])
         self.evaluator: Evaluator | None = None
@@ -228,40 +231,34 @@ class SerialPipeline:
         self.status, self.stop_reason = "running", ""
         self.error: BaseException | None = None
         self._is_learning = False  # an error in learning leaves weights that belong to no number of env steps
-        return own
 
     def _open(
-        self,
-        undo: ExitStack,
-        own: Any,
-        display: Hook | None,
-        run_id: str,
-        resume_at: int | None,
-        lines: list[str],
+        self, undo: ExitStack, display: Hook | None, run_id: str, resume_at: int | None, lines: list[str]
     ) -> None:
         """Opens the run's folder and adds the library's hooks, on rank 0; takes over what ``undo`` closes."""
         self.files: Any = None  # a RunFolder on rank 0
         self._watchers: list[Hook] = []
         if self.ranks.is_first:
             cfg, policy = self.cfg, self.policy
-            spaces = {"obs": space_to_json(policy.obs_space), "action": space_to_json(policy.action_space)}
+            refuse_small_disk(self.folder, cfg.policy.learn, self.collector, self.ranks)
+            weights = sum(tensor.numel() for tensor in policy.model.state_dict().values())
+            spaces = spaces_to_json(weights, obs=policy.obs_space, action=policy.action_space)
             saved = {**self.config.as_json(), "spaces": spaces, "given": self.given, "id": run_id}
             tracked = TrackedRun(self.folder.absolute(), saved["config"], resume_at, run_id)
             trackers = Trackers(cfg.logger.trackers, cfg.logger.freq, tracked)
             health = HealthCheck(cfg, box_size(policy.action_space))
-            self.files = RunFolder(self.folder, saved, cfg.checkpoint.keep, resume_at)
-            lines += self.files.warnings
+            self.files = RunFolder(self.folder, saved, cfg.checkpoint.keep, resume_at, lines)
             undo.callback(self.files.close)
             self._watchers = [health, self.files, trackers, display or Hook()]
             keep_for_restart(str(self.folder.absolute()))
-        self.collector.envs.say = self.say
-        if self.files is not None:  # the tracebacks of workers that were replaced go to the log alone
+            # The tracebacks of workers that were replaced go to the log alone.
             self.collector.envs.explain = self.files.log
+        self.collector.envs.say = self.say
         if self.evaluator is not None:
             self.evaluator.envs.say = lambda line: self.say(f"in evaluation: {line}")
             self.evaluator.envs.explain = self.collector.envs.explain
-        lines = [f"run {self.folder}", *lines, *description(self.config, own, self.policy, self.collector)]
-        for line in lines:
+        lines = [f"run {self.folder}", *lines]
+        for line in lines + description(self.config.values, self.policy, self.collector):
             self.say(line)
 
     def say(self, line: str) -> None:
@@ -271,10 +268,9 @@ class SerialPipeline:
 
     def _call(self, method: str) -> None:
         """Calls a method of all hooks: those of the config first, but at the end of the run last."""
-        hooks = [*self.hooks.values(), *self._watchers]
-        if method == "after_run":
-            hooks = [*self._watchers, *self.hooks.values()]
-        for hook in hooks:
+        of_config = [*self.hooks.values()]
+        is_end = method == "after_run"
+        for hook in self._watchers + of_config if is_end else of_config + self._watchers:
             getattr(hook, method)(self)
 
     def __iter__(self) -> Iterator[Progress]:
@@ -290,13 +286,12 @@ class SerialPipeline:
         Raises:
             ContractError: if the run has ended before its limits: resume it.
         """
-        if self.status != "running" and not self.is_over():
+        if self.status != "running":
+            if self.is_over():
+                return
             raise ContractError(
                 f"this run has ended ({self.status}); SerialPipeline.resume({str(self.folder)!r}) goes on"
             )
-        return self._loop() if self.status == "running" else iter(())
-
-    def _loop(self) -> Iterator[Progress]:
         signals = self._resources.enter_context(StopSignals(self.request_stop))
         atexit.register(self.finish)  # a script may end within the loop
         self._resources.callback(atexit.unregister, self.finish)
@@ -326,10 +321,10 @@ class SerialPipeline:
 
     def _is_asked_to_stop(self) -> bool:
         """Returns whether any rank is requested to stop: a signal does not reach all at the same moment."""
-        reasons = self.ranks.from_all(self.stop_reason)
-        if any(reasons):  # else a signal may have set it by now; the next iteration is the last
-            self.stop_reason = next(filter(None, reasons))
-        return any(reasons)
+        reasons = [*filter(None, self.ranks.from_all(self.stop_reason))]
+        if reasons:  # else a signal may have set it by now; the next iteration is the last
+            self.stop_reason = reasons[0]
+        return bool(reasons)
 
     def step(self) -> Progress:
         """Runs one iteration: collects, learns, evaluates and saves where due, and logs the metrics."""
@@ -510,10 +505,11 @@ class SerialPipeline:
         """
         ranks, others = self.ranks, state["ranks"]
         saved_by = 1 + len(others)
-        has_new = new_episodes or saved_by != ranks.size
+        is_same = saved_by == ranks.size
+        has_new = new_episodes or not is_same
         self.progress.wall_time = float(state["wall_time"])
         stream: tuple[str | int, ...] = ()
-        if saved_by == ranks.size:
+        if is_same:
             state = [state, *others][ranks.rank]
         else:  # every rank has the state of rank 0; the episodes are counted there alone
             stream = ("step", int(state["progress"]["env_step"]))
@@ -532,9 +528,10 @@ class SerialPipeline:
             self.policy.forget_open_episodes()
         if has_new:
             self.policy.forget_stored()
-        if saved_by != ranks.size:
+        lines = []
+        if not is_same:
             self.policy.change_ranks(self.progress.env_step)
-        lines = [f"number of ranks {saved_by} -> {ranks.size}"] if saved_by != ranks.size else []
+            lines.append(f"number of ranks {saved_by} -> {ranks.size}")
         lost = next(filter(None, self.ranks.from_all(lost)), None)
         if lost and self.cfg.env.strict_resume and not has_new:
             raise CheckpointError(f"{lost}. env.strict_resume=False goes on with new episodes")
@@ -552,22 +549,13 @@ def _typed(module: str) -> str:
     return shlex.quote(str(file.relative_to(here) if file.is_relative_to(here) else file))
 
 
-def serial_pipeline(
-    config: AnyConfig,
-    seed: int | None = None,
-    env_setting: EnvSetting | None = None,
-    model: torch.nn.Module | None = None,
-    max_train_iter: int | None = None,
-    max_env_step: int | None = None,
-    **options: Any,
-) -> Policy:
+def serial_pipeline(config: AnyConfig, *arguments: Any, **options: Any) -> Policy:
     """Trains what ``config`` describes to its end, shows the progress, and returns the policy.
 
-    The arguments are those of :class:`SerialPipeline`; ``seed=None`` keeps the config's seed.
+    The arguments are those of :class:`SerialPipeline`, which DI-engine gives in the same order: seed,
+    env_setting, model, max_train_iter, max_env_step.
     """
-    limits = {"max_train_iter": max_train_iter, "max_env_step": max_env_step}
-    given = {"seed": seed, "env_setting": env_setting, "model": model, **limits, **options}
-    pipeline = SerialPipeline(config, display=display_for(sys.stdout), **given)
+    pipeline = SerialPipeline(config, *arguments, **{"display": display_for(sys.stdout), **options})
     for _ in pipeline:
         pass
     return pipeline.policy

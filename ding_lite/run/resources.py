@@ -48,22 +48,22 @@ def threads(num_threads: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def torch_defaults() -> Iterator[str]:
+def torch_defaults() -> Iterator[list[str]]:
     """Gives torch its own default dtype and device in a block: an environment's module may have set others.
 
-    Yields a line for the user, or "".
+    Yields lines for the user.
     """
     dtype, device = torch.get_default_dtype(), torch.get_default_device()
     if dtype == torch.float32 and device.type in ("cpu", "meta"):
-        yield ""
+        yield []
         return
     torch.set_default_dtype(torch.float32)
     torch.set_default_device(None)
     try:
-        yield (
+        yield [
             f"torch's default dtype and device, {dtype} and {device} by your code, are float32 and cpu in "
             "this process while the run is open; environments keep theirs with env.manager.type=subprocess"
-        )
+        ]
     finally:
         torch.set_default_dtype(dtype)
         torch.set_default_device(device)

@@ -22,7 +22,7 @@ from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.policies.base import Policy
 from ding_lite.policies.ppo import PPOPolicy
 from ding_lite.rl.schedules import ADAPTIVE, has_schedule, schedule
-from ding_lite.run.checkpoint import find_checkpoint, load_checkpoint, newest_checkpoint
+from ding_lite.run.checkpoint import find_checkpoint, load_of_run, newest_checkpoint
 from ding_lite.run.load import refusing
 
 FREE, WARNED, REFUSED = "free", "warned", "refused"
@@ -129,8 +129,7 @@ def resume_point(
     if path.is_dir():
         file, state, saved, lines = newest_checkpoint(path)
     else:
-        file, lines = find_checkpoint(path), []
-        state, saved = load_checkpoint(file)
+        (file, state, saved), lines = load_of_run(path), []
     own = config_of_checkpoint(file, saved, trust)
     config = own.replaced(changes)
     is_derived = config.source.get(LENGTH) == "max_env_step"

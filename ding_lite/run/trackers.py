@@ -160,9 +160,9 @@ class TensorboardTracker(Tracker):
         suffix = f".{time.time_ns()}"  # the name itself holds seconds: two sessions may start within one
         self._writer = EventsWriter(str(folder / "events"), suffix)
         self._next_flush = 0.0
-        if run.resume_at is not None:
-            start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-            self._writer.write_event(self._event(step=run.resume_at + 1, session_log=start))
+        start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+        begin = 0 if run.resume_at is None else run.resume_at + 1
+        self._writer.write_event(self._event(step=begin, session_log=start))
         lines = json.dumps(run.config, indent=2).splitlines()
         self._write(run.resume_at or 0, summary.text("config", "\n".join(f"    {line}" for line in lines)))
 
@@ -187,24 +187,20 @@ class WandbTracker(Tracker):
 
     Args:
         run: that is tracked.
-        project: that the run belongs to.
-        mode: "online", "offline" or "disabled"; None: that of WANDB_MODE, or else "online". Offline, the run
-            is kept in wandb/ in the run's folder until `wandb sync` sends it.
-        arguments: others of `wandb.init`, such as entity, group or tags.
+        arguments: of `wandb.init`, such as project, entity, group or tags, or mode: "online", "offline" or
+            "disabled"; without it that of WANDB_MODE, or else "online". Offline, the run is kept in wandb/ in
+            the run's folder until `wandb sync` sends it.
     """
 
     requires = "wandb"
 
-    def __init__(
-        self, run: TrackedRun, project: str = "ding_lite", mode: str | None = None, **arguments: Any
-    ) -> None:
+    def __init__(self, run: TrackedRun, **arguments: Any) -> None:
         import wandb
 
         self._wandb = wandb
         self._failed = False
         settings = {
-            "project": project,
-            "mode": mode,
+            "project": "ding_lite",
             "id": run.id,
             "name": run.folder.name,
             "dir": str(run.folder),

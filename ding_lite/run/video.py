@@ -67,13 +67,6 @@ class RecordVideo(Hook):
             raise ConfigError(NEEDS_MOVIEPY)
         self.freq = freq
 
-    def before_run(self, pipeline: Any) -> None:
-        if "env_setting" in pipeline.given:
-            raise ConfigError(
-                "hooks: environments from env_setting cannot be recorded: leave the hook out, or describe "
-                "the environment in the config"
-            )
-
     def after_iter(self, pipeline: Any) -> None:
         progress = pipeline.progress
         if not (pipeline.ranks.is_first and progress.crossed(self.freq)):

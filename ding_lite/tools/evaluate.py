@@ -65,7 +65,7 @@ def load(run: Path, *, trust: Sequence[str] = (), changes: Mapping[str, Any] | N
     file, state, saved = load_of_run(run, "best")
     config = config_of_checkpoint(file, saved, list(trust))
     if {"env.type", "env.env_id"}.isdisjoint(changes):
-        refuse_without(file, saved, "env_setting")
+        refuse_without(file, saved, env_setting=None)
     policy = policy_of(file, state, saved, trust=trust)
     with refusing(f"{file} has no progress of a run"):
         env_step = int(state["progress"]["env_step"])

@@ -18,9 +18,8 @@ from ding_lite.run.checkpoint import (
     checkpoints_of,
     find_checkpoint,
     load_checkpoint,
+    load_of_run,
     newest_checkpoint,
-    packed,
-    sealed,
 )
 from ding_lite.trees import named_leaves
 
@@ -41,10 +40,6 @@ def place(tmp_path_factory):
     return tmp_path_factory.mktemp("properties") / "last.safetensors"
 
 
-def contents(state, config):
-    return b"".join(map(bytes, sealed(packed(state, config, copy=True))))
-
-
 def states():
     """Nested dicts and lists of arrays in any memory layout, of numbers, and of texts, even of digests."""
     layouts = st.sampled_from([np.array, np.transpose, np.asfortranarray, lambda x: x[::-1] if x.ndim else x])
@@ -60,9 +55,11 @@ def states():
 
 @given(states(), dicts(SCALARS))
 def test_state_and_config_come_back_and_arrays_may_be_written_to(place, state, config):
-    place.write_bytes(contents(state, config))
-    assert place.read_bytes() == contents(state, config), "one state has the same bytes each time"
-    safetensors.numpy.load(place.read_bytes())  # as other programs read it
+    save_checkpoint(place, state, config)
+    data = place.read_bytes()
+    save_checkpoint(place, state, config)
+    assert place.read_bytes() == data, "one state has the same bytes each time"
+    safetensors.numpy.load(data)  # as other programs read it
     found = load_checkpoint(place)
     assert same(found, (state, config))
     for array in (leaf for _, leaf in named_leaves(found[0]) if isinstance(leaf, np.ndarray)):
@@ -96,7 +93,8 @@ def test_what_cannot_be_saved_is_named_by_its_path_and_the_old_file_stays(value,
 
 @given(states(), st.randoms())
 def test_a_file_with_any_bit_flipped_or_cut_anywhere_is_refused(place, state, rng):
-    data = contents(state, CONFIG)
+    save_checkpoint(place, state, CONFIG)
+    data = place.read_bytes()
     for number in range(DAMAGES):
         damaged = bytearray(data)
         if number % 3:
@@ -132,6 +130,9 @@ def test_the_newest_undamaged_checkpoint_is_found_and_damaged_ones_are_named(tmp
         assert (file.stem, config, len(lines)) == (name, CONFIG, number)
         assert all(damaged in "".join(lines) for damaged in names[:number])
         os.truncate(file, 50)
+        offer = f"next older one is .*{names[number + 1]}" if number < 4 else "checksum"
+        with pytest.raises(CheckpointError, match=offer):
+            load_of_run(file)
     with pytest.raises(CheckpointError, match="no undamaged checkpoint"):
         newest_checkpoint(tmp_path)
 

@@ -78,9 +78,19 @@ def test_network_of_any_size_in_a_config_is_refused_before_it_is_built(sizes, or
     state, config = original
     config = merged(config, {"config": {"policy": {"model": {"encoder_hidden_size_list": sizes}}}})
     began = time.process_time()
-    with pytest.raises(CheckpointError, match="not of this model"):
+    with pytest.raises(CheckpointError, match="size mismatch"):
         load_policy(written(tmp_path, state, config))
     assert time.process_time() - began < 2.0
+
+
+def test_spaces_of_more_numbers_than_the_file_has_weights_are_refused_before_they_are_made(
+    original, tmp_path
+):
+    state, config = original
+    box = {"kind": "Box", "low": -1.0, "high": 1.0, "shape": [2**20], "dtype": "float64"}
+    many = {"kind": "Dict", "spaces": {"a": box, "b": {"kind": "Tuple", "spaces": [box] * 4}}}
+    with pytest.raises(CheckpointError, match="too many numbers"):
+        load_policy(written(tmp_path, state, {**config, "spaces": {**config["spaces"], "obs": many}}))
 
 
 # ---------------------------------------------------------------------- the canary
@@ -110,6 +120,7 @@ PLACES = {
     "intrinsic": {"policy": {"intrinsic": {"type": "TEXT"}}},
     "env": {"env": {"type": "TEXT"}},
     "id": {"env": {"env_id": "TEXT"}},
+    "id of the old gym": {"env": {"env_id": "GymV26Environment-v0", "kwargs": {"env_id": "TEXT"}}},
     "wrapper": {"env": {"wrappers": {"__kind__": "tuple", "value": ["TEXT"]}}},
     "hook": {"hooks": [{"type": "TEXT"}]},
     "tracker": {"logger": {"trackers": ["TEXT"]}},

@@ -3,7 +3,6 @@
 import importlib.util
 import os
 
-import numpy as np
 import pytest
 from worlds import MatchEnv, digest, small_config
 
@@ -121,12 +120,8 @@ def test_an_environment_that_draws_nothing_costs_one_warning(tmp_path):
     assert (tmp_path / "run" / "log.txt").read_text().count("WARNING") == 1
 
 
-def test_environments_of_a_script_and_a_missing_package_are_refused(tmp_path, monkeypatch):
-    setting = (lambda cfg: Blind(), [0, 0], [0])
+def test_a_missing_package_is_refused(tmp_path, monkeypatch):
     config = compile_config(small_config(Blind, hooks=[VIDEO]))
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: np)
-    with pytest.raises(ConfigError, match="env_setting"):
-        list(SerialPipeline(config, folder=tmp_path / "run", env_setting=setting))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"ding_lite\[plot\]"):
-        SerialPipeline(config, folder=tmp_path / "other")
+        SerialPipeline(config, folder=tmp_path / "run")

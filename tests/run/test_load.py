@@ -68,7 +68,7 @@ def test_a_model_that_a_script_gave_is_given_again(tmp_path):
         load_policy(pipeline.folder, trust=TRUST)
     loaded = load_policy(pipeline.folder, model=VAC(*spaces, encoder_hidden_size_list=[8]), trust=TRUST)
     assert digest(loaded.model.state_dict()) == digest(pipeline.policy.model.state_dict())
-    with pytest.raises(CheckpointError, match=r"\(8, .*this model has \(9, "):
+    with pytest.raises(CheckpointError, match=r"\[8, .*current model is torch.Size\(\[9, "):
         load_policy(pipeline.folder, model=VAC(*spaces, encoder_hidden_size_list=[9]), trust=TRUST)
 
 
@@ -147,7 +147,7 @@ def test_ppo_weights_begin_a_ppg_run_whose_auxiliary_head_is_new(trained, tmp_pa
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        ({"model": {"encoder_hidden_size_list": [8]}}, r"this model has \(8, "),
+        ({"model": {"encoder_hidden_size_list": [8]}}, r"current model is torch.Size\(\[8, "),
         ({"model": {"activation": "relu"}}, "policy.model.activation"),
         ({"normalize": {"obs": False}}, "policy.normalize.obs"),
         ({"learn": {"value_norm": False}}, "policy.learn.value_norm"),

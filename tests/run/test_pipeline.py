@@ -165,7 +165,7 @@ def test_a_break_saves_the_run_and_closes_the_pipeline(make):
     assert (pipeline.status, saved(pipeline), result_of(pipeline)["error"]) == ("interrupted", 2, None)
     assert "--resume" in pipeline.summary()
     with pytest.raises(ContractError, match="resume"):
-        iter(pipeline)
+        next(iter(pipeline))
     pipeline.close()  # has no effect
 
 
@@ -284,11 +284,15 @@ def test_an_existing_folder_is_refused_if_it_was_named_and_else_gets_a_number(tm
         SerialPipeline(counted(), folder="runs/mine")
 
 
+TOO_LARGE = {"env": {"env_id": "CartPole-v1"}, "policy": {"type": "ppg", "learn": {"aux_freq": 10**12}}}
+
+
 @pytest.mark.parametrize(
     ("config", "options", "error"),
     [
         (counted(policy={"learn": {"learning_rat": 1}}), {}, ConfigError),
         (counted("NoSuchEnv-v0"), {}, EnvError),
+        (TOO_LARGE, {}, ConfigError),
         (counted(), {"init_from": "nothing"}, CheckpointError),
         (counted(logger={"trackers": [{"type": "small_worlds:LengthEnv"}]}), {}, LookupError),
     ],
@@ -297,6 +301,20 @@ def test_a_run_that_cannot_start_leaves_no_folder(config, options, error, tmp_pa
     with pytest.raises(error):
         SerialPipeline(config, folder=tmp_path / "run", **options)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_whose_run_ended_before_its_first_checkpoint_is_used_again(tmp_path):
+    run, config = tmp_path / "run", counted(RaisingEnv, env={"kwargs": {"at": 150}})
+    with pytest.raises(EnvError):
+        finished(SerialPipeline(config, folder=run))
+    with pytest.raises(ConfigError, match="exists"):
+        SerialPipeline(counted(), folder=run)
+    for file in (run / "ckpt").iterdir():
+        file.unlink()
+    pipeline = finished(SerialPipeline(counted(max_env_step=256), folder=run))
+    assert "begins anew" in (run / "log.txt").read_text()
+    assert (len(rows_of(pipeline)), result_of(pipeline)["status"]) == (1, "finished")
+    assert {line.split(",")[0] for line in (run / "episodes.csv").read_text().split()[1:]} == {"256"}
 
 
 def test_environments_and_a_model_of_the_script_are_trained(make):

@@ -125,7 +125,7 @@ def test_events_have_the_config_and_the_rows_and_a_resumed_run_hides_what_came_l
         tracker.scalars(200, {"learn/policy_loss": math.nan, "collect/episode_return": 3})
         tracker.close()
     first, second = (list(events(file)) for file in sorted((tmp_path / "tb").iterdir()))
-    head, config, row = first
+    head, start, config, row = first
     assert head.file_version == "brain.Event:2"
     assert b'"seed": 3' in config.summary.value[0].tensor.string_val[0]
     values = {value.tag: value.simple_value for value in row.summary.value}
