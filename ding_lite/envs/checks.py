@@ -6,7 +6,8 @@ Numbers that are not finite are found before they are stored, shown to a network
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -127,12 +128,15 @@ def layers(env: Any) -> Iterator[Any]:
     yield env
 
 
-def notes_on(env: Any, obs_space: gym.Space, action_space: gym.Space) -> dict[str, str]:
-    """Returns what may train badly, as sentences by short names: the first lines of a run, and check-env.
+def notes_on(
+    env: Any, obs_space: gym.Space, action_space: gym.Space, info: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, str]:
+    """Returns what may train badly, for ``VectorEnv.notes``.
 
     Args:
         env: an environment, or a vector of environments, with all wrappers.
         obs_space, action_space: of one environment.
+        info: of a reset.
     """
     notes = {}
     for path, leaf in space_leaves(action_space):
@@ -147,18 +151,28 @@ def notes_on(env: Any, obs_space: gym.Space, action_space: gym.Space) -> dict[st
             notes["images"] = (
                 f"{where} is no image: an mlp gets its bytes, unless policy.model.encoder is set"
             )
-    for layer in layers(env):
-        for attribute, key in ADAPTS.items():
-            if attribute in vars(layer) and getattr(layer, "update_running_mean", True):
-                notes[f"scale of {key}"] = (
-                    f"{type(layer).__name__} adapts in each environment alone, so evaluations have another "
-                    f"scale. In its place policy.normalize.{key}=True is one scale, a part of the policy"
-                )
-        if callable(getattr(layer, "action_masks", None)) and MASK_KEY not in (children(obs_space) or {}):
-            notes["action mask"] = (
-                f"action_masks() is not called. Put its result under the key {MASK_KEY!r} into the "
-                "observation, a Dict, or into info, with env.action_mask='info'"
-            )
+    adapting = {
+        key: type(layer).__name__
+        for layer in layers(env)
+        for attribute, key in ADAPTS.items()
+        if attribute in vars(layer) and getattr(layer, "update_running_mean", True)
+    }
+    if adapting:
+        notes["scale"] = (
+            f"{', '.join(adapting.values())} adapts in each environment alone, so evaluations have another "
+            "scale, and the same seeds and actions other numbers. In its place "
+            f"{', '.join(f'policy.normalize.{key}=True' for key in adapting)} is one scale, a part of the "
+            "policy"
+        )
+    if MASK_KEY in (children(obs_space) or {}):
+        return notes
+    if MASK_KEY in info:
+        notes["action mask"] = f"info has the key {MASK_KEY!r}, which is not used. Set env.action_mask='info'"
+    elif any(callable(getattr(layer, "action_masks", None)) for layer in layers(env)):
+        notes["action mask"] = (
+            f"action_masks() is not called. Put its result under the key {MASK_KEY!r} into the "
+            "observation, a Dict, or into info, with env.action_mask='info'"
+        )
     return notes
 
 

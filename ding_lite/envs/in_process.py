@@ -13,6 +13,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.utils.seeding import np_random
 
 from ding_lite.envs.checks import bad_reward, notes_on
 from ding_lite.envs.recorder import EpisodeRecorder, as_bool, as_float, info_numbers
@@ -20,6 +21,7 @@ from ding_lite.envs.spaces import ObservationBuffer, split_actions, stack_action
 from ding_lite.envs.vector import (
     ALL,
     NO_ENVS,
+    NOTES,
     Episode,
     Transition,
     VectorEnv,
@@ -31,6 +33,11 @@ from ding_lite.envs.vector import (
 from ding_lite.errors import FOREIGN, EnvError, NotFiniteError, ReplayError, error_text
 from ding_lite.rl.seeding import integer_seed
 from ding_lite.trees import Tree, map_tree, tree_leaves
+
+LEVELS = (
+    "a seed decides more than an episode, such as levels, and here each reset has a seed, and so new levels. "
+    "env.seed_resets=first gives one to the first reset only, as is gymnasium's convention"
+)
 
 
 class InProcessVectorEnv(VectorEnv):
@@ -80,7 +87,6 @@ class InProcessVectorEnv(VectorEnv):
                 env.get_wrapper_attr("episode_recorder") for env in self.envs
             ]
             self._buffer = ObservationBuffer(self.obs_space, num_envs)
-            self.notes = notes_on(first, self.obs_space, self.action_space)
         except BaseException:
             self.close()
             raise
@@ -93,6 +99,41 @@ class InProcessVectorEnv(VectorEnv):
     @property
     def episode_lengths(self) -> np.ndarray:  # type: ignore[override]
         return np.array([recorder.game.length for recorder in self._recorders])
+
+    def notes(self) -> dict[str, str]:
+        self._is_ready, self._stream = False, NOTES
+        self._reset_one(0, 0)
+        info = self._recorders[0].game.info
+        notes = notes_on(self.envs[0], self.obs_space, self.action_space, info)
+        if self.seed_every and "scale" not in notes and self._keeps_levels():
+            notes["seed"] = LEVELS
+        return notes
+
+    def _keeps_levels(self) -> bool:
+        """Returns whether a seed decides more than the next episode, such as levels that are drawn once.
+
+        Then the reset with a seed, which was before this call, is another one than a reset with a generator
+        that was seeded before. Where ``reset`` does not draw from ``np_random`` as the seed makes it, this is
+        not known, and False.
+        """
+        core: Any = self.envs[0].unwrapped
+        fresh = np_random(self._seed_of(0, 0))[0]
+
+        def state() -> tuple[Any, Tree]:
+            return core.np_random.bit_generator.state, map_tree(np.ndarray.tolist, self._buffer.rows([0]))
+
+        try:
+            first, unused = state(), fresh.bit_generator.state
+            if first[0] == unused or first[0]["state"]["inc"] != unused["state"]["inc"]:
+                return False
+            self._reset_one(0, 1)
+            core.np_random = fresh
+            self._reset_one(0, 0, seeded=False)
+            other = state()
+            self._reset_one(0, 0)
+            return other != first == state()
+        except FOREIGN:  # such as of an environment that always needs a seed
+            return False
 
     def reset(self, *stream: str | int) -> Tree:
         return self.begin(stream, [0] * self.num_envs)

@@ -74,7 +74,6 @@ class NativeVectorEnv(VectorEnv):
         # Looked up once: looking up the class of a space in each step takes 1/30 of a CartPole step.
         self._has_obs_branches = children(self.obs_space) is not None
         self._has_action_branches = children(self.action_space) is not None
-        self.notes = notes_on(env, self.obs_space, self.action_space)
         self.mode = _autoreset_mode(env)
         self.has_fillers = self.mode is AutoresetMode.NEXT_STEP
         self.backend = f"{type(env.unwrapped).__name__}, {self.num_envs} environments in one call"
@@ -87,6 +86,9 @@ class NativeVectorEnv(VectorEnv):
         self._all_valid = np.ones(self.num_envs, bool)
         self._final = ObservationBuffer(self.obs_space, self.num_envs)
         self._shapes: Tree = None  # of the observations of a step, which was checked in full
+
+    def notes(self) -> dict[str, str]:
+        return notes_on(self.env, self.obs_space, self.action_space)
 
     def reset(self, *stream: str | int) -> Tree:
         self._is_ready = False

@@ -34,7 +34,7 @@ class Game:
         cut: whether a wrapper has ended it.
         counts_outside: whether a reward was of several numbers: then the return is a sum of the numbers that
             wrappers make of them.
-        info: of the last step.
+        info: of the last reset or step.
     """
 
     number: int = 0
@@ -95,6 +95,7 @@ class EpisodeRecorder(gym.Wrapper):
                 raise EnvContractError(f"{error_text(error)}. {OLD_API}") from error
             raise
         check_result("reset", result, 2)
+        self.game.info = result[1]
         return result
 
     def step(self, action: Any) -> Any:

@@ -33,6 +33,7 @@ from ding_lite.trees import Tree
 
 RECENT_EPISODES = 100  # number of recent episodes that training metrics are averaged over
 NO_ENVS = np.zeros(0, np.int64)
+NOTES = ("notes",)  # the random stream of the resets of :meth:`VectorEnv.notes`
 ALL = slice(None)
 NOT_READY = "these environments must be reset first: they are new or closed, or their last call failed"
 
@@ -112,7 +113,6 @@ class VectorEnv(ABC):
         has_fillers: whether the row after an episode's end is a reset whose action is discarded.
         restorable: whether ``load_state_dict`` can restore open episodes.
         seed_every: whether each reset has a seed of its own, as ``env.seed_resets`` says.
-        notes: what may train badly, see :func:`~ding_lite.envs.checks.notes_on`.
         restarts: number of workers that were lost and replaced.
         cut_steps: number of steps of the episodes that were lost with them.
         say: called with one line of text after a restart; warns by default.
@@ -132,7 +132,6 @@ class VectorEnv(ABC):
     has_fillers: bool = False
     restorable: bool = True
     seed_every: bool = True
-    notes: Mapping[str, str] = MappingProxyType({})
     restarts: int = 0
     cut_steps: int = 0
     say: Callable[[str], None] = staticmethod(warn)
@@ -141,6 +140,13 @@ class VectorEnv(ABC):
     calls: Mapping[str, Sequence[Any]] = MappingProxyType({})
     _is_ready: bool = False  # False before the first reset, and after a call that failed
     _sent_action: Tree | None = None
+
+    @abstractmethod
+    def notes(self) -> dict[str, str]:
+        """Returns what may train badly, as sentences by short names: the first lines of a run, and check-env.
+
+        Environment 0 is reset up to four times; :meth:`reset` must follow.
+        """
 
     @abstractmethod
     def reset(self, *stream: str | int) -> Tree:

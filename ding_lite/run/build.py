@@ -171,7 +171,6 @@ def description(config: Config, own: Any, policy: Policy, collector: Collector) 
             f"{own.policy.learn.batch_size} samples of a minibatch"
         )
     lines += policy.lines
-    lines += [f"WARNING: {note}" for note in envs.notes.values()]
     if not envs.restorable:
         lines.append("open episodes are not saved: a resumed run begins new ones")
     return lines

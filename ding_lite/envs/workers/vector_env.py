@@ -40,7 +40,7 @@ import gymnasium as gym
 import numpy as np
 
 from ding_lite import errors
-from ding_lite.envs.vector import ALL, NO_ENVS, Episode, Transition, VectorEnv, check_same_spaces
+from ding_lite.envs.vector import ALL, NO_ENVS, NOTES, Episode, Transition, VectorEnv, check_same_spaces
 from ding_lite.envs.workers.cores import leaving_cores
 from ding_lite.envs.workers.process import KILL_SECONDS, Processes
 from ding_lite.envs.workers.shared import IDLE, ErrorReport, Job, SharedArrays, StepReply
@@ -183,6 +183,12 @@ class SubprocessVectorEnv(VectorEnv):
             raise
 
     # ---- the interface of every vector environment
+
+    def notes(self) -> dict[str, str]:
+        self._start_if_ended()
+        self._is_ready, self._stream = False, NOTES
+        notes: dict[str, str] = self._request("notes", {0: ()})[0]
+        return notes
 
     def reset(self, *stream: str | int) -> Tree:
         self._start_if_ended()
@@ -352,9 +358,9 @@ class SubprocessVectorEnv(VectorEnv):
         timeout = max(START_SECONDS, self._timeouts["reset_timeout"])
         replies = self._receive(self._send(jobs, "reset_timeout", timeout))
         if self._shared is None:
-            (self.obs_space, self.action_space), self.notes = replies[0]
+            self.obs_space, self.action_space = replies[0]
         spaces = self.obs_space, self.action_space
-        for number, (found, _) in sorted(replies.items()):
+        for number, found in sorted(replies.items()):
             env = self.index_offset + self._rows[number][0]
             check_same_spaces(env, found, self.index_offset, spaces)
         if self._shared is None:

@@ -18,7 +18,7 @@ import pickle
 import signal
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -142,10 +142,10 @@ class Responder:
             report = ErrorReport(type(error).__name__, error_text(error), traceback.format_exc())
             return pickle.dumps((False, report))
 
-    def make(self, job: Job) -> tuple[tuple[gym.Space, gym.Space], Mapping[str, str]]:
-        """Makes the environments and returns the spaces of one, and the notes on it."""
+    def make(self, job: Job) -> tuple[gym.Space, gym.Space]:
+        """Makes the environments and returns the spaces of one."""
         self.envs = WorkerEnvs(job)
-        return (self.envs.obs_space, self.envs.action_space), self.envs.notes
+        return self.envs.obs_space, self.envs.action_space
 
     def attach(self) -> None:
         """Lets the environments write into the memory, which the parent has laid out now."""
