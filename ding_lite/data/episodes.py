@@ -169,7 +169,7 @@ class Evaluator:
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the calls of methods of the environments; nothing else outlives an evaluation."""
-        return {"calls": dict(self.envs.calls)} if self.envs.calls else {}
+        return {"calls": dict(self.envs.calls)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.envs.repeat_calls(state.get("calls", {}))
+        self.envs.repeat_calls(state["calls"])

@@ -234,9 +234,7 @@ class InProcessVectorEnv(VectorEnv):
                 game.episode_return += number
             if fault := bad_reward(number):
                 raise NotFiniteError(fault)
-            is_terminated = terminated if type(terminated) is bool else as_bool(terminated, "terminated")
-            is_truncated = truncated if type(truncated) is bool else as_bool(truncated, "truncated")
-            return number, is_terminated, is_truncated
+            return number, as_bool(terminated, "terminated"), as_bool(truncated, "truncated")
         except FOREIGN as error:
             raise self._located(i, f"step with action {action!r:.100}", error) from error
 

@@ -100,8 +100,7 @@ class EpisodeRecorder(gym.Wrapper):
 
     def step(self, action: Any) -> Any:
         result = self.env.step(action)
-        if type(result) is not tuple or len(result) != 5 or type(result[4]) is not dict:  # fast common case
-            check_result("step", result, 5)
+        check_result("step", result, 5)
         obs, reward, terminated, truncated, info = result
         game = self.game
         if isinstance(reward, np.ndarray) and reward.size > 1:
@@ -113,11 +112,7 @@ class EpisodeRecorder(gym.Wrapper):
             game.episode_return += number
         game.info = info
         game.steps += 1
-        if type(terminated) is not bool:
-            terminated = as_bool(terminated, "terminated")
-        if type(truncated) is not bool:
-            truncated = as_bool(truncated, "truncated")
-        if terminated or truncated:
+        if as_bool(terminated, "terminated") | as_bool(truncated, "truncated"):
             game.ended = True
             self.finished.append(game)
         return result
@@ -153,8 +148,8 @@ def _check_branches(space: gym.Space, where: str) -> None:
 
 def check_result(call: str, result: Any, count: int) -> None:
     """Raises an EnvContractError if a call did not return ``count`` values, the last one an info."""
-    if not (isinstance(result, (tuple, list)) and len(result) == count):
-        is_sequence = isinstance(result, (tuple, list))
+    is_sequence = isinstance(result, (tuple, list))
+    if not is_sequence or len(result) != count:
         kind = f"{len(result)} values" if is_sequence else f"one {type(result).__name__}"
         raise EnvContractError(f"{call} returned {kind}, not {count}. {OLD_API}")
     if not isinstance(result[-1], Mapping):
@@ -182,6 +177,8 @@ def as_bool(flag: Any, name: str) -> bool:
     Raises:
         EnvContractError: for anything else.
     """
+    if type(flag) is bool:  # the common case, without an array
+        return flag
     array = np.asarray(flag)
     if array.size == 1 and array.dtype.kind in "biu" and array.item() in (0, 1):
         return bool(array.item())

@@ -14,7 +14,6 @@ import numpy as np
 from ding_lite.errors import EnvContractError
 from ding_lite.trees import (
     Tree,
-    children,
     columns_to_values,
     map_space,
     map_tree,
@@ -35,14 +34,6 @@ class LeafBuffer:
         self.where = f"observation{path_text(path)}"
         self.shape = tuple(space.shape or ())
         self.declared = np.dtype(space.dtype)
-        # The scalars that need no check: numbers of the declared dtype, and ints that fit into it.
-        self._scalar_type: type | None = None
-        self._ints = range(0)
-        if not self.shape and self.declared.kind in "biuf":
-            self._scalar_type = self.declared.type
-        if not self.shape and self.declared.kind in "iu":
-            limits = np.iinfo(self.declared)
-            self._ints = range(limits.min, limits.max + 1)
 
     def write(self, index: int, value: Any) -> None:
         """Copies one observation into row ``index``.
@@ -50,12 +41,9 @@ class LeafBuffer:
         Raises:
             EnvContractError: if its shape or dtype is not what the space declares.
         """
-        kind = type(value)
-        if kind is np.ndarray:
-            is_plain = value.dtype == self.declared and value.shape == self.shape
-        else:
-            is_plain = kind is self._scalar_type or (kind is int and value in self._ints)
-        self.array[index] = value if is_plain else self._checked(value)
+        if type(value) is not np.ndarray or value.dtype != self.declared or value.shape != self.shape:
+            value = self._checked(value)
+        self.array[index] = value
 
     def _checked(self, value: Any) -> np.ndarray:
         try:
@@ -102,10 +90,6 @@ class ObservationBuffer:
             )
         self.tree: Tree = arrays
         self._leaves = [LeafBuffer(leaf, path, value_at(arrays, path)) for path, leaf in leaves]
-        # Most observations are one Box, or a Dict of leaves: they are written without walks.
-        self._single = None if children(space) is not None else self._leaves[0]
-        is_flat = isinstance(space, gym.spaces.Dict) and all(len(path) == 1 for path, _ in leaves)
-        self._flat = {leaf.path[0]: leaf for leaf in self._leaves} if is_flat else None
 
     def write(self, index: int, obs: Any) -> None:
         """Copies the observation of one environment into row ``index`` of every leaf.
@@ -114,13 +98,6 @@ class ObservationBuffer:
             EnvContractError: if the observation lacks a branch, or has a leaf of another shape or dtype than
                 the space declares. Other branches are left out.
         """
-        if self._single is not None:
-            self._single.write(index, obs)
-            return
-        if self._flat is not None and type(obs) is dict and obs.keys() == self._flat.keys():
-            for name, leaf in self._flat.items():
-                leaf.write(index, obs[name])
-            return
         for leaf in self._leaves:
             try:
                 value = value_at(obs, leaf.path)
