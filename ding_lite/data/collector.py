@@ -52,11 +52,9 @@ class Collector:
         self.storage = RolloutStorage(self.steps, envs.num_envs)
         self._last_row = RolloutStorage(1, envs.num_envs)  # the observations after the last row
         self._env_indices = [np.arange(envs.num_envs)[rows] for rows in envs.groups]  # of each group
-        self.hidden = (
-            None
-            if policy.recurrence is None
-            else HiddenStates(policy.recurrence, self._env_indices, self.steps)
-        )
+        self.hidden: HiddenStates | None = None
+        if policy.recurrence is not None:
+            self.hidden = HiddenStates(policy.recurrence, self._env_indices, self.steps)
         # Of the current rollout: (t, environments, last observations and hidden states) of the episodes that
         # were cut at row t.
         self._finals: list[tuple[int, np.ndarray, dict[str, Tree]]] = []
@@ -88,7 +86,6 @@ class Collector:
         if self.is_incomplete:  # an error ended the last rollout, maybe while a group was stepping
             self._begin_anew("after an error", self.episode_count)
         self.is_incomplete = True
-        envs.restart_was_shown = False
         self.episodes, self._finals = [], []
         storage.begin()
         acting = self.policy.acting(self.n_sample)

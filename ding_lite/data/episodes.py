@@ -110,7 +110,6 @@ class Evaluator:
                 or a mask leaves no legal action.
         """
         left = even_sizes(self.n_episode, self.envs.num_envs)
-        self.envs.restart_was_shown = False
         acting = self.policy.acting()
         results: list[list[Episode]] = [[] for _ in range(self.envs.num_envs)]
         round_number = 0

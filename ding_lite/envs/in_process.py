@@ -16,7 +16,7 @@ import numpy as np
 from gymnasium.utils.seeding import np_random
 
 from ding_lite.envs.checks import bad_reward, notes_on
-from ding_lite.envs.recorder import EpisodeRecorder, as_bool, as_float, info_numbers
+from ding_lite.envs.recorder import as_bool, as_float, info_numbers, recorder_of
 from ding_lite.envs.spaces import ObservationBuffer, split_actions, stack_actions
 from ding_lite.envs.vector import (
     ALL,
@@ -31,7 +31,6 @@ from ding_lite.envs.vector import (
     signals_kept,
 )
 from ding_lite.errors import FOREIGN, EnvError, NotFiniteError, ReplayError, error_text
-from ding_lite.rl.seeding import integer_seed
 from ding_lite.trees import Tree, map_tree, tree_leaves
 
 LEVELS = (
@@ -83,14 +82,11 @@ class InProcessVectorEnv(VectorEnv):
                 expected = first.observation_space, first.action_space
                 check_same_spaces(number, spaces, index_offset, expected)
             self.obs_space, self.action_space = expected
-            self._recorders: list[EpisodeRecorder] = [
-                env.get_wrapper_attr("episode_recorder") for env in self.envs
-            ]
+            self._recorders = [recorder_of(env) for env in self.envs]
             self._buffer = ObservationBuffer(self.obs_space, num_envs)
         except BaseException:
             self.close()
             raise
-        self._stream: tuple[str | int, ...] = ()
 
     @property
     def episode_returns(self) -> np.ndarray:  # type: ignore[override]
@@ -176,10 +172,6 @@ class InProcessVectorEnv(VectorEnv):
             if recorder.game is not before:
                 del recorder.finished[reported:]
 
-    def _seed_of(self, i: int, episode: int) -> int:
-        number = episode if self.seed_every else 0
-        return integer_seed(self.seed, *self._stream, self.index_offset + i, number)
-
     def step(self, action: Tree, rows: slice = ALL) -> Transition:
         """Steps the environments ``rows`` with one action each."""
         self._check_ready()
@@ -246,10 +238,7 @@ class InProcessVectorEnv(VectorEnv):
 
     def describe(self, env: int) -> str:
         game = self._recorders[env].game
-        return (
-            f"env {self.index_offset + env} (seed {self._seed_of(env, game.number)}, episode {game.number}, "
-            f"step {len(game.actions)})"
-        )
+        return self._description(env, game.number, game.length)
 
     def _call(self, name: str, args: Sequence[Any]) -> list[Any]:
         return [call_method(env, name, args, self.describe(i)) for i, env in enumerate(self.envs)]
@@ -267,7 +256,6 @@ class InProcessVectorEnv(VectorEnv):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> Tree:
-        self._check_count(state)
         self._is_ready, self._stream = False, tuple(state["stream"])
         for i, saved in enumerate(state["envs"]):
             self._play_again(i, int(saved["episode"]), saved["actions"])

@@ -78,11 +78,6 @@ class EpisodeRecorder(gym.Wrapper):
         self.next_number = 0
         self.finished: list[Game] = []
 
-    @property
-    def episode_recorder(self) -> EpisodeRecorder:
-        """This object, which ``get_wrapper_attr`` of an outer wrapper finds."""
-        return self
-
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         if self.game.is_open:  # a wrapper above cut the game short
             self.game.cut = True
@@ -116,6 +111,13 @@ class EpisodeRecorder(gym.Wrapper):
             game.ended = True
             self.finished.append(game)
         return result
+
+
+def recorder_of(env: Any) -> EpisodeRecorder:
+    """Returns the recorder of an environment, below all other wrappers."""
+    while not isinstance(env, EpisodeRecorder):
+        env = env.env
+    return env
 
 
 def check_spaces(env: Any, prefix: str = "") -> None:

@@ -24,41 +24,26 @@ from ding_lite.trees import (
 )
 
 
-class LeafBuffer:
-    """Checks the observations of one leaf of the space and writes them into an array (B, ...)."""
+def _checked(value: Any, space: gym.Space, path: tuple[str, ...]) -> np.ndarray:
+    """Returns one observation of a leaf as an array.
 
-    def __init__(self, space: gym.Space, path: tuple[str, ...], array: np.ndarray) -> None:
-        self.space = space
-        self.path = path
-        self.array = array
-        self.where = f"observation{path_text(path)}"
-        self.shape = tuple(space.shape or ())
-        self.declared = np.dtype(space.dtype)
-
-    def write(self, index: int, value: Any) -> None:
-        """Copies one observation into row ``index``.
-
-        Raises:
-            EnvContractError: if its shape or dtype is not what the space declares.
-        """
-        if type(value) is not np.ndarray or value.dtype != self.declared or value.shape != self.shape:
-            value = self._checked(value)
-        self.array[index] = value
-
-    def _checked(self, value: Any) -> np.ndarray:
-        try:
-            array = np.asarray(value)
-        except ValueError as error:
-            raise EnvContractError(f"{self.where}: {error}") from error
-        to_float = self.declared.kind == "f" and array.dtype.kind in "fiub"
-        to_integer = self.declared.kind in "biu" and array.dtype.kind in "biu"
-        fits = to_float or (to_integer and bool((array.astype(self.declared) == array).all()))
-        if array.shape != self.shape or not fits:
-            raise EnvContractError(
-                f"{self.where} is a {type(value).__name__} of the shape {array.shape} and the dtype "
-                f"{array.dtype}; its space is {self.space}"
-            )
-        return array
+    Raises:
+        EnvContractError: if its shape or dtype is not what the space declares.
+    """
+    where, declared = f"observation{path_text(path)}", np.dtype(space.dtype)
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise EnvContractError(f"{where}: {error}") from error
+    to_float = declared.kind == "f" and array.dtype.kind in "fiub"
+    to_integer = declared.kind in "biu" and array.dtype.kind in "biu"
+    fits = to_float or (to_integer and bool((array.astype(declared) == array).all()))
+    if array.shape != space.shape or not fits:
+        raise EnvContractError(
+            f"{where} is a {type(value).__name__} of the shape {array.shape} and the dtype "
+            f"{array.dtype}; its space is {space}"
+        )
+    return array
 
 
 class ObservationBuffer:
@@ -89,7 +74,9 @@ class ObservationBuffer:
                 lambda leaf: np.zeros((num_envs, *leaf.shape), stored_dtype(leaf.dtype)), space
             )
         self.tree: Tree = arrays
-        self._leaves = [LeafBuffer(leaf, path, value_at(arrays, path)) for path, leaf in leaves]
+        self._leaves = [
+            (path, leaf, np.dtype(leaf.dtype), leaf.shape, value_at(arrays, path)) for path, leaf in leaves
+        ]
 
     def write(self, index: int, obs: Any) -> None:
         """Copies the observation of one environment into row ``index`` of every leaf.
@@ -98,14 +85,16 @@ class ObservationBuffer:
             EnvContractError: if the observation lacks a branch, or has a leaf of another shape or dtype than
                 the space declares. Other branches are left out.
         """
-        for leaf in self._leaves:
+        for path, leaf, dtype, shape, array in self._leaves:
             try:
-                value = value_at(obs, leaf.path)
+                value = value_at(obs, path)
             except (KeyError, IndexError, TypeError) as error:
                 raise EnvContractError(
-                    f"the observation has no {path_text(leaf.path)}: got {obs!r:.200}"
+                    f"the observation has no {path_text(path)}: got {obs!r:.200}"
                 ) from error
-            leaf.write(index, value)
+            if type(value) is not np.ndarray or value.dtype != dtype or value.shape != shape:
+                value = _checked(value, leaf, path)
+            array[index] = value
 
     def rows(self, index: Any) -> Tree:
         """Returns a copy of some rows of every leaf."""

@@ -28,7 +28,8 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 
-from ding_lite.errors import FOREIGN, CheckpointError, EnvContractError, EnvError, error_text
+from ding_lite.errors import FOREIGN, EnvContractError, EnvError, error_text
+from ding_lite.rl.seeding import integer_seed
 from ding_lite.trees import Tree
 
 RECENT_EPISODES = 100  # number of recent episodes that training metrics are averaged over
@@ -104,6 +105,7 @@ class VectorEnv(ABC):
 
     Attributes:
         num_envs: B.
+        seed: of the run.
         obs_space, action_space: of one environment.
         episode_returns, episode_lengths: (B,) of the open episodes, recorded below every wrapper.
         backend: a one-line description of what steps the environments.
@@ -116,12 +118,12 @@ class VectorEnv(ABC):
         restarts: number of workers that were lost and replaced.
         cut_steps: number of steps of the episodes that were lost with them.
         say: called with one line of text after a restart; warns by default.
-        explain: called with more text about restarts, which is for a log; ignored by default.
-        restart_was_shown: whether a restart was shown; until this is set to False, others are only explained.
+        explain: called with a traceback of an environment, which is for a log; ignored by default.
         calls: the last arguments of each method that :meth:`call` has called, by its name.
     """
 
     num_envs: int
+    seed: int
     obs_space: gym.Space
     action_space: gym.Space
     episode_returns: np.ndarray
@@ -136,10 +138,10 @@ class VectorEnv(ABC):
     cut_steps: int = 0
     say: Callable[[str], None] = staticmethod(warn)
     explain: Callable[[str], None] = staticmethod(lambda traceback: None)
-    restart_was_shown: bool = False
     calls: Mapping[str, Sequence[Any]] = MappingProxyType({})
     _is_ready: bool = False  # False before the first reset, and after a call that failed
     _sent_action: Tree | None = None
+    _stream: tuple[str | int, ...] = ()  # of the last reset
 
     @abstractmethod
     def notes(self) -> dict[str, str]:
@@ -211,15 +213,18 @@ class VectorEnv(ABC):
         """Returns the number of an environment and its current episode and step, for messages."""
         return f"env {self.index_offset + env} (step {int(self.episode_lengths[env])})"
 
+    def _seed_of(self, env: int, episode: int) -> int:
+        """Returns the seed of an episode."""
+        number = episode if self.seed_every else 0
+        return integer_seed(self.seed, *self._stream, self.index_offset + env, number)
+
+    def _description(self, env: int, episode: int, step: int) -> str:
+        seed = self._seed_of(env, episode)
+        return f"env {self.index_offset + env} (seed {seed}, episode {episode}, step {step})"
+
     def _check_ready(self) -> None:
         if not self._is_ready:
             raise EnvError(NOT_READY)
-
-    def _check_count(self, state: Mapping[str, Any]) -> None:
-        if len(state["envs"]) != self.num_envs:
-            raise CheckpointError(
-                f"the checkpoint has {len(state['envs'])} environments, this run {self.num_envs}"
-            )
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
