@@ -229,10 +229,7 @@ class Collector:
         Returns, lengths and means are taken over the most recent finished episodes, and are missing before
         the first one. ``env_restarts`` counts from 0 in a resumed run.
         """
-        counts = {
-            "episode_count": float(self.episode_count),
-            "env_restarts": float(self.envs.restarts),
-        }
+        counts = {"episode_count": float(self.episode_count), "env_restarts": float(self.envs.restarts)}
         if not self.recent:
             return counts
         lengths = [episode.length for episode in self.recent]

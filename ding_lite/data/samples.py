@@ -145,8 +145,9 @@ class Samples:
         if len(parts) == 1:
             return parts[0]
         runs = [part.runs for part in parts if part.runs is not None]
-        starts = itertools.accumulate(sizes, initial=0)
-        places = [part.place + start for part, start in zip(parts, starts) if part.place is not None]
+        starts = itertools.accumulate(sizes[:-1], initial=0)
+        pairs = zip(parts, starts, strict=True)
+        places = [part.place + start for part, start in pairs if part.place is not None]
         fields = map_tree(lambda *leaves: torch.cat(leaves), *[part.fields for part in parts])
         return Samples(fields, _joined_runs(runs) if runs else None, torch.cat(places), parts[0].inputs)
 

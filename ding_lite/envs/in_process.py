@@ -15,8 +15,8 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.utils.seeding import np_random
 
-from ding_lite.envs.checks import bad_reward, notes_on
-from ding_lite.envs.recorder import as_bool, as_float, info_numbers, recorder_of
+from ding_lite.envs.checks import bad_reward, layers, notes_on
+from ding_lite.envs.recorder import EpisodeRecorder, as_bool, as_float, info_numbers
 from ding_lite.envs.spaces import ObservationBuffer, split_actions, stack_actions
 from ding_lite.envs.vector import (
     ALL,
@@ -26,8 +26,8 @@ from ding_lite.envs.vector import (
     Transition,
     VectorEnv,
     call_method,
-    check_same_spaces,
     close_each,
+    common_spaces,
     signals_kept,
 )
 from ding_lite.errors import FOREIGN, EnvError, NotFiniteError, ReplayError, error_text
@@ -75,14 +75,13 @@ class InProcessVectorEnv(VectorEnv):
         self.envs: list[gym.Env] = []
         try:
             for number in range(index_offset, index_offset + num_envs):
-                env = make(number)
-                self.envs.append(env)
-                first = self.envs[0]
-                spaces = env.observation_space, env.action_space
-                expected = first.observation_space, first.action_space
-                check_same_spaces(number, spaces, index_offset, expected)
-            self.obs_space, self.action_space = expected
-            self._recorders = [recorder_of(env) for env in self.envs]
+                self.envs.append(make(number))
+            spaces = [(env.observation_space, env.action_space) for env in self.envs]
+            self.obs_space, self.action_space = common_spaces(list(enumerate(spaces, index_offset)))
+            self._recorders = [
+                next(layer for layer in layers(env) if isinstance(layer, EpisodeRecorder))
+                for env in self.envs
+            ]
             self._buffer = ObservationBuffer(self.obs_space, num_envs)
         except BaseException:
             self.close()

@@ -113,8 +113,6 @@ CONFIG: dict[str, Any] = dict(
 )
 # Keys that "vector" and "env_pool" do not have: they step all environments in one call.
 SINGLE_KEYS = ("wrappers", "action_mask", "seed_resets")
-# Keys of env.manager that are arguments of SubprocessVectorEnv.
-WORKER_KEYS = ("step_timeout", "reset_timeout", "restart_share")
 
 # ``(make, collector_cfgs, evaluator_cfgs)``, as in DI-engine: one environment ``make(cfg)`` per cfg.
 EnvSetting = tuple[Callable[[Any], gym.Env], Sequence[Any], Sequence[Any]]
@@ -245,7 +243,7 @@ def make_vector_env(
             num_envs,
             num_workers=manager["worker_num"],
             double_buffer=manager["double_buffer"] and not evaluate,
-            **{name: manager[name] for name in WORKER_KEYS},
+            **{name: manager[name] for name in ("step_timeout", "reset_timeout", "restart_share")},
             **options,
         )
     return InProcessVectorEnv(functools.partial(make_env, env_cfg, evaluate=evaluate), num_envs, **options)

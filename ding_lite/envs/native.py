@@ -20,7 +20,7 @@ from ding_lite.envs.packages import missing_extra
 from ding_lite.envs.recorder import check_result, check_spaces, info_numbers
 from ding_lite.envs.spaces import ObservationBuffer
 from ding_lite.envs.vector import NO_ENVS, Episode, Transition, VectorEnv, call_method, close_each
-from ding_lite.errors import FOREIGN, CheckpointError, EnvContractError, EnvError, error_text
+from ding_lite.errors import FOREIGN, EnvContractError, EnvError, error_text
 from ding_lite.rl.seeding import integer_seed
 from ding_lite.trees import (
     Tree,
@@ -74,10 +74,18 @@ class NativeVectorEnv(VectorEnv):
         # Looked up once: looking up the class of a space in each step takes 1/30 of a CartPole step.
         self._has_obs_branches = children(self.obs_space) is not None
         self._has_action_branches = children(self.action_space) is not None
-        self.mode = _autoreset_mode(env)
+        declared = env.metadata.get("autoreset_mode")
+        try:
+            self.mode = AutoresetMode(declared)
+        except ValueError as error:  # a guess would train on wrong transitions
+            raise EnvContractError(
+                f"{type(env.unwrapped).__name__}.metadata['autoreset_mode'] is {declared!r}; declare which "
+                "row follows an episode's end: NEXT_STEP, SAME_STEP or DISABLED of "
+                "gymnasium.vector.AutoresetMode"
+            ) from error
         self.has_fillers = self.mode is AutoresetMode.NEXT_STEP
         self.backend = f"{type(env.unwrapped).__name__}, {self.num_envs} environments in one call"
-        self._state = STATES.get(entry_point, ())
+        self._state: Sequence[str] = STATES.get(entry_point, ())
         self.restorable = bool(self._state)
         self.episode_returns = np.zeros(self.num_envs, np.float64)
         self.episode_lengths = np.zeros(self.num_envs, np.int64)
@@ -185,38 +193,31 @@ class NativeVectorEnv(VectorEnv):
     def _final_obs(self, obs: Tree, info: Mapping[str, Any], final_env: np.ndarray) -> Tree:
         """Returns the last observations (K, ...) of the environments ``final_env`` (K,)."""
         if self.mode is not AutoresetMode.SAME_STEP:
-            final_obs = map_tree(lambda array: array[final_env].copy(), obs)
-        elif "final_obs" not in info:
+            return map_tree(lambda array: array[final_env].copy(), obs)
+        if "final_obs" not in info:
             raise EnvContractError(
                 f"{self.backend}: envs {final_env.tolist()} were truncated in autoreset mode SAME_STEP, "
                 "but info has no 'final_obs': the value of their last observation is unknown"
             )
-        else:
-            for env in final_env:
-                self._final.write(int(env), info["final_obs"][env])
-            final_obs = self._final.rows(final_env)
-        return final_obs
+        for env in final_env:
+            self._final.write(int(env), info["final_obs"][env])
+        return self._final.rows(final_env)
 
     def _finish(self, done: np.ndarray, info: Mapping[str, Any]) -> list[Episode]:
         """Returns the episodes that ended, ``done`` (B,), and clears their returns and lengths."""
-        final_info = info.get("final_info", info)
-        envs = np.flatnonzero(done)
-        returns = self.episode_returns[envs].tolist()
-        lengths = self.episode_lengths[envs].tolist()
-        self.episode_returns[envs] = 0
-        self.episode_lengths[envs] = 0
-        return [
-            Episode(env, total, length, self._chosen_info(final_info, env))
-            for env, total, length in zip(envs.tolist(), returns, lengths, strict=True)
-        ]
+        final_info, episodes = info.get("final_info", info), []
+        for env in np.flatnonzero(done).tolist():
+            total, length = float(self.episode_returns[env]), int(self.episode_lengths[env])
+            episodes.append(Episode(env, total, length, self._chosen_info(final_info, env)))
+        self.episode_returns[done] = 0
+        self.episode_lengths[done] = 0
+        return episodes
 
     def _chosen_info(self, info: Mapping[str, Any], env: int) -> dict[str, float]:
         """Returns the numbers of ``info_keys`` that an environment has.
 
         ``info`` has arrays (B,), and in the array "_key" whether an environment has the key.
         """
-        if not self.info_keys:
-            return {}
         has = [key for key in self.info_keys if key in info and info.get(f"_{key}", self._all_valid)[env]]
         return info_numbers({key: info[key][env] for key in has}, has)
 
@@ -238,8 +239,6 @@ class NativeVectorEnv(VectorEnv):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> Tree:
-        if not self._state:
-            raise CheckpointError(f"{self.backend}: its open episodes cannot be restored")
         self._is_ready = False
         env: Any = self.env.unwrapped
         env.reset(seed=0)  # creates the generator
@@ -311,19 +310,3 @@ class EnvPoolVectorEnv(NativeVectorEnv):
         # episodic_life a lost life is an end for the agent.
         ended = info["terminated"].astype(bool) | truncated if "terminated" in info else True
         return np.asarray(info.get("reward", reward), np.float32), done & ended
-
-
-def _autoreset_mode(env: GymnasiumVectorEnv) -> AutoresetMode:
-    """Returns the autoreset mode that a vector environment declares.
-
-    Raises:
-        EnvContractError: if it declares none. A wrong guess would train on wrong transitions.
-    """
-    declared = env.metadata.get("autoreset_mode")
-    try:
-        return AutoresetMode(declared)
-    except ValueError as error:
-        raise EnvContractError(
-            f"{type(env.unwrapped).__name__}.metadata['autoreset_mode'] is {declared!r}; declare which row "
-            "follows an episode's end: NEXT_STEP, SAME_STEP or DISABLED of gymnasium.vector.AutoresetMode"
-        ) from error

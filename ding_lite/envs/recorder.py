@@ -113,13 +113,6 @@ class EpisodeRecorder(gym.Wrapper):
         return result
 
 
-def recorder_of(env: Any) -> EpisodeRecorder:
-    """Returns the recorder of an environment, below all other wrappers."""
-    while not isinstance(env, EpisodeRecorder):
-        env = env.env
-    return env
-
-
 def check_spaces(env: Any, prefix: str = "") -> None:
     """Refuses an environment that does not declare its spaces.
 

@@ -36,7 +36,6 @@ RECENT_EPISODES = 100  # number of recent episodes that training metrics are ave
 NO_ENVS = np.zeros(0, np.int64)
 NOTES = ("notes",)  # the random stream of the resets of :meth:`VectorEnv.notes`
 ALL = slice(None)
-NOT_READY = "these environments must be reset first: they are new or closed, or their last call failed"
 
 
 @contextlib.contextmanager
@@ -224,7 +223,9 @@ class VectorEnv(ABC):
 
     def _check_ready(self) -> None:
         if not self._is_ready:
-            raise EnvError(NOT_READY)
+            raise EnvError(
+                "reset these environments first: they are new or closed, or their last call failed"
+            )
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
@@ -271,17 +272,19 @@ def call_method(env: Any, name: str, args: Sequence[Any], where: str) -> Any:
         raise EnvContractError(f"{where}, method {name}: {error_text(error)}") from error
 
 
-def check_same_spaces(
-    env: int, spaces: tuple[gym.Space, gym.Space], first: int, expected: tuple[gym.Space, gym.Space]
-) -> None:
-    """Refuses environment number ``env`` if it has other spaces than environment number ``first``.
+def common_spaces(
+    spaces: Sequence[tuple[int, tuple[gym.Space, gym.Space]]],
+) -> tuple[gym.Space, gym.Space]:
+    """Returns the observation space and the action space that all environments have.
 
     Args:
-        env, first: numbers of two environments of a run.
-        spaces, expected: their observation space and action space.
+        spaces: the numbers of environments, and their spaces.
 
     Raises:
-        EnvError: naming both environments and both spaces.
+        EnvError: if one has others than the first, naming both environments and their spaces.
     """
-    if spaces != expected:
-        raise EnvError(f"env {env} has other spaces than env {first}: {spaces} and {expected}")
+    first, expected = spaces[0]
+    for env, found in spaces:
+        if found != expected:
+            raise EnvError(f"env {env} has other spaces than env {first}: {found} and {expected}")
+    return expected

@@ -40,7 +40,7 @@ import gymnasium as gym
 import numpy as np
 
 from ding_lite import errors
-from ding_lite.envs.vector import ALL, NO_ENVS, NOTES, Episode, Transition, VectorEnv, check_same_spaces
+from ding_lite.envs.vector import ALL, NO_ENVS, NOTES, Episode, Transition, VectorEnv, common_spaces
 from ding_lite.envs.workers.cores import leaving_cores
 from ding_lite.envs.workers.process import KILL_SECONDS, Processes
 from ding_lite.envs.workers.shared import IDLE, ErrorReport, Job, SharedArrays, StepReply
@@ -68,19 +68,13 @@ class Exchange(NamedTuple):
     limit: str  # the deadline for messages, such as "within step_timeout=300 s"
 
 
-class Share(NamedTuple):
-    """The part of a group that one worker has."""
-
-    envs: slice  # of the worker's environments
-    rows: slice  # of the group
-
-
 class Group(NamedTuple):
     """Environments that step together: all, or every second row, so that workers have some of both halves."""
 
     rows: slice
-    size: int  # G
-    shares: dict[int, Share]  # by number of the worker; workers without an environment of it are left out
+    # By number of the worker: which of its environments, and which rows of the group they are. Workers that
+    # have no environment of the group are left out.
+    shares: dict[int, tuple[slice, slice]]
 
     def of(self, tree: Tree) -> Tree:
         """Returns views of this group's rows of the arrays (B, ...) of a tree."""
@@ -211,13 +205,13 @@ class SubprocessVectorEnv(VectorEnv):
         action = map_tree(np.asarray, action)
         requests = {}
         lost = group.of(self._rows_lost)
-        for number, share in group.shares.items():
+        for number, (envs, rows) in group.shares.items():
             # A transition must report the loss before the new episodes are stepped.
-            if lost[share.rows].any():
-                lost[share.rows] = True
+            if lost[rows].any():
+                lost[rows] = True
             else:
-                own = map_tree(lambda leaf, rows=share.rows: leaf[rows], action)
-                requests[number] = _request("step_shared", share.envs, own)
+                own = map_tree(lambda leaf, rows=rows: leaf[rows], action)
+                requests[number] = _request("step_shared", envs, own)
         with self._ending_on_error():
             exchange = self._send(requests, "step_timeout")
         self._in_flight.append((group, exchange))
@@ -238,27 +232,27 @@ class SubprocessVectorEnv(VectorEnv):
         final_obs: list[Tree] = []
         final_env: list[np.ndarray] = []
         episodes: list[Episode] = []
-        for number, share in group.shares.items():
+        for number, (_, of_group) in group.shares.items():
             if number in replies:
                 self._in_a_row[number] = 0
             if reply := replies.get(number):
-                first = share.rows.start
+                first = of_group.start
                 self._episodes += len(reply.episodes)
                 episodes += [episode._replace(env=episode.env + first) for episode in reply.episodes]
                 if reply.final_obs is not None:
                     final_obs.append(reply.final_obs)
                     final_env.append(reply.final_env + first)
-        transition = Transition(
-            group.of(shared.obs),
-            *(group.of(getattr(shared, name)).copy() for name in Transition._fields[1:5]),
+        lost = group.of(self._rows_lost)
+        rows = {name: group.of(getattr(shared, name)).copy() for name in Transition._fields[1:5]}
+        for array in rows.values():
+            array[lost] = 0
+        return Transition(
+            obs=group.of(shared.obs),
+            **rows,
             final_obs=map_tree(lambda *leaves: np.concatenate(leaves), *final_obs) if final_obs else None,
             final_env=np.concatenate(final_env) if final_env else NO_ENVS,
             episodes=episodes,
         )
-        lost = group.of(self._rows_lost)
-        for array in transition[1:5]:
-            array[lost] = 0
-        return transition
 
     def describe(self, env: int) -> str:
         return self._description(env, int(self._arrays.episode[env]), int(self._arrays.step[env]))
@@ -351,10 +345,8 @@ class SubprocessVectorEnv(VectorEnv):
         replies = self._receive(self._send(jobs, "reset_timeout", timeout))
         if self._shared is None:
             self.obs_space, self.action_space = replies[0]
-        spaces = self.obs_space, self.action_space
-        for number, found in sorted(replies.items()):
-            env = self.index_offset + self._rows[number][0]
-            check_same_spaces(env, found, self.index_offset, spaces)
+        spaces = [(self.index_offset + self._rows[n][0], replies[n]) for n in sorted(replies)]
+        common_spaces([(self.index_offset, (self.obs_space, self.action_space)), *spaces])
         if self._shared is None:
             self._shared = self._starter.share(self.obs_space, self.num_envs, len(self._rows))
             self._shared.busy[:] = IDLE  # an actor does not show what it is doing
@@ -547,8 +539,8 @@ def _group(rows: slice, workers: Sequence[range]) -> Group:
         envs = slice((numbers.start - worker_rows.start) % numbers.step, None, numbers.step)
         if count := len(worker_rows[envs]):
             first = numbers.index(worker_rows[envs][0])
-            shares[worker] = Share(envs, slice(first, first + count))
-    return Group(rows, len(numbers), shares)
+            shares[worker] = envs, slice(first, first + count)
+    return Group(rows, shares)
 
 
 def _request(method: str, *arguments: Any) -> bytes:
