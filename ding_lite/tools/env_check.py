@@ -160,8 +160,10 @@ def _warnings_to(lines: list[str]) -> Iterator[None]:
     lines += [str(warning.message) for warning in caught]
 
 
-def _vector(env_cfg: Mapping[str, Any], kind: str, num_envs: int, seed: int) -> VectorEnv:
-    keys = {"type": kind, "worker_num": num_envs, "restart_share": 0.0, "double_buffer": False}
+def _vector(
+    env_cfg: Mapping[str, Any], kind: str, num_envs: int, seed: int, workers: int | None = None
+) -> VectorEnv:
+    keys = {"type": kind, "worker_num": workers or num_envs, "restart_share": 0.0, "double_buffer": False}
     return make_vector_env({**env_cfg, "manager": {**env_cfg["manager"], **keys}}, num_envs, seed)
 
 
@@ -309,6 +311,8 @@ def _compared(
     """Plays the same on another backend."""
     num_envs = len(played[0]["reward"])
     try:
+        if kind == "base" and num_envs > 1:  # two instances may end their process: first that of a worker
+            _vector(env_cfg, "subprocess", num_envs, seed, workers=1).close()
         with contextlib.closing(_vector(env_cfg, kind, num_envs, seed)) as envs:
             stopwatches += _timed(envs)
             difference = first_difference(played, play_again(envs, played))

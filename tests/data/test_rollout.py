@@ -112,13 +112,6 @@ def test_row_of_another_shape_is_refused():
             storage.write(0, "new", wrong)
 
 
-def test_others_are_carried_beside_the_storage():
-    storage = RolloutStorage(1, 2)
-    storage.write(0, "reward", np.zeros(2))
-    rollout = storage.rollout(last_obs={"a": np.ones((2, 3))})
-    assert rollout.last_obs["a"].tolist() == [[1, 1, 1], [1, 1, 1]]
-
-
 def test_rollout_is_made_of_the_tensors_it_is_given(monkeypatch):
     """Shared, in their order, trees inside trees; none is written out as text, which takes milliseconds."""
 

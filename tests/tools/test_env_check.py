@@ -310,7 +310,9 @@ class Alone(broken.Sound):
 
     lives = 0
 
-    def __init__(self):
+    def __init__(self, ends=False):
+        if Alone.lives and ends:
+            os._exit(9)
         assert not Alone.lives, "the port is in use"
         Alone.lives += 1
 
@@ -322,6 +324,10 @@ class Alone(broken.Sound):
     ("settings", "fails"),
     [
         ({}, "the port is in use.*env.manager.type=subprocess env.manager.worker_num=8 works"),
+        (
+            {"kwargs": {"ends": True}},
+            "exit code 9.*env.manager.type=subprocess env.manager.worker_num=8 works",
+        ),
         ({"manager": "subprocess"}, ""),
         ({"collector_env_num": 1}, ""),
     ],
