@@ -166,4 +166,4 @@ class Evaluator:
         return {"calls": dict(self.envs.calls)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.envs.repeat_calls(state["calls"])
+        self.envs.repeat_calls(state.get("calls", {}))  # empty of a run without an evaluator

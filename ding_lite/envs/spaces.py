@@ -92,7 +92,10 @@ class ObservationBuffer:
                 raise EnvContractError(
                     f"the observation has no {path_text(path)}: got {obs!r:.200}"
                 ) from error
-            if type(value) is not np.ndarray or value.dtype != dtype or value.shape != shape:
+            is_index = type(value) is int and dtype == np.int64 and not shape and abs(value) < 2**63
+            if not is_index and (
+                type(value) is not np.ndarray or value.dtype != dtype or value.shape != shape
+            ):
                 value = _checked(value, leaf, path)
             array[index] = value
 
