@@ -163,7 +163,7 @@ class Evaluator:
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the calls of methods of the environments; nothing else outlives an evaluation."""
-        return {"calls": dict(self.envs.calls)}
+        return {"calls": dict(self.envs.calls)} if self.envs.calls else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.envs.repeat_calls(state.get("calls", {}))  # empty of a run without an evaluator
+        self.envs.repeat_calls(state.get("calls", {}))
