@@ -38,10 +38,8 @@ class Collector:
 
     Attributes:
         steps: T.
-        row: of the rollout that is collected, from 0.
         obs: current observations of each group, (G, ...).
-        finished: return and length of the most recent finished episodes.
-        infos: the numbers that ``env.info_keys`` takes from their last infos.
+        recent: the most recent finished episodes.
         episodes: that finished in the last rollout.
         episode_count: finished episodes since the start of the run.
         is_incomplete: whether the last rollout is not complete: it runs, or an error ended it.
@@ -51,21 +49,17 @@ class Collector:
         self.envs, self.policy, self.timer = envs, policy, policy.timer
         self._watch = Watch(envs, "; nothing was learned from this rollout")
         self.steps = math.ceil(n_sample / envs.num_envs)
-        self.row = 0
         self.storage = RolloutStorage(self.steps, envs.num_envs)
         self._last_row = RolloutStorage(1, envs.num_envs)  # the observations after the last row
         self._env_indices = [np.arange(envs.num_envs)[rows] for rows in envs.groups]  # of each group
-        self.hidden = (
-            None
-            if policy.recurrence is None
-            else HiddenStates(policy.recurrence, self._env_indices, self.steps)
-        )
+        self.hidden: HiddenStates | None = None
+        if policy.recurrence is not None:
+            self.hidden = HiddenStates(policy.recurrence, self._env_indices, self.steps)
         # Of the current rollout: (t, environments, last observations and hidden states) of the episodes that
         # were cut at row t.
         self._finals: list[tuple[int, np.ndarray, dict[str, Tree]]] = []
         self._start_from(self._watch.reset("collect"))
-        self.finished: deque[tuple[float, int]] = deque(maxlen=RECENT_EPISODES)
-        self.infos: deque[Mapping[str, float]] = deque(maxlen=RECENT_EPISODES)
+        self.recent: deque[Episode] = deque(maxlen=RECENT_EPISODES)
         self.episodes: list[Episode] = []
         self.episode_count = 0
         self.is_incomplete = False
@@ -89,13 +83,14 @@ class Collector:
         self.timer("store")
         envs, storage = self.envs, self.storage
         groups = range(len(envs.groups))
+        if self.is_incomplete:  # an error ended the last rollout, maybe while a group was stepping
+            self._begin_anew("after an error", self.episode_count)
         self.is_incomplete = True
-        envs.restart_was_shown = False
-        self._begin_rollout()
+        self.episodes, self._finals = [], []
+        storage.begin()
         acting = self.policy.acting(self.n_sample)
         with envs.beside_policy():
             for t in range(self.steps):
-                self.row = t
                 for group in groups:
                     if t:
                         self._finish_row(acting, t - 1, group)
@@ -109,9 +104,7 @@ class Collector:
                 f"none of the {self.n_sample} rows of a rollout is a step: all are resets, or lost with a "
                 "worker; raise policy.collect.n_sample, or correct the environment"
             )
-        recent = self.episodes[-RECENT_EPISODES:]
-        self.finished.extend((episode.episode_return, episode.length) for episode in recent)
-        self.infos.extend(episode.info for episode in recent)
+        self.recent += self.episodes
         self.episode_count += len(self.episodes)
         others = {"last_obs": map_tree(lambda rows: rows[0], self._last_row.array("obs"))}
         if self.hidden is not None:
@@ -126,18 +119,6 @@ class Collector:
         self.is_incomplete = False
         self.timer("advantages")
         return acting.finish(storage.rollout(**others))
-
-    def _begin_rollout(self) -> None:
-        """Prepares environments, storage and records for a rollout."""
-        for group, pending in enumerate(self._pending):
-            if pending is not None:  # an error interrupted the last rollout while the group was stepping
-                transition = self.envs.receive(group)
-                self.obs[group], self._pending[group] = transition.obs, None
-                if self.hidden is not None:
-                    self.hidden.after(group, pending[1]["hidden"], transition)
-        self.episodes = []
-        self._finals = []
-        self.storage.begin()
 
     def _act(self, acting: Acting, t: int, group: int) -> None:
         """Chooses the actions of row ``t`` for a group of environments, and sends them."""
@@ -158,7 +139,7 @@ class Collector:
         obs, output = self._pending[group]
         transition = self.envs.receive(group)
         self.timer("store")
-        self.obs[group], self._pending[group] = transition.obs, None
+        self.obs[group] = transition.obs
         rows = self.envs.groups[group]
         env_indices = self._env_indices[group]
         final = {"obs": transition.final_obs}
@@ -180,10 +161,14 @@ class Collector:
     def _start_from(self, obs: Tree) -> None:
         """Sets the current observations (B, ...); no environment may be stepping."""
         self.obs = [map_tree(lambda leaf, rows=rows: leaf[rows], obs) for rows in self.envs.groups]
-        # For each group: observations and policy output of the row that is being stepped, or None.
+        # For each group: observations and policy output of the row that is being stepped.
         self._pending: list[Any] = [None] * len(self.obs)
         if self.hidden is not None:
             self.hidden.begin_all()
+
+    def _begin_anew(self, *stream: str | int) -> None:
+        """Begins new episodes, seeded by this stream; with one seed for all resets, in the same levels."""
+        self._start_from(self._watch.reset("collect", *(stream if self.envs.seed_every else ())))
 
     def _cut_lost_episodes(self, t: int, group: int, obs: Tree, valid: np.ndarray) -> None:
         """Truncates the episodes that were lost with their worker at their last known observation.
@@ -244,22 +229,17 @@ class Collector:
         Returns, lengths and means are taken over the most recent finished episodes, and are missing before
         the first one. ``env_restarts`` counts from 0 in a resumed run.
         """
-        counts = {
-            "episode_count": float(self.episode_count),
-            "env_restarts": float(self.envs.restarts),
-        }
-        if not self.finished:
+        counts = {"episode_count": float(self.episode_count), "env_restarts": float(self.envs.restarts)}
+        if not self.recent:
             return counts
-        returns, lengths = zip(*self.finished, strict=True)
-        return (
-            means_of(self.infos)
-            | counts
-            | {
-                "episode_return": float(np.mean(returns)),
-                "episode_length": float(np.mean(lengths)),
-                "episode_length_max": float(max(lengths)),
-            }
-        )
+        lengths = [episode.length for episode in self.recent]
+        return {
+            **means_of(episode.info for episode in self.recent),
+            **counts,
+            "episode_return": float(np.mean([episode.episode_return for episode in self.recent])),
+            "episode_length": float(np.mean(lengths)),
+            "episode_length_max": float(max(lengths)),
+        }
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state of the environments, the recent finished episodes and their count.
@@ -270,13 +250,10 @@ class Collector:
         state: dict[str, Any] = {
             # After calls, open episodes cannot be restored: a method may have been called within them.
             "envs": None if self.is_incomplete or self.envs.calls else self.envs.state_dict(),
-            "finished": np.array(self.finished, np.float64).reshape(-1, 2),
+            "recent": [list(episode) for episode in self.recent],
             "episode_count": self.episode_count,
+            "calls": dict(self.envs.calls),
         }
-        if self.envs.calls:
-            state["calls"] = dict(self.envs.calls)
-        if any(self.infos):
-            state["infos"] = [dict(info) for info in self.infos]
         return state if self.hidden is None else {**state, "hidden": self.hidden.state_dict()}
 
     def load_state_dict(
@@ -292,11 +269,9 @@ class Collector:
         Returns:
             why the environments have begun new episodes; None if they continue the open ones.
         """
-        self.finished = deque(((float(r), int(n)) for r, n in state["finished"]), maxlen=RECENT_EPISODES)
-        infos = state.get("infos", [{}] * len(self.finished))  # not saved while all are empty
-        self.infos = deque(map(dict, infos), maxlen=RECENT_EPISODES)
+        self.recent = deque((Episode(*episode) for episode in state["recent"]), maxlen=RECENT_EPISODES)
         self.episode_count = int(state["episode_count"])
-        self.envs.repeat_calls(state.get("calls", {}))
+        self.envs.repeat_calls(state["calls"])
         self.is_incomplete = False
         reason = "the checkpoint has no open episodes for these environments"
         if self.envs.restorable and not new_episodes and state["envs"] is not None:
@@ -309,6 +284,5 @@ class Collector:
                     self.hidden.load_state_dict(state["hidden"])
                 return None
         # The last rollout bootstrapped the open episodes at its last row, like truncated ones.
-        others = ("resumed", *(stream or (self.episode_count,))) if self.envs.seed_every else ()
-        self._start_from(self._watch.reset("collect", *others))
+        self._begin_anew("resumed", *(stream or (self.episode_count,)))
         return reason

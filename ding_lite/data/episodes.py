@@ -110,7 +110,6 @@ class Evaluator:
                 or a mask leaves no legal action.
         """
         left = even_sizes(self.n_episode, self.envs.num_envs)
-        self.envs.restart_was_shown = False
         acting = self.policy.acting()
         results: list[list[Episode]] = [[] for _ in range(self.envs.num_envs)]
         round_number = 0
@@ -159,13 +158,8 @@ class Evaluator:
             for env in np.flatnonzero((envs.episode_lengths >= self.max_steps) & is_open).tolist():
                 if left[env]:
                     left[env] = 0
-                    yield Episode(
-                        env=env,
-                        episode_return=float(envs.episode_returns[env]),
-                        length=int(envs.episode_lengths[env]),
-                        info={},
-                        cut=True,
-                    )
+                    total, length = float(envs.episode_returns[env]), int(envs.episode_lengths[env])
+                    yield Episode(env, total, length, info={}, cut=True)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the calls of methods of the environments; nothing else outlives an evaluation."""

@@ -84,13 +84,9 @@ class Replay:
         """Adds the rollout (T, B) of this iteration. The caller must not write into its memory later."""
         uses = torch.zeros_like(rollout.valid, dtype=torch.int32)
         self.rollouts.append(Stored(rollout, self.iteration, uses, torch.ones_like(rollout.reward)))
-        while len(self.rollouts) > 1 and self._is_over():
+        size = ROLLOUTS_KEPT * uses.numel() if self.size is None else self.size
+        while len(self.rollouts) > 1 and sum(stored.uses.numel() for stored in self.rollouts) > size:
             self.rollouts.popleft()
-
-    def _is_over(self) -> bool:
-        if self.size is None:
-            return len(self.rollouts) > ROLLOUTS_KEPT
-        return sum(stored.uses.numel() for stored in self.rollouts) > self.size
 
     @property
     def has_stale(self) -> bool:
@@ -145,20 +141,16 @@ class Replay:
     def state_dict(self) -> dict[str, Any]:
         return {
             "iteration": self.iteration,
-            "rollouts": {
-                str(k): {
-                    "rollout": in_one_order(stored.rollout),
-                    "iteration": stored.iteration,
-                    "uses": stored.uses,
-                }
-                for k, stored in enumerate(self.rollouts)
-            },
+            "rollouts": [
+                {"rollout": in_one_order(one.rollout), "iteration": one.iteration, "uses": one.uses}
+                for one in self.rollouts
+            ],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.forget()
         self.iteration = int(state["iteration"])
-        for _, stored in sorted(state["rollouts"].items(), key=lambda item: int(item[0])):
+        for stored in state["rollouts"]:
             rollout = as_rollout(to_device(stored["rollout"], self.device))
             uses = torch.as_tensor(stored["uses"], device=self.device)
             ratio = torch.ones_like(rollout.reward)

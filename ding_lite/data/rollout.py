@@ -127,6 +127,7 @@ class RolloutStorage:
         Raises:
             ContractError: if ``value`` does not have the shape of the rows before, or is not one number or
                 array of numbers for each environment.
+            TypeError: if it has another kind of numbers, such as floats after whole numbers.
         """
         self._written.add(name)
         if name not in self._rows:
@@ -176,12 +177,7 @@ def _write(name: str, row: Any, envs: slice, value: Any) -> Any:
     array, place = as_array(value), row[envs]
     if array.shape != place.shape:
         raise _misshapen(name, place.shape, array.shape)
-    if array.dtype != place.dtype and not np.can_cast(array.dtype, place.dtype, "same_kind"):
-        raise ContractError(
-            f"the field {name!r} of a rollout: {array.dtype} in this row would be cut to {place.dtype}, the "
-            "kind of the first row; give every row the same kind"
-        )
-    place[...] = array
+    np.copyto(place, array, casting="same_kind")  # a TypeError where numbers would be cut
     return place
 
 

@@ -9,6 +9,7 @@ Shapes: T steps, B environments, N samples, S runs.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -143,16 +144,12 @@ class Samples:
         """
         if len(parts) == 1:
             return parts[0]
-        first, runs = parts[0], None
-        if first.runs is not None:
-            each = [part.runs for part in parts if part.runs is not None]
-            runs = _joined_runs(each)
-        starts = [sum(sizes[:k]) for k in range(len(sizes))]
-        places = [
-            part.place + start for part, start in zip(parts, starts, strict=True) if part.place is not None
-        ]
+        runs = [part.runs for part in parts if part.runs is not None]
+        starts = itertools.accumulate(sizes[:-1], initial=0)
+        pairs = zip(parts, starts, strict=True)
+        places = [part.place + start for part, start in pairs if part.place is not None]
         fields = map_tree(lambda *leaves: torch.cat(leaves), *[part.fields for part in parts])
-        return Samples(fields, runs, torch.cat(places), first.inputs)
+        return Samples(fields, _joined_runs(runs) if runs else None, torch.cat(places), parts[0].inputs)
 
     def minibatches(
         self,
@@ -175,8 +172,9 @@ class Samples:
             adv_norm: normalise advantages in each "minibatch", over the whole "batch", or not (False).
             ranks: that take each step together; advantages are normalised over all of them.
         """
-        groups: list[Any] = self._run_groups(size, generator, ranks) if self.runs else []
-        if not self.runs:
+        if self.runs:
+            groups = self._run_groups(size, generator, ranks)
+        else:
             sizes = _minibatch_sizes(len(self), size, ranks)
             order = torch.randperm(len(self), generator=generator, device=generator.device)
             groups = [Group(rows) for rows in order.split(sizes)]

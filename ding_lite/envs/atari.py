@@ -21,27 +21,26 @@ IGNORE_OBSERVATIONS = (AtariReset, EpisodeRecorder, OrderEnforcing, TimeLimit)  
 
 
 @WRAPPER_REGISTRY.register("episodic_life")
-def episodic_life(env: gym.Env, noop_action: int = 0, *, evaluate: bool = False) -> gym.Env:
+def episodic_life(env: gym.Env, *, evaluate: bool = False) -> gym.Env:
     """Ends the agent's episode at each lost life, in training only; the game goes on."""
-    return env if evaluate else EpisodicLife(env, noop_action)
+    return env if evaluate else EpisodicLife(env)
 
 
 class EpisodicLife(gym.Wrapper):
     """Returns terminated=True when ``info["lives"]`` decreases; the next reset goes on with the same game.
 
-    That reset does not reach the environment: it takes one step with ``noop_action`` instead.
+    That reset does not reach the environment: it takes one step with action 0, to do nothing, instead.
     """
 
-    def __init__(self, env: gym.Env, noop_action: int = 0) -> None:
+    def __init__(self, env: gym.Env) -> None:
         super().__init__(env)
-        self.noop_action = noop_action
         self._lives = 0
         self._life_lost = False
 
     def reset(self, **kwargs: Any) -> Any:
         if self._life_lost:
             self._life_lost = False
-            obs, _, terminated, truncated, info = self.env.step(self.noop_action)
+            obs, _, terminated, truncated, info = self.env.step(0)
             if not (terminated or truncated):
                 self._lives = info["lives"]
                 return obs, info

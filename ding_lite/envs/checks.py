@@ -6,7 +6,8 @@ Numbers that are not finite are found before they are stored, shown to a network
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -19,7 +20,6 @@ from ding_lite.trees import (
     MASK_KEY,
     Tree,
     children,
-    named_leaves,
     path_text,
     space_leaves,
     value_at,
@@ -29,7 +29,7 @@ WIDE = 10.0  # bounds of actions that a new policy does not reach: it draws them
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 # Attributes of wrappers with running statistics, as gymnasium names them, and the key that does the same.
 ADAPTS = {"obs_rms": "obs", "return_rms": "reward"}
-LAST_OBSERVATION = "last observation of the episode before, "  # begins the path of a leaf of ``final_obs``
+SpaceLeaves = Sequence[tuple[tuple[str, ...], gym.Space]]
 
 
 class Watch:
@@ -46,7 +46,7 @@ class Watch:
     def __init__(self, envs: VectorEnv, suffix: str) -> None:
         self.envs = envs
         self._suffix = suffix
-        self._indices = index_leaves(envs.obs_space)
+        self._leaves = space_leaves(envs.obs_space)
         mask = (children(envs.obs_space) or {}).get(MASK_KEY)
         self._masked = mask is not None
         if mask is not None and (fault := mask_fault(mask, envs.action_space)):
@@ -60,9 +60,7 @@ class Watch:
                 no legal action.
         """
         obs = self.envs.reset(*stream)
-        numbers = np.arange(self.envs.num_envs)
-        self._refuse(bad_observation(obs, "observation after reset"), numbers, NotFiniteError)
-        self._check(obs, numbers)
+        self._check(obs, np.arange(self.envs.num_envs), "observation after reset")
         return obs
 
     def look(self, transition: Transition, numbers: np.ndarray) -> None:
@@ -76,31 +74,29 @@ class Watch:
             EnvContractError: if a value is not finite, an index is outside its range, or a mask leaves no
                 legal action.
         """
-        self._refuse(bad_step(transition), numbers, NotFiniteError)
-        if transition.final_obs is not None:
-            fault = first_outside(self._indices, transition.final_obs, LAST_OBSERVATION)
+        reward, final_obs = transition.reward, transition.final_obs
+        if not _all_finite(reward):
+            row = int(np.flatnonzero(~np.isfinite(reward))[0])
+            self._refuse(Fault(row, bad_reward(float(reward[row])), NotFiniteError), numbers)
+        if final_obs is not None:
+            fault = first_fault(self._leaves, final_obs, "last observation of the episode before, ")
             self._refuse(fault, numbers[transition.final_env])
-        acts: np.ndarray | bool = True
-        if (
-            self._masked and self.envs.has_fillers
-        ):  # the policy's action on an episode's last observation is discarded
-            acts = ~(transition.terminated | transition.truncated)
-        self._check(transition.obs, numbers, acts)
+        # Where a reset follows, the policy's action on an episode's last observation is discarded.
+        idle = (transition.terminated | transition.truncated) if self.envs.has_fillers else False
+        self._check(transition.obs, numbers, "observation", idle)
 
-    def _check(self, obs: Tree, numbers: np.ndarray, acts: np.ndarray | bool = True) -> None:
-        """Refuses wrong indices, and masks without a legal action where the policy acts: ``acts`` (G,)."""
-        self._refuse(first_outside(self._indices, obs), numbers)
+    def _check(self, obs: Tree, numbers: np.ndarray, name: str, idle: np.ndarray | bool = False) -> None:
+        """Refuses wrong numbers, and masks without a legal action but where no action follows: ``idle``."""
+        self._refuse(first_fault(self._leaves, obs, name), numbers)
         if self._masked:
-            stuck = without_legal_action(obs[MASK_KEY], self.envs.action_space) & acts
+            stuck = without_legal_action(obs[MASK_KEY], self.envs.action_space) & ~np.asarray(idle)
             if stuck.any():
                 self._refuse(Fault(int(np.argmax(stuck)), f"{MASK_KEY} leaves no legal action"), numbers)
 
-    def _refuse(
-        self, fault: Fault | None, numbers: np.ndarray, kind: type[EnvContractError] = EnvContractError
-    ) -> None:
+    def _refuse(self, fault: Fault | None, numbers: np.ndarray) -> None:
         if fault is not None:
             env = self.envs.describe(int(numbers[fault.row]))
-            raise kind(f"{env}: {fault.message}{self._suffix}")
+            raise fault.kind(f"{env}: {fault.message}{self._suffix}")
 
 
 class Fault(NamedTuple):
@@ -108,15 +104,36 @@ class Fault(NamedTuple):
 
     row: int  # of its environment
     message: str  # such as "reward = nan, which is not finite"
+    kind: type[EnvContractError] = EnvContractError
 
 
-class IndexLeaf(NamedTuple):
-    """A leaf Discrete or MultiDiscrete, and its smallest and largest index."""
+def first_fault(leaves: SpaceLeaves, obs: Tree, name: str = "observation") -> Fault | None:
+    """Returns the first number of observations that is not finite, or that is no index of its space.
 
-    path: tuple[str, ...]
-    space: gym.Space
-    low: Any
-    high: Any
+    Args:
+        leaves: of the space of one observation, see ``trees.space_leaves``.
+        obs: tree of (B, ...).
+        name: begins the path of a number in the message.
+    """
+    for path, leaf in leaves:
+        array = value_at(obs, path)
+        is_float, is_finite = array.dtype.kind == "f", True
+        if is_float and not _all_finite(array):
+            wrong, is_finite = ~np.isfinite(array), False
+        elif isinstance(leaf, (gym.spaces.Discrete, gym.spaces.MultiDiscrete)):
+            count = leaf.n if isinstance(leaf, gym.spaces.Discrete) else leaf.nvec
+            wrong = (array < leaf.start) | (array >= leaf.start + count)
+            if is_float:
+                wrong |= array != np.floor(array)
+        else:
+            continue
+        if wrong.any():
+            row, *index = np.argwhere(wrong)[0].tolist()
+            shown = f"{name}{path_text(path)}{index or ''} = {array[(row, *index)]}, which is not"
+            if is_finite:
+                return Fault(row, f"{shown} in {leaf}")
+            return Fault(row, f"{shown} finite", NotFiniteError)
+    return None
 
 
 def layers(env: Any) -> Iterator[Any]:
@@ -127,12 +144,15 @@ def layers(env: Any) -> Iterator[Any]:
     yield env
 
 
-def notes_on(env: Any, obs_space: gym.Space, action_space: gym.Space) -> dict[str, str]:
-    """Returns what may train badly, as sentences by short names: the first lines of a run, and check-env.
+def notes_on(
+    env: Any, obs_space: gym.Space, action_space: gym.Space, info: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, str]:
+    """Returns what may train badly, for ``VectorEnv.notes``.
 
     Args:
         env: an environment, or a vector of environments, with all wrappers.
         obs_space, action_space: of one environment.
+        info: of a reset.
     """
     notes = {}
     for path, leaf in space_leaves(action_space):
@@ -147,71 +167,34 @@ def notes_on(env: Any, obs_space: gym.Space, action_space: gym.Space) -> dict[st
             notes["images"] = (
                 f"{where} is no image: an mlp gets its bytes, unless policy.model.encoder is set"
             )
-    for layer in layers(env):
-        for attribute, key in ADAPTS.items():
-            if attribute in vars(layer) and getattr(layer, "update_running_mean", True):
-                notes[f"scale of {key}"] = (
-                    f"{type(layer).__name__} adapts in each environment alone, so evaluations have another "
-                    f"scale. In its place policy.normalize.{key}=True is one scale, a part of the policy"
-                )
-        if callable(getattr(layer, "action_masks", None)) and MASK_KEY not in (children(obs_space) or {}):
-            notes["action mask"] = (
-                f"action_masks() is not called. Put its result under the key {MASK_KEY!r} into the "
-                "observation, a Dict, or into info, with env.action_mask='info'"
-            )
+    adapting = {
+        key: type(layer).__name__
+        for layer in layers(env)
+        for attribute, key in ADAPTS.items()
+        if attribute in vars(layer) and getattr(layer, "update_running_mean", True)
+    }
+    if adapting:
+        notes["scale"] = (
+            f"{', '.join(adapting.values())} adapts in each environment alone, so evaluations have another "
+            "scale, and the same seeds and actions other numbers. In its place "
+            f"{', '.join(f'policy.normalize.{key}=True' for key in adapting)} is one scale, a part of the "
+            "policy"
+        )
+    if MASK_KEY in (children(obs_space) or {}):
+        return notes
+    if MASK_KEY in info:
+        notes["action mask"] = f"info has the key {MASK_KEY!r}, which is not used. Set env.action_mask='info'"
+    elif any(callable(getattr(layer, "action_masks", None)) for layer in layers(env)):
+        notes["action mask"] = (
+            f"action_masks() is not called. Put its result under the key {MASK_KEY!r} into the "
+            "observation, a Dict, or into info, with env.action_mask='info'"
+        )
     return notes
-
-
-def index_leaves(space: gym.Space) -> list[IndexLeaf]:
-    """Returns the leaves Discrete and MultiDiscrete."""
-    found = []
-    for path, leaf in space_leaves(space):
-        if isinstance(leaf, (gym.spaces.Discrete, gym.spaces.MultiDiscrete)):
-            count = leaf.n if isinstance(leaf, gym.spaces.Discrete) else leaf.nvec
-            found.append(IndexLeaf(path, leaf, leaf.start, leaf.start + count - 1))
-    return found
-
-
-def first_outside(leaves: Sequence[IndexLeaf], obs: Tree, name: str = "observation") -> Fault | None:
-    """Returns the first number of a batch of observations that is no index of its space, or None."""
-    for path, space, low, high in leaves:
-        array = value_at(obs, path)
-        outside = (array < low) | (array > high)
-        if array.dtype.kind == "f":
-            outside |= array != np.floor(array)
-        if outside.any():
-            row, *index = np.argwhere(outside)[0].tolist()
-            where = f"{name}{path_text(path)}{index or ''}"
-            return Fault(row, f"{where} = {array[(row, *index)]}, which is not in {space}")
-    return None
 
 
 def bad_reward(reward: float) -> str:
     """Returns what is wrong with a reward that is no finite float32, or "" if it is one."""
     return "" if abs(reward) <= FLOAT32_MAX else f"reward = {reward}, which is not a finite float32"
-
-
-def bad_observation(obs: Tree, name: str = "observation") -> Fault | None:
-    """Returns the first number of a batch of observations (B, ...) that is not finite, or None."""
-    for path, leaf in named_leaves(obs):
-        if leaf.dtype.kind == "f" and not _all_finite(leaf):
-            row, *index = np.argwhere(~np.isfinite(leaf))[0].tolist()
-            where = f"{name}{path_text(path)}{index or ''}"
-            return Fault(row, f"{where} = {leaf[(row, *index)]}, which is not finite")
-    return None
-
-
-def bad_step(transition: Transition) -> Fault | None:
-    """Returns the first number of a step that is not finite, or None."""
-    if not _all_finite(transition.reward):
-        row = int(np.flatnonzero(~np.isfinite(transition.reward))[0])
-        return Fault(row, bad_reward(float(transition.reward[row])))
-    if bad := bad_observation(transition.obs):
-        return bad
-    if transition.final_obs is None:
-        return None
-    bad = bad_observation(transition.final_obs, LAST_OBSERVATION)
-    return bad and Fault(int(transition.final_env[bad.row]), bad.message)
 
 
 def _all_finite(numbers: np.ndarray) -> bool:

@@ -13,24 +13,30 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.utils.seeding import np_random
 
-from ding_lite.envs.checks import bad_reward, notes_on
+from ding_lite.envs.checks import bad_reward, layers, notes_on
 from ding_lite.envs.recorder import EpisodeRecorder, as_bool, as_float, info_numbers
 from ding_lite.envs.spaces import ObservationBuffer, split_actions, stack_actions
 from ding_lite.envs.vector import (
     ALL,
     NO_ENVS,
+    NOTES,
     Episode,
     Transition,
     VectorEnv,
     call_method,
-    check_same_spaces,
     close_each,
+    common_spaces,
     signals_kept,
 )
 from ding_lite.errors import FOREIGN, EnvError, NotFiniteError, ReplayError, error_text
-from ding_lite.rl.seeding import integer_seed
 from ding_lite.trees import Tree, map_tree, tree_leaves
+
+LEVELS = (
+    "a seed decides more than an episode, such as levels, and here each reset has a seed, and so new levels. "
+    "env.seed_resets=first gives one to the first reset only, as is gymnasium's convention"
+)
 
 
 class InProcessVectorEnv(VectorEnv):
@@ -69,22 +75,17 @@ class InProcessVectorEnv(VectorEnv):
         self.envs: list[gym.Env] = []
         try:
             for number in range(index_offset, index_offset + num_envs):
-                env = make(number)
-                self.envs.append(env)
-                first = self.envs[0]
-                spaces = env.observation_space, env.action_space
-                expected = first.observation_space, first.action_space
-                check_same_spaces(number, spaces, index_offset, expected)
-            self.obs_space, self.action_space = expected
-            self._recorders: list[EpisodeRecorder] = [
-                env.get_wrapper_attr("episode_recorder") for env in self.envs
+                self.envs.append(make(number))
+            spaces = [(env.observation_space, env.action_space) for env in self.envs]
+            self.obs_space, self.action_space = common_spaces(list(enumerate(spaces, index_offset)))
+            self._recorders = [
+                next(layer for layer in layers(env) if isinstance(layer, EpisodeRecorder))
+                for env in self.envs
             ]
             self._buffer = ObservationBuffer(self.obs_space, num_envs)
-            self.notes = notes_on(first, self.obs_space, self.action_space)
         except BaseException:
             self.close()
             raise
-        self._stream: tuple[str | int, ...] = ()
 
     @property
     def episode_returns(self) -> np.ndarray:  # type: ignore[override]
@@ -93,6 +94,41 @@ class InProcessVectorEnv(VectorEnv):
     @property
     def episode_lengths(self) -> np.ndarray:  # type: ignore[override]
         return np.array([recorder.game.length for recorder in self._recorders])
+
+    def notes(self) -> dict[str, str]:
+        self._is_ready, self._stream = False, NOTES
+        self._reset_one(0, 0)
+        info = self._recorders[0].game.info
+        notes = notes_on(self.envs[0], self.obs_space, self.action_space, info)
+        if self.seed_every and "scale" not in notes and self._keeps_levels():
+            notes["seed"] = LEVELS
+        return notes
+
+    def _keeps_levels(self) -> bool:
+        """Returns whether a seed decides more than the next episode, such as levels that are drawn once.
+
+        Then the reset with a seed, which was before this call, is another one than a reset with a generator
+        that was seeded before. Where ``reset`` does not draw from ``np_random`` as the seed makes it, this is
+        not known, and False.
+        """
+        core: Any = self.envs[0].unwrapped
+        fresh = np_random(self._seed_of(0, 0))[0]
+
+        def state() -> tuple[Any, Tree]:
+            return core.np_random.bit_generator.state, map_tree(np.ndarray.tolist, self._buffer.rows([0]))
+
+        try:
+            first, unused = state(), fresh.bit_generator.state
+            if first[0] == unused or first[0]["state"]["inc"] != unused["state"]["inc"]:
+                return False
+            self._reset_one(0, 1)
+            core.np_random = fresh
+            self._reset_one(0, 0, seeded=False)
+            other = state()
+            self._reset_one(0, 0)
+            return other != first == state()
+        except FOREIGN:  # such as of an environment that always needs a seed
+            return False
 
     def reset(self, *stream: str | int) -> Tree:
         return self.begin(stream, [0] * self.num_envs)
@@ -134,10 +170,6 @@ class InProcessVectorEnv(VectorEnv):
         finally:
             if recorder.game is not before:
                 del recorder.finished[reported:]
-
-    def _seed_of(self, i: int, episode: int) -> int:
-        number = episode if self.seed_every else 0
-        return integer_seed(self.seed, *self._stream, self.index_offset + i, number)
 
     def step(self, action: Tree, rows: slice = ALL) -> Transition:
         """Steps the environments ``rows`` with one action each."""
@@ -193,9 +225,7 @@ class InProcessVectorEnv(VectorEnv):
                 game.episode_return += number
             if fault := bad_reward(number):
                 raise NotFiniteError(fault)
-            is_terminated = terminated if type(terminated) is bool else as_bool(terminated, "terminated")
-            is_truncated = truncated if type(truncated) is bool else as_bool(truncated, "truncated")
-            return number, is_terminated, is_truncated
+            return number, as_bool(terminated, "terminated"), as_bool(truncated, "truncated")
         except FOREIGN as error:
             raise self._located(i, f"step with action {action!r:.100}", error) from error
 
@@ -207,10 +237,7 @@ class InProcessVectorEnv(VectorEnv):
 
     def describe(self, env: int) -> str:
         game = self._recorders[env].game
-        return (
-            f"env {self.index_offset + env} (seed {self._seed_of(env, game.number)}, episode {game.number}, "
-            f"step {len(game.actions)})"
-        )
+        return self._description(env, game.number, game.length)
 
     def _call(self, name: str, args: Sequence[Any]) -> list[Any]:
         return [call_method(env, name, args, self.describe(i)) for i, env in enumerate(self.envs)]
@@ -228,7 +255,6 @@ class InProcessVectorEnv(VectorEnv):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> Tree:
-        self._check_count(state)
         self._is_ready, self._stream = False, tuple(state["stream"])
         for i, saved in enumerate(state["envs"]):
             self._play_again(i, int(saved["episode"]), saved["actions"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import gymnasium as gym
@@ -115,8 +115,6 @@ CONFIG: dict[str, Any] = dict(
 )
 # Keys that "vector" and "env_pool" do not have: they step all environments in one call.
 SINGLE_KEYS = ("wrappers", "action_mask", "seed_resets")
-# Keys of env.manager that are arguments of SubprocessVectorEnv.
-WORKER_KEYS = ("step_timeout", "reset_timeout", "restart_share")
 
 # ``(make, collector_cfgs, evaluator_cfgs)``, as in DI-engine: one environment ``make(cfg)`` per cfg.
 EnvSetting = tuple[Callable[[Any], gym.Env], Sequence[Any], Sequence[Any]]
@@ -165,8 +163,7 @@ def make_env(
     env_cfg = python_values(env_cfg)
     kwargs = {**env_cfg["kwargs"], **overrides}
     name = env_name(env_cfg)
-    env: Any = None
-    try:
+    with _naming(name), contextlib.ExitStack() as undo:
         factory = ENV_REGISTRY.get(env_cfg["type"])
         if env_cfg["type"] == "gymnasium":
             kwargs["env_id"] = env_cfg["env_id"]
@@ -180,14 +177,11 @@ def make_env(
                 names = inspect.signature(factory).parameters
                 own = {"env_index": index, "evaluate": evaluate}
                 kwargs = {name: value for name, value in own.items() if name in names} | kwargs
-        env = factory(**kwargs)
+        env: gym.Env = factory(**kwargs)
         if not isinstance(env, gym.Env):
-            kind, advice = type(env), ""
-            if isinstance(env, gym.vector.VectorEnv):
-                advice = (
-                    ": env.manager.type='vector' trains it; for videos give a single one, by env.type=..."
-                )
-            raise EnvError(f"expected a gymnasium.Env, got a {kind.__module__}.{kind.__qualname__}{advice}")
+            kind = type(env)
+            raise EnvError(f"expected a gymnasium.Env, got a {kind.__module__}.{kind.__qualname__}")
+        undo.callback(close_each, [(f"env {name!r}", env)], warn)
         env = EpisodeRecorder(env, tuple(env_cfg["info_keys"]))
         for wrapper in env_cfg["wrappers"]:
             env = wrap(env, wrapper, evaluate=evaluate, index=index)
@@ -195,15 +189,19 @@ def make_env(
             env = MaskFromInfo(env)
         if evaluate:
             env = gym.wrappers.TimeLimit(env, env_cfg["max_eval_steps"])
-    except BaseException as error:
-        if isinstance(env, gym.Env):  # a wrapper could not be made
-            close_each([(f"env {name!r}", env)], warn)
-        if not isinstance(error, FOREIGN) or (
-            isinstance(error, DingLiteError) and type(error) is not EnvError
-        ):
+        undo.pop_all()
+    return env
+
+
+@contextlib.contextmanager
+def _naming(name: str) -> Iterator[None]:
+    """Names the environment in an error of its making, and the install line of a missing package."""
+    try:
+        yield
+    except FOREIGN as error:
+        if isinstance(error, DingLiteError) and type(error) is not EnvError:
             raise
         raise EnvError(f"env {name!r} cannot be made: {error_text(error)}{missing_extra(error)}") from error
-    return env
 
 
 def make_vector_env(
@@ -247,7 +245,7 @@ def make_vector_env(
             num_envs,
             num_workers=manager["worker_num"],
             double_buffer=manager["double_buffer"] and not evaluate,
-            **{name: manager[name] for name in WORKER_KEYS},
+            **{name: manager[name] for name in ("step_timeout", "reset_timeout", "restart_share")},
             **options,
         )
     return InProcessVectorEnv(functools.partial(make_env, env_cfg, evaluate=evaluate), num_envs, **options)
@@ -298,14 +296,9 @@ def _resolved(env_cfg: Mapping[str, Any]) -> dict[str, Any]:
 
 def _make_native(env_cfg: Mapping[str, Any], num_envs: int) -> gym.vector.VectorEnv:
     kwargs = {"num_envs": num_envs, **env_cfg["kwargs"]}
-    try:
-        if env_cfg["type"] != "gymnasium":
-            made: gym.vector.VectorEnv = ENV_REGISTRY.get(env_cfg["type"])(**kwargs)
-            return made
-        register_ids(env_cfg["env_id"])
-        return gym.make_vec(env_cfg["env_id"], vectorization_mode="vector_entry_point", **kwargs)
-    except DingLiteError:
-        raise
-    except FOREIGN as error:
-        message = f"{error_text(error)}{missing_extra(error)}"
-        raise EnvError(f"vector env {env_name(env_cfg)!r} cannot be made: {message}") from error
+    with _naming(env_name(env_cfg)):
+        if env_cfg["type"] == "gymnasium":
+            register_ids(env_cfg["env_id"])
+            return gym.make_vec(env_cfg["env_id"], vectorization_mode="vector_entry_point", **kwargs)
+        made: gym.vector.VectorEnv = ENV_REGISTRY.get(env_cfg["type"])(**kwargs)
+        return made

@@ -34,7 +34,7 @@ class Game:
         cut: whether a wrapper has ended it.
         counts_outside: whether a reward was of several numbers: then the return is a sum of the numbers that
             wrappers make of them.
-        info: of the last step.
+        info: of the last reset or step.
     """
 
     number: int = 0
@@ -78,11 +78,6 @@ class EpisodeRecorder(gym.Wrapper):
         self.next_number = 0
         self.finished: list[Game] = []
 
-    @property
-    def episode_recorder(self) -> EpisodeRecorder:
-        """This object, which ``get_wrapper_attr`` of an outer wrapper finds."""
-        return self
-
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         if self.game.is_open:  # a wrapper above cut the game short
             self.game.cut = True
@@ -95,12 +90,12 @@ class EpisodeRecorder(gym.Wrapper):
                 raise EnvContractError(f"{error_text(error)}. {OLD_API}") from error
             raise
         check_result("reset", result, 2)
+        self.game.info = result[1]
         return result
 
     def step(self, action: Any) -> Any:
         result = self.env.step(action)
-        if type(result) is not tuple or len(result) != 5 or type(result[4]) is not dict:  # fast common case
-            check_result("step", result, 5)
+        check_result("step", result, 5)
         obs, reward, terminated, truncated, info = result
         game = self.game
         if isinstance(reward, np.ndarray) and reward.size > 1:
@@ -112,11 +107,7 @@ class EpisodeRecorder(gym.Wrapper):
             game.episode_return += number
         game.info = info
         game.steps += 1
-        if type(terminated) is not bool:
-            terminated = as_bool(terminated, "terminated")
-        if type(truncated) is not bool:
-            truncated = as_bool(truncated, "truncated")
-        if terminated or truncated:
+        if as_bool(terminated, "terminated") | as_bool(truncated, "truncated"):
             game.ended = True
             self.finished.append(game)
         return result
@@ -152,8 +143,8 @@ def _check_branches(space: gym.Space, where: str) -> None:
 
 def check_result(call: str, result: Any, count: int) -> None:
     """Raises an EnvContractError if a call did not return ``count`` values, the last one an info."""
-    if not (isinstance(result, (tuple, list)) and len(result) == count):
-        is_sequence = isinstance(result, (tuple, list))
+    is_sequence = isinstance(result, (tuple, list))
+    if not is_sequence or len(result) != count:
         kind = f"{len(result)} values" if is_sequence else f"one {type(result).__name__}"
         raise EnvContractError(f"{call} returned {kind}, not {count}. {OLD_API}")
     if not isinstance(result[-1], Mapping):
@@ -181,6 +172,8 @@ def as_bool(flag: Any, name: str) -> bool:
     Raises:
         EnvContractError: for anything else.
     """
+    if type(flag) is bool:  # the common case, without an array
+        return flag
     array = np.asarray(flag)
     if array.size == 1 and array.dtype.kind in "biu" and array.item() in (0, 1):
         return bool(array.item())

@@ -76,7 +76,8 @@ def space_from_json(data: Mapping[str, Any]) -> gym.Space:
     if dtype.kind not in "biuf":  # such as texts of any length
         raise ValueError(f"{dtype} is no dtype of numbers")
     if kind == "Box":
-        low, high = (_bounds_from_json(data[name], data["shape"], dtype) for name in ("low", "high"))
+        # Of equal bounds there is one number, which resize repeats.
+        low, high = (np.resize(np.array(data[name], dtype), data["shape"]) for name in ("low", "high"))
         return gym.spaces.Box(low, high, dtype=dtype)
     numbers = {name: data[name] for name in NUMBERS[kind]}
     options = {} if kind == "MultiBinary" else {"dtype": dtype.type}
@@ -97,9 +98,3 @@ def _bounds_to_json(bounds: np.ndarray) -> Any:
     """Returns the numbers of all elements, or one number if they are equal."""
     values = [number if np.isfinite(number) else str(number) for number in bounds.ravel().tolist()]
     return values[0] if len(set(values)) == 1 else values
-
-
-def _bounds_from_json(data: Any, shape: list[int], dtype: np.dtype) -> np.ndarray:
-    if not isinstance(data, list):
-        return np.full(shape, dtype.type(data), dtype)
-    return np.array([dtype.type(value) for value in data], dtype).reshape(shape)

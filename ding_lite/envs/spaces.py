@@ -14,7 +14,6 @@ import numpy as np
 from ding_lite.errors import EnvContractError
 from ding_lite.trees import (
     Tree,
-    children,
     columns_to_values,
     map_space,
     map_tree,
@@ -25,52 +24,26 @@ from ding_lite.trees import (
 )
 
 
-class LeafBuffer:
-    """Checks the observations of one leaf of the space and writes them into an array (B, ...)."""
+def _checked(value: Any, space: gym.Space, path: tuple[str, ...]) -> np.ndarray:
+    """Returns one observation of a leaf as an array.
 
-    def __init__(self, space: gym.Space, path: tuple[str, ...], array: np.ndarray) -> None:
-        self.space = space
-        self.path = path
-        self.array = array
-        self.where = f"observation{path_text(path)}"
-        self.shape = tuple(space.shape or ())
-        self.declared = np.dtype(space.dtype)
-        # The scalars that need no check: numbers of the declared dtype, and ints that fit into it.
-        self._scalar_type: type | None = None
-        self._ints = range(0)
-        if not self.shape and self.declared.kind in "biuf":
-            self._scalar_type = self.declared.type
-        if not self.shape and self.declared.kind in "iu":
-            limits = np.iinfo(self.declared)
-            self._ints = range(limits.min, limits.max + 1)
-
-    def write(self, index: int, value: Any) -> None:
-        """Copies one observation into row ``index``.
-
-        Raises:
-            EnvContractError: if its shape or dtype is not what the space declares.
-        """
-        kind = type(value)
-        if kind is np.ndarray:
-            is_plain = value.dtype == self.declared and value.shape == self.shape
-        else:
-            is_plain = kind is self._scalar_type or (kind is int and value in self._ints)
-        self.array[index] = value if is_plain else self._checked(value)
-
-    def _checked(self, value: Any) -> np.ndarray:
-        try:
-            array = np.asarray(value)
-        except ValueError as error:
-            raise EnvContractError(f"{self.where}: {error}") from error
-        to_float = self.declared.kind == "f" and array.dtype.kind in "fiub"
-        to_integer = self.declared.kind in "biu" and array.dtype.kind in "biu"
-        fits = to_float or (to_integer and bool((array.astype(self.declared) == array).all()))
-        if array.shape != self.shape or not fits:
-            raise EnvContractError(
-                f"{self.where} is a {type(value).__name__} of the shape {array.shape} and the dtype "
-                f"{array.dtype}; its space is {self.space}"
-            )
-        return array
+    Raises:
+        EnvContractError: if its shape or dtype is not what the space declares.
+    """
+    where, declared = f"observation{path_text(path)}", np.dtype(space.dtype)
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise EnvContractError(f"{where}: {error}") from error
+    to_float = declared.kind == "f" and array.dtype.kind in "fiub"
+    to_integer = declared.kind in "biu" and array.dtype.kind in "biu"
+    fits = to_float or (to_integer and bool((array.astype(declared) == array).all()))
+    if array.shape != space.shape or not fits:
+        raise EnvContractError(
+            f"{where} is a {type(value).__name__} of the shape {array.shape} and the dtype "
+            f"{array.dtype}; its space is {space}"
+        )
+    return array
 
 
 class ObservationBuffer:
@@ -101,11 +74,9 @@ class ObservationBuffer:
                 lambda leaf: np.zeros((num_envs, *leaf.shape), stored_dtype(leaf.dtype)), space
             )
         self.tree: Tree = arrays
-        self._leaves = [LeafBuffer(leaf, path, value_at(arrays, path)) for path, leaf in leaves]
-        # Most observations are one Box, or a Dict of leaves: they are written without walks.
-        self._single = None if children(space) is not None else self._leaves[0]
-        is_flat = isinstance(space, gym.spaces.Dict) and all(len(path) == 1 for path, _ in leaves)
-        self._flat = {leaf.path[0]: leaf for leaf in self._leaves} if is_flat else None
+        self._leaves = [
+            (path, leaf, np.dtype(leaf.dtype), leaf.shape, value_at(arrays, path)) for path, leaf in leaves
+        ]
 
     def write(self, index: int, obs: Any) -> None:
         """Copies the observation of one environment into row ``index`` of every leaf.
@@ -114,21 +85,19 @@ class ObservationBuffer:
             EnvContractError: if the observation lacks a branch, or has a leaf of another shape or dtype than
                 the space declares. Other branches are left out.
         """
-        if self._single is not None:
-            self._single.write(index, obs)
-            return
-        if self._flat is not None and type(obs) is dict and obs.keys() == self._flat.keys():
-            for name, leaf in self._flat.items():
-                leaf.write(index, obs[name])
-            return
-        for leaf in self._leaves:
+        for path, leaf, dtype, shape, array in self._leaves:
             try:
-                value = value_at(obs, leaf.path)
+                value = value_at(obs, path)
             except (KeyError, IndexError, TypeError) as error:
                 raise EnvContractError(
-                    f"the observation has no {path_text(leaf.path)}: got {obs!r:.200}"
+                    f"the observation has no {path_text(path)}: got {obs!r:.200}"
                 ) from error
-            leaf.write(index, value)
+            is_index = type(value) is int and dtype == np.int64 and not shape and abs(value) < 2**63
+            if not is_index and (
+                type(value) is not np.ndarray or value.dtype != dtype or value.shape != shape
+            ):
+                value = _checked(value, leaf, path)
+            array[index] = value
 
     def rows(self, index: Any) -> Tree:
         """Returns a copy of some rows of every leaf."""

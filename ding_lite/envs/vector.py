@@ -28,13 +28,14 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 
-from ding_lite.errors import FOREIGN, CheckpointError, EnvContractError, EnvError, error_text
+from ding_lite.errors import FOREIGN, EnvContractError, EnvError, error_text
+from ding_lite.rl.seeding import integer_seed
 from ding_lite.trees import Tree
 
 RECENT_EPISODES = 100  # number of recent episodes that training metrics are averaged over
 NO_ENVS = np.zeros(0, np.int64)
+NOTES = ("notes",)  # the random stream of the resets of :meth:`VectorEnv.notes`
 ALL = slice(None)
-NOT_READY = "these environments must be reset first: they are new or closed, or their last call failed"
 
 
 @contextlib.contextmanager
@@ -103,6 +104,7 @@ class VectorEnv(ABC):
 
     Attributes:
         num_envs: B.
+        seed: of the run.
         obs_space, action_space: of one environment.
         episode_returns, episode_lengths: (B,) of the open episodes, recorded below every wrapper.
         backend: a one-line description of what steps the environments.
@@ -112,16 +114,15 @@ class VectorEnv(ABC):
         has_fillers: whether the row after an episode's end is a reset whose action is discarded.
         restorable: whether ``load_state_dict`` can restore open episodes.
         seed_every: whether each reset has a seed of its own, as ``env.seed_resets`` says.
-        notes: what may train badly, see :func:`~ding_lite.envs.checks.notes_on`.
         restarts: number of workers that were lost and replaced.
         cut_steps: number of steps of the episodes that were lost with them.
         say: called with one line of text after a restart; warns by default.
-        explain: called with more text about restarts, which is for a log; ignored by default.
-        restart_was_shown: whether a restart was shown; until this is set to False, others are only explained.
+        explain: called with a traceback of an environment, which is for a log; ignored by default.
         calls: the last arguments of each method that :meth:`call` has called, by its name.
     """
 
     num_envs: int
+    seed: int
     obs_space: gym.Space
     action_space: gym.Space
     episode_returns: np.ndarray
@@ -132,15 +133,21 @@ class VectorEnv(ABC):
     has_fillers: bool = False
     restorable: bool = True
     seed_every: bool = True
-    notes: Mapping[str, str] = MappingProxyType({})
     restarts: int = 0
     cut_steps: int = 0
     say: Callable[[str], None] = staticmethod(warn)
     explain: Callable[[str], None] = staticmethod(lambda traceback: None)
-    restart_was_shown: bool = False
     calls: Mapping[str, Sequence[Any]] = MappingProxyType({})
     _is_ready: bool = False  # False before the first reset, and after a call that failed
     _sent_action: Tree | None = None
+    _stream: tuple[str | int, ...] = ()  # of the last reset
+
+    @abstractmethod
+    def notes(self) -> dict[str, str]:
+        """Returns what may train badly, as sentences by short names: the first lines of a run, and check-env.
+
+        Environment 0 is reset up to four times; :meth:`reset` must follow.
+        """
 
     @abstractmethod
     def reset(self, *stream: str | int) -> Tree:
@@ -205,14 +212,19 @@ class VectorEnv(ABC):
         """Returns the number of an environment and its current episode and step, for messages."""
         return f"env {self.index_offset + env} (step {int(self.episode_lengths[env])})"
 
+    def _seed_of(self, env: int, episode: int) -> int:
+        """Returns the seed of an episode."""
+        number = episode if self.seed_every else 0
+        return integer_seed(self.seed, *self._stream, self.index_offset + env, number)
+
+    def _description(self, env: int, episode: int, step: int) -> str:
+        seed = self._seed_of(env, episode)
+        return f"env {self.index_offset + env} (seed {seed}, episode {episode}, step {step})"
+
     def _check_ready(self) -> None:
         if not self._is_ready:
-            raise EnvError(NOT_READY)
-
-    def _check_count(self, state: Mapping[str, Any]) -> None:
-        if len(state["envs"]) != self.num_envs:
-            raise CheckpointError(
-                f"the checkpoint has {len(state['envs'])} environments, this run {self.num_envs}"
+            raise EnvError(
+                "reset these environments first: they are new or closed, or their last call failed"
             )
 
     @abstractmethod
@@ -260,17 +272,19 @@ def call_method(env: Any, name: str, args: Sequence[Any], where: str) -> Any:
         raise EnvContractError(f"{where}, method {name}: {error_text(error)}") from error
 
 
-def check_same_spaces(
-    env: int, spaces: tuple[gym.Space, gym.Space], first: int, expected: tuple[gym.Space, gym.Space]
-) -> None:
-    """Refuses environment number ``env`` if it has other spaces than environment number ``first``.
+def common_spaces(
+    spaces: Sequence[tuple[int, tuple[gym.Space, gym.Space]]],
+) -> tuple[gym.Space, gym.Space]:
+    """Returns the observation space and the action space that all environments have.
 
     Args:
-        env, first: numbers of two environments of a run.
-        spaces, expected: their observation space and action space.
+        spaces: the numbers of environments, and their spaces.
 
     Raises:
-        EnvError: naming both environments and both spaces.
+        EnvError: if one has others than the first, naming both environments and their spaces.
     """
-    if spaces != expected:
-        raise EnvError(f"env {env} has other spaces than env {first}: {spaces} and {expected}")
+    first, expected = spaces[0]
+    for env, found in spaces:
+        if found != expected:
+            raise EnvError(f"env {env} has other spaces than env {first}: {found} and {expected}")
+    return expected

@@ -44,13 +44,9 @@ def wrap(env: gym.Env, wrapper: Any, *, evaluate: bool = False, index: int = 0) 
         RegistryError: if no wrapper is registered under this name; the message lists the names.
     """
     factory, arguments = find_wrapper(wrapper)
-    parameters = inspect.signature(factory).parameters
-    own = {
-        keyword: value
-        for keyword, value in {"evaluate": evaluate, "index": index}.items()
-        if (argument := parameters.get(keyword)) and argument.kind is argument.KEYWORD_ONLY
-    }
-    return factory(env, **{**own, **arguments})
+    own = {"evaluate": evaluate, "index": index}
+    asked = own.keys() & set(inspect.getfullargspec(factory).kwonlyargs)
+    return factory(env, **{name: own[name] for name in asked} | arguments)
 
 
 def find_wrapper(wrapper: Any) -> tuple[Callable[..., gym.Env], dict[str, Any]]:

@@ -36,7 +36,7 @@ from ding_lite.data.replay import Replay
 from ding_lite.data.rollout import Rollout, as_array, flat, require_final, require_rollout, to_device
 from ding_lite.data.samples import Batch, Recurrence, Samples, Store
 from ding_lite.data.timer import Timer
-from ding_lite.envs.checks import first_outside, index_leaves
+from ding_lite.envs.checks import first_fault
 from ding_lite.envs.vector import Transition
 from ding_lite.errors import CheckpointError, ConfigError, ContractError, error_text
 from ding_lite.fast.acting import GraphActing, NumpyActing
@@ -340,10 +340,8 @@ class Policy:
             ) from error
         if is_single:
             tree = map_tree(lambda x: x[None], tree)
-        if any(leaf.dtype.kind == "f" and not np.isfinite(leaf).all() for leaf in tree_leaves(tree)):
-            raise ContractError("act: the observation has numbers that are not finite (nan or infinity)")
-        if outside := first_outside(index_leaves(self.obs_space), tree):
-            raise ContractError(f"act: {outside.message}")
+        if fault := first_fault(space_leaves(self.obs_space), tree):
+            raise ContractError(f"act: {fault.message}")
         forward = self._forward_eval if deterministic else self._forward_collect
         output = forward(tree) if self.recurrence is None else forward(tree, self._hidden_of_act)
         self._hidden_of_act = output.get("hidden")

@@ -182,7 +182,6 @@ def description(cfg: Any, policy: Policy, collector: Collector) -> list[str]:
             f"{policy.cfg.learn.batch_size} samples of a minibatch"
         )
     lines += policy.lines
-    lines += [f"WARNING: {note}" for note in envs.notes.values()]
     if not envs.restorable:
         lines.append("open episodes are not saved: a resumed run begins new ones")
     return lines

@@ -22,6 +22,7 @@ from ding_lite.run.hooks import Hook
 WINDOW = 10  # iterations that the rules average over
 EPISODES = 100  # so many equal returns are a finding
 IMPROVEMENT = 0.1  # of the range of all returns
+WAITING = 0.3  # seconds of CPU time in a second of environments: below, they wait, as for a simulator
 STEADY = 0.02  # of the range of all returns: returns this near to the best are equal to it
 
 
@@ -111,6 +112,15 @@ class HealthCheck(Hook):
             )
         if self._iterations < WINDOW or self._mean("collect/episode_return") >= self.stop_value:
             return
+
+        waited, computed = self._mean("time/env_s"), self._mean("time/cpu_s")
+        if self.cfg.env.manager.type in ("auto", "base") and computed < WAITING * waited:
+            yield (
+                "the run waits for its environments",
+                f"they take {waited:.2g} s of an iteration, in which {computed:.2g} s are computed",
+                "env.manager.type=subprocess, with env.manager.worker_num as large as env.collector_env_num; "
+                "ding-lite profile --tune finds the fastest numbers",
+            )
 
         equal = bool(returns) and math.isclose(min(returns), max(returns), rel_tol=1e-9)  # but for rounding
         if equal and is_whole and last.get("collect/episode_count", 0) >= EPISODES:

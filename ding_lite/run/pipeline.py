@@ -215,10 +215,11 @@ class SerialPipeline:
         self.ranks = ranks = undo.enter_context(joined())
         own = own_share(self.cfg, ranks)
         envs, evaluator_envs = build_envs(self.cfg, own, ranks, undo)
+        notes = [f"WARNING: {note}" for note in envs.notes().values()]
         undo.enter_context(threads(thread_count(self.cfg.num_threads, envs.obs_space)))
         lines = undo.enter_context(torch_defaults())
         self.policy = build_policy(own, envs, model, config.trusted)
-        self.policy.lines += lines
+        self.policy.lines += [*lines, *notes]
         self.collector = Collector(envs, self.policy, own.policy.collect.n_sample)
         # Memory that does not suffice for a rollout is noticed before the run has a folder.
         self.collector.storage.write(0, "obs", self.collector.obs[0], envs.groups[0])
@@ -329,7 +330,7 @@ class SerialPipeline:
     def step(self) -> Progress:
         """Runs one iteration: collects, learns, evaluates and saves where due, and logs the metrics."""
         progress, timer = self.progress, self.policy.timer
-        began = time.monotonic() - progress.wall_time
+        began, computed = time.monotonic() - progress.wall_time, time.process_time()
         self._call("before_iter")
         rollout = self.collector.collect()
         self._is_learning = True
@@ -345,6 +346,7 @@ class SerialPipeline:
             **{f"collect/{name}": value for name, value in self.collector.metrics().items()},
             **{f"learn/{name}": value for name, value in learned.items()},
             **{f"time/{phase}_s": seconds for phase, seconds in timer.take().items()},
+            "time/cpu_s": time.process_time() - computed,
         }
         turn = Turn(int(rollout.valid.sum()), int(learned["updates"]), metrics, self.collector.episodes)
         progress.advance(self.ranks.from_all(turn))

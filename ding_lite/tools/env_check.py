@@ -11,7 +11,6 @@ processes are first: they survive an environment that hangs or dies. The command
 from __future__ import annotations
 
 import contextlib
-import copy
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,8 +19,6 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 import torch
-from gymnasium.utils.env_checker import data_equivalence
-from gymnasium.utils.seeding import np_random
 
 from ding_lite.config.compile import compile_config
 from ding_lite.config.registry import env_section
@@ -30,7 +27,7 @@ from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.make import make_vector_env
 from ding_lite.envs.vector import VectorEnv
 from ding_lite.envs.workers.cores import cores
-from ding_lite.errors import FOREIGN, DingLiteError, EnvWorkerError, NotFiniteError
+from ding_lite.errors import DingLiteError, EnvWorkerError, NotFiniteError
 from ding_lite.models import VAC
 from ding_lite.models.encoders import WIDEST
 from ding_lite.rl.seeding import seeded_layers, torch_generator
@@ -47,10 +44,6 @@ WAITS = 0.8  # share of a step without computing from which on more workers than
 LARGE = 1e4  # numbers from here on make the gradients of a network too large
 ENTRIES = 16  # a vector of so many numbers or fewer is shown number by number
 
-LEVELS = (
-    "a seed decides more than an episode, such as levels, and here each reset has a seed, and so new levels. "
-    "env.seed_resets=first gives one to the first reset only, as is gymnasium's convention"
-)
 REPLACED = ". In a run, env.manager.type=subprocess replaces a worker that fails, and goes on"
 
 Row = dict[str, Tree]  # one step of B environments, see :func:`play`
@@ -125,21 +118,23 @@ def findings(
         yield Finding("make", FAIL, str(error))
         return
     yield Finding("make", OK, f"observation {envs.obs_space}, action {envs.action_space}")
-    for name, note in envs.notes.items():
-        yield Finding(name, WARN, note)
     try:
         with _warnings_to(lines), contextlib.nullcontext() if is_made else contextlib.closing(envs):
+            notes = envs.notes()
+            for name, note in notes.items():
+                yield Finding(name, WARN, note)
             played = list(play(envs, steps, "check", random_actions(envs, seed)))
             yield Finding("contract", OK, f"kept in {steps:,} steps of {envs.backend}")
             not_repeated = first_difference(played, play_again(envs, played))
-            stopwatches += [] if not_repeated else _timed(envs, seed)
+            stopwatches += [] if not_repeated else _timed(envs)
             others_played = play(envs, steps, "other", random_actions(envs, seed))
             has_other_episodes = bool(first_difference(played, others_played))
     except DingLiteError as error:
         is_new = isinstance(error, EnvWorkerError) and own not in WORKERS
         yield Finding("contract", FAIL, f"{error}{REPLACED if is_new else ''}")
         return
-    yield from _seeds(not_repeated, has_other_episodes)
+    if "scale" not in notes:  # which is the cause where the same seeds give other episodes
+        yield from _seeds(not_repeated, has_other_episodes)
     for kind in others if not not_repeated else []:
         # With workers, an environment may exist once in a process.
         rows = [_of_first(row) for row in played] if kind == "base" and own in WORKERS else played
@@ -148,13 +143,11 @@ def findings(
         yield finding
     for line in dict.fromkeys(lines):
         yield Finding("contract", WARN, line.removeprefix("WARNING: "))
-    if env_cfg["seed_resets"] == "every" and any(stopwatch.keeps_levels for stopwatch in stopwatches):
-        yield Finding("seed", WARN, LEVELS)
     limit = next((stopwatch.time_limit for stopwatch in stopwatches), None)
     yield from _ends(played, limit, env_cfg)
     yield from _ranges(played, envs.obs_space)
     if stopwatches:
-        yield from _seen_by(stopwatches, env_cfg, envs.obs_space)
+        yield _speed(stopwatches, env_cfg)
 
 
 @contextlib.contextmanager
@@ -167,8 +160,10 @@ def _warnings_to(lines: list[str]) -> Iterator[None]:
     lines += [str(warning.message) for warning in caught]
 
 
-def _vector(env_cfg: Mapping[str, Any], kind: str, num_envs: int, seed: int) -> VectorEnv:
-    keys = {"type": kind, "worker_num": num_envs, "restart_share": 0.0, "double_buffer": False}
+def _vector(
+    env_cfg: Mapping[str, Any], kind: str, num_envs: int, seed: int, workers: int | None = None
+) -> VectorEnv:
+    keys = {"type": kind, "worker_num": workers or num_envs, "restart_share": 0.0, "double_buffer": False}
     return make_vector_env({**env_cfg, "manager": {**env_cfg["manager"], **keys}}, num_envs, seed)
 
 
@@ -265,8 +260,6 @@ class Stopwatch(gym.Wrapper):
         seconds: of each step.
         computing: seconds of each step in which this process has computed.
         time_limit: the smallest one of the environment; None if it has none.
-        has_mask_in_info: whether the info of a reset had an action mask.
-        keeps_levels: see :func:`keeps_levels`.
     """
 
     def __init__(self, env: gym.Env) -> None:
@@ -275,12 +268,6 @@ class Stopwatch(gym.Wrapper):
         self.computing: list[float] = []
         limits = [vars(layer).get("_max_episode_steps") for layer in layers(env)]
         self.time_limit = min(filter(None, limits), default=None)
-        self.has_mask_in_info = self.keeps_levels = False
-
-    def reset(self, **options: Any) -> Any:
-        obs, info = self.env.reset(**options)
-        self.has_mask_in_info |= MASK_KEY in info
-        return obs, info
 
     def step(self, action: Any) -> Any:
         began, computed = time.perf_counter(), time.process_time()
@@ -290,30 +277,11 @@ class Stopwatch(gym.Wrapper):
         return result
 
 
-def keeps_levels(env: gym.Env, seed: int) -> bool:
-    """Returns whether a seed decides more than the next episode, such as levels that are drawn once.
-
-    Then a reset with the seed is another one than a reset with a generator that was seeded before. Where
-    ``reset`` does not draw from ``np_random`` as the seed makes it, this is not known, and False.
-    """
-    core = env.unwrapped
-    fresh = np_random(seed)[0].bit_generator.state
-    obs, after = copy.deepcopy(env.reset(seed=seed)[0]), core.np_random.bit_generator.state
-    if after == fresh or after["state"].get("inc") != fresh["state"]["inc"]:
-        return False
-    env.reset(seed=seed + 1)
-    core.np_random = np_random(seed)[0]
-    other = env.reset()[0]
-    return after != core.np_random.bit_generator.state or not data_equivalence(obs, other)
-
-
-def _timed(envs: VectorEnv, seed: int) -> list[Stopwatch]:
+def _timed(envs: VectorEnv) -> list[Stopwatch]:
     """Wraps the environments that are stepped in this process, and returns the wrappers."""
     if not isinstance(envs, InProcessVectorEnv):
         return []
     stopwatches = [Stopwatch(env) for env in envs.envs]
-    with contextlib.suppress(*FOREIGN):  # an error comes again when it is played, and is reported then
-        stopwatches[0].keeps_levels = keeps_levels(envs.envs[0], seed)
     envs.envs = [*stopwatches]
     return stopwatches
 
@@ -343,8 +311,10 @@ def _compared(
     """Plays the same on another backend."""
     num_envs = len(played[0]["reward"])
     try:
+        if kind == "base" and num_envs > 1:  # two instances may end their process: first that of a worker
+            _vector(env_cfg, "subprocess", num_envs, seed, workers=1).close()
         with contextlib.closing(_vector(env_cfg, kind, num_envs, seed)) as envs:
-            stopwatches += _timed(envs, seed)
+            stopwatches += _timed(envs)
             difference = first_difference(played, play_again(envs, played))
     except DingLiteError as error:
         advice = f". env.manager.type=subprocess env.manager.worker_num={env_cfg['collector_env_num']} works"
@@ -435,19 +405,13 @@ def _doubts(numbers: np.ndarray, name: str, space: gym.Space | None) -> Iterator
         yield "large numbers", f"{name} reaches {np.abs(numbers).max():.2g}: set {key}"
 
 
-def _seen_by(
-    stopwatches: list[Stopwatch], env_cfg: Mapping[str, Any], obs_space: gym.Space
-) -> Iterator[Finding]:
-    has_mask = isinstance(obs_space, gym.spaces.Dict) and MASK_KEY in obs_space.spaces
-    if not has_mask and any(stopwatch.has_mask_in_info for stopwatch in stopwatches):
-        text = f"info has the key {MASK_KEY!r}, which is not used. Set env.action_mask='info'"
-        yield Finding("action mask", WARN, text)
+def _speed(stopwatches: list[Stopwatch], env_cfg: Mapping[str, Any]) -> Finding:
     seconds = sorted(second for stopwatch in stopwatches for second in stopwatch.seconds)
     mean = float(np.mean(seconds[: max(1, int(UNDISTURBED * len(seconds)))]))
     batch = env_cfg["collector_env_num"]
     waits = max(0.0, 1 - sum(sum(stopwatch.computing) for stopwatch in stopwatches) / sum(seconds))
     text = f"{1 / max(mean, 1e-9):,.0f} steps/s; {batch} of them take {1000 * mean * batch:.2g} ms"
-    yield Finding("speed", OK, f"{text}: {suited_backend(mean, batch, waits)}")
+    return Finding("speed", OK, f"{text}: {suited_backend(mean, batch, waits)}")
 
 
 def suited_backend(seconds: float, num_envs: int, waits: float = 0.0) -> str:

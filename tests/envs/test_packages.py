@@ -180,20 +180,6 @@ def test_seed_and_actions_decide_an_episode_of_minatar_whatever_was_before(game)
     assert envs.obs_space.dtype == np.bool_
 
 
-def test_last_action_of_minatar_does_not_stick_over_a_reset():
-    env = make_env(section(env_id="MinAtar/Breakout-v1"))
-    firsts = []
-    for before in range(3):
-        for seed in range(60):
-            env.reset(seed=seed)
-            env.step(before)
-            env.reset(seed=seed)
-            firsts.append(env.step(1)[0])
-    for seed in range(60):
-        assert np.array_equal(firsts[seed], firsts[60 + seed])
-        assert np.array_equal(firsts[seed], firsts[120 + seed])
-
-
 def test_minigrid_flat_is_one_vector_of_bytes():
     env = make_env(section(env_id="MiniGrid-Empty-5x5-v0", wrappers=["minigrid_flat"]))
     obs, _ = env.reset(seed=0)

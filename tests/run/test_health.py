@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -58,6 +59,19 @@ def test_equal_returns_are_the_only_finding_of_a_constant_reward(kind, tmp_path)
     assert "health: no action has made a difference yet: all of the last 100 episodes returned 1" in log
 
 
+class Waits(LengthEnv):
+    def step(self, action):
+        time.sleep(0.002)
+        return super().step(action)
+
+
+@pytest.mark.parametrize("kind", ["base", pytest.param("subprocess", marks=pytest.mark.slow)])
+def test_a_run_that_waits_for_its_environments_says_so(kind, tmp_path):
+    findings, log = trained({}, tmp_path / "run", 64, type=Waits, manager=dict(type=kind, worker_num=1))
+    assert ("the run waits for its environments" in findings) == (kind == "base")
+    assert log.count("env.manager.type=subprocess, with env.manager.worker_num") == (kind == "base")
+
+
 @pytest.mark.slow
 def test_run_with_the_defaults_has_no_findings(tmp_path):
     findings, log = trained({}, tmp_path / "run", n_sample=512)
@@ -67,7 +81,7 @@ def test_run_with_the_defaults_has_no_findings(tmp_path):
 
 def health(policy, max_env_step=1000, numbers=0, stop_value=None):
     """Returns the check of a run whose config has this section ``policy``."""
-    env = SimpleNamespace(stop_value=stop_value)
+    env = SimpleNamespace(stop_value=stop_value, manager=SimpleNamespace(type="auto"))
     return HealthCheck(SimpleNamespace(policy=policy, max_env_step=max_env_step, env=env), numbers)
 
 

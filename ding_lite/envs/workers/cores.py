@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")  # of a container: microseconds in each period
+CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")  # of a container (version 2): microseconds in each period
 
 
 def cores() -> int:
@@ -17,18 +17,11 @@ def cores() -> int:
     A container's quota counts, as ``docker run --cpus=2`` sets it: more threads would wait for each other.
     """
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    count = min(count, _quota() or count)
+    with contextlib.suppress(OSError, ValueError):  # there is no such file, or it says "max"
+        quota, period = map(int, CPU_QUOTA.read_text().split())
+        count = min(count, math.ceil(quota / period))
     ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if "TORCHELASTIC_RUN_ID" in os.environ else 1
     return max(1, count // ranks)
-
-
-def _quota() -> int:
-    """Returns the cores that the control group (version 2) of this process may use, rounded up; 0: any."""
-    try:
-        quota, period = CPU_QUOTA.read_text().split()
-        return math.ceil(int(quota) / int(period))
-    except (OSError, ValueError):  # there is no such file, or it says "max"
-        return 0
 
 
 @contextlib.contextmanager

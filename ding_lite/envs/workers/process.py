@@ -19,7 +19,7 @@ from multiprocessing.connection import Pipe
 import gymnasium as gym
 
 from ding_lite.envs.workers.cores import cores
-from ding_lite.envs.workers.shared import IDLE, SharedArrays
+from ding_lite.envs.workers.shared import SharedArrays
 from ding_lite.errors import EnvError
 
 BOOT = (
@@ -128,13 +128,14 @@ class Processes:
 
     def share(self, obs_space: gym.Space, num_envs: int, num_workers: int) -> SharedArrays:
         """Returns the arrays of the vector; raises an OSError if so much memory is not available."""
-        size = SharedArrays(None, obs_space, num_envs, num_workers).size
-        # Reserves the memory now: a later write to missing memory would kill the process.
-        reserve = getattr(os, "posix_fallocate", lambda fd, _, size: os.ftruncate(fd, size))
-        reserve(self._memory, 0, size)
-        shared = SharedArrays(mmap.mmap(self._memory, size), obs_space, num_envs, num_workers)
-        shared.busy[:] = IDLE  # new memory is 0, the number of an environment
-        return shared
+
+        def allocate(size: int) -> mmap.mmap:
+            # Reserves the memory now: a later write to missing memory would kill the process.
+            reserve = getattr(os, "posix_fallocate", lambda fd, _, size: os.ftruncate(fd, size))
+            reserve(self._memory, 0, size)
+            return mmap.mmap(self._memory, size)
+
+        return SharedArrays(allocate, obs_space, num_envs, num_workers)
 
     def close(self) -> None:
         """Frees the memory, once the workers and the arrays are gone."""

@@ -20,7 +20,7 @@ import numpy as np
 from ding_lite.envs.vector import signals_kept
 from ding_lite.envs.workers import cores
 from ding_lite.envs.workers.process import ONE_THREAD
-from ding_lite.envs.workers.shared import IDLE, SharedArrays
+from ding_lite.envs.workers.shared import SharedArrays
 from ding_lite.envs.workers.worker import WorkerActor
 from ding_lite.errors import EnvError, error_text
 from ding_lite.trees import map_tree
@@ -163,9 +163,7 @@ class RayActors:
         return RayWorker(self._ray, actor.remote(), self)
 
     def share(self, obs_space: gym.Space, num_envs: int, num_workers: int) -> SharedArrays:
-        size = SharedArrays(None, obs_space, num_envs, num_workers).size
-        self.arrays = SharedArrays(mmap.mmap(-1, size), obs_space, num_envs, num_workers)
-        self.arrays.busy[:] = IDLE  # an actor cannot show what it is doing
+        self.arrays = SharedArrays(lambda size: mmap.mmap(-1, size), obs_space, num_envs, num_workers)
         return self.arrays
 
     def close(self) -> None:

@@ -56,7 +56,7 @@ class SharedArrays:
     """The arrays of a whole vector, laid out in one block of memory, which processes of one machine share.
 
     Args:
-        memory: the block; None computes ``size`` only.
+        allocate: makes the block of so many bytes.
         obs_space: of one environment.
         num_envs: B.
         num_workers: W.
@@ -67,31 +67,32 @@ class SharedArrays:
         episode_return: (B,), of the open episodes, recorded below every wrapper.
         episode, step: (B,), number of the open episode, and of its actions so far.
         busy: (W,), row of the environment that a worker is calling, or ``IDLE``.
-        size: bytes of the block.
     """
 
     def __init__(
-        self, memory: mmap.mmap | None, obs_space: gym.Space, num_envs: int, num_workers: int
+        self, allocate: Callable[[int], mmap.mmap], obs_space: gym.Space, num_envs: int, num_workers: int
     ) -> None:
-        self._memory = memory
-        self.size = 0
+        self._memory: mmap.mmap | None = None  # while the size is computed
+        self._memory = allocate(self._lay_out(obs_space, num_envs, num_workers))
+        self._lay_out(obs_space, num_envs, num_workers)
+
+    def _lay_out(self, obs_space: gym.Space, num_envs: int, num_workers: int) -> int:
+        """Makes the arrays, and returns the size of the block in bytes."""
+        self._end = 0
         self.obs: Tree = map_space(
             lambda leaf: self._take((num_envs, *leaf.shape), stored_dtype(leaf.dtype)), obs_space
         )
         self.reward = self._take((num_envs,), np.float32)
-        self.terminated = self._take((num_envs,), bool)
-        self.truncated = self._take((num_envs,), bool)
-        self.valid = self._take((num_envs,), bool)
+        self.terminated, self.truncated, self.valid = (self._take((num_envs,), bool) for _ in range(3))
         self.episode_return = self._take((num_envs,), np.float64)
-        self.episode = self._take((num_envs,), np.int64)
-        self.step = self._take((num_envs,), np.int64)
+        self.episode, self.step = (self._take((num_envs,), np.int64) for _ in range(2))
         self.busy = self._take((num_workers,), np.int64)
+        return self._end
 
     def _take(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """Returns an array over the next bytes of the block."""
-        start = self.size
-        used = math.prod(shape) * np.dtype(dtype).itemsize
-        self.size += -(-max(used, 1) // ALIGNMENT) * ALIGNMENT
+        start = self._end
+        self._end += -(-math.prod(shape) * np.dtype(dtype).itemsize // ALIGNMENT) * ALIGNMENT
         if self._memory is None:
             return np.empty(0, dtype)
         return np.ndarray(shape, dtype, self._memory, start)

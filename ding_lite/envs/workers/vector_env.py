@@ -40,12 +40,11 @@ import gymnasium as gym
 import numpy as np
 
 from ding_lite import errors
-from ding_lite.envs.vector import ALL, NO_ENVS, Episode, Transition, VectorEnv, check_same_spaces
+from ding_lite.envs.vector import ALL, NO_ENVS, NOTES, Episode, Transition, VectorEnv, common_spaces
 from ding_lite.envs.workers.cores import leaving_cores
 from ding_lite.envs.workers.process import KILL_SECONDS, Processes
 from ding_lite.envs.workers.shared import IDLE, ErrorReport, Job, SharedArrays, StepReply
 from ding_lite.errors import DingLiteError, EnvError, EnvWorkerError
-from ding_lite.rl.seeding import integer_seed
 from ding_lite.trees import Tree, leading_size, map_tree
 
 if TYPE_CHECKING:
@@ -69,19 +68,13 @@ class Exchange(NamedTuple):
     limit: str  # the deadline for messages, such as "within step_timeout=300 s"
 
 
-class Share(NamedTuple):
-    """The part of a group that one worker has."""
-
-    envs: slice  # of the worker's environments
-    rows: slice  # of the group
-
-
 class Group(NamedTuple):
     """Environments that step together: all, or every second row, so that workers have some of both halves."""
 
     rows: slice
-    size: int  # G
-    shares: dict[int, Share]  # by number of the worker; workers without an environment of it are left out
+    # By number of the worker: which of its environments, and which rows of the group they are. Workers that
+    # have no environment of the group are left out.
+    shares: dict[int, tuple[slice, slice]]
 
     def of(self, tree: Tree) -> Tree:
         """Returns views of this group's rows of the arrays (B, ...) of a tree."""
@@ -152,7 +145,6 @@ class SubprocessVectorEnv(VectorEnv):
             self._busy_cores = num_workers if starter is None else 0  # actors may be on other machines
             self.backend += ", one half stepping while the other is acted on"
         self.groups = tuple(group.rows for group in self._groups)
-        self._stream: tuple[str | int, ...] = ()
         self._shared: SharedArrays | None = None
         self._workers: list[Worker] = []  # none before the start, and after an exchange that was interrupted
         self._failed: dict[int, EnvWorkerError] = {}  # of the workers to be replaced, by their numbers
@@ -166,12 +158,13 @@ class SubprocessVectorEnv(VectorEnv):
         )
         try:
             # Pickled before any worker is started, because pickling ``make`` is what fails most often.
-            jobs = [
-                Job(make, n, num_workers, rows, num_envs, index_offset, seed, seed_every)
-                for n, rows in enumerate(self._rows)
-            ]
             try:
-                self._jobs = [cloudpickle.dumps(("make", (job,))) for job in jobs]
+                self._jobs = [
+                    cloudpickle.dumps(
+                        ("make", (Job(make, n, num_workers, rows, num_envs, index_offset, seed, seed_every),))
+                    )
+                    for n, rows in enumerate(self._rows)
+                ]
             except Exception as error:
                 raise EnvError(
                     f"the environments cannot be made in a worker process: {error}. Use plain env.kwargs and "
@@ -184,11 +177,17 @@ class SubprocessVectorEnv(VectorEnv):
 
     # ---- the interface of every vector environment
 
+    def notes(self) -> dict[str, str]:
+        self._start_if_ended()
+        self._is_ready, self._stream = False, NOTES
+        notes: dict[str, str] = self._request("notes", {0: ()})[0]
+        return notes
+
     def reset(self, *stream: str | int) -> Tree:
         self._start_if_ended()
         self._stream = stream
         arguments = {n: (stream, [0] * len(rows)) for n, rows in enumerate(self._rows)}
-        self._request("begin_episodes", arguments)
+        self._request("begin", arguments)
         return self._begun()
 
     def step(self, action: Tree) -> Transition:
@@ -206,13 +205,13 @@ class SubprocessVectorEnv(VectorEnv):
         action = map_tree(np.asarray, action)
         requests = {}
         lost = group.of(self._rows_lost)
-        for number, share in group.shares.items():
+        for number, (envs, rows) in group.shares.items():
             # A transition must report the loss before the new episodes are stepped.
-            if lost[share.rows].any():
-                lost[share.rows] = True
+            if lost[rows].any():
+                lost[rows] = True
             else:
-                own = map_tree(lambda leaf, rows=share.rows: leaf[rows], action)
-                requests[number] = _request("step_shared", share.envs, own)
+                own = map_tree(lambda leaf, rows=rows: leaf[rows], action)
+                requests[number] = _request("step_shared", envs, own)
         with self._ending_on_error():
             exchange = self._send(requests, "step_timeout")
         self._in_flight.append((group, exchange))
@@ -233,36 +232,30 @@ class SubprocessVectorEnv(VectorEnv):
         final_obs: list[Tree] = []
         final_env: list[np.ndarray] = []
         episodes: list[Episode] = []
-        for number, share in group.shares.items():
+        for number, (_, of_group) in group.shares.items():
             if number in replies:
                 self._in_a_row[number] = 0
             if reply := replies.get(number):
-                first = share.rows.start
+                first = of_group.start
                 self._episodes += len(reply.episodes)
                 episodes += [episode._replace(env=episode.env + first) for episode in reply.episodes]
                 if reply.final_obs is not None:
                     final_obs.append(reply.final_obs)
                     final_env.append(reply.final_env + first)
-        transition = Transition(
+        lost = group.of(self._rows_lost)
+        rows = {name: group.of(getattr(shared, name)).copy() for name in Transition._fields[1:5]}
+        for array in rows.values():
+            array[lost] = 0
+        return Transition(
             obs=group.of(shared.obs),
-            reward=group.of(shared.reward).copy(),
-            terminated=group.of(shared.terminated).copy(),
-            truncated=group.of(shared.truncated).copy(),
-            valid=group.of(shared.valid).copy(),
+            **rows,
             final_obs=map_tree(lambda *leaves: np.concatenate(leaves), *final_obs) if final_obs else None,
             final_env=np.concatenate(final_env) if final_env else NO_ENVS,
             episodes=episodes,
         )
-        lost = group.of(self._rows_lost)
-        for array in transition[1:5]:
-            array[lost] = 0
-        return transition
 
     def describe(self, env: int) -> str:
-        episode, step = int(self._arrays.episode[env]), int(self._arrays.step[env])
-        env += self.index_offset
-        seed = integer_seed(self.seed, *self._stream, env, episode if self.seed_every else 0)
-        return f"env {env} (seed {seed}, episode {episode}, step {step})"
+        return self._description(env, int(self._arrays.episode[env]), int(self._arrays.step[env]))
 
     def state_dict(self) -> dict[str, Any]:
         self._check_ready()
@@ -277,7 +270,6 @@ class SubprocessVectorEnv(VectorEnv):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> Tree:
-        self._check_count(state)
         self._start_if_ended()
         self._stream = tuple(state["stream"])
         arguments = {}
@@ -295,7 +287,7 @@ class SubprocessVectorEnv(VectorEnv):
         records = [env["actions"] for env in state["envs"] if env["actions"] is not None]
         step, reset = (self._timeouts[name] for name in ("step_timeout", "reset_timeout"))
         timeout = self.num_envs * reset + sum(map(leading_size, records)) * step
-        self._request("restore", arguments, timeout)
+        self._request("load_state_dict", arguments, timeout)
         obs = self._begun()
         self._rows_lost[:] = state.get("lost", False)
         return obs
@@ -352,13 +344,12 @@ class SubprocessVectorEnv(VectorEnv):
         timeout = max(START_SECONDS, self._timeouts["reset_timeout"])
         replies = self._receive(self._send(jobs, "reset_timeout", timeout))
         if self._shared is None:
-            (self.obs_space, self.action_space), self.notes = replies[0]
-        spaces = self.obs_space, self.action_space
-        for number, (found, _) in sorted(replies.items()):
-            env = self.index_offset + self._rows[number][0]
-            check_same_spaces(env, found, self.index_offset, spaces)
+            self.obs_space, self.action_space = replies[0]
+        spaces = [(self.index_offset + self._rows[n][0], replies[n]) for n in sorted(replies)]
+        common_spaces([(self.index_offset, (self.obs_space, self.action_space)), *spaces])
         if self._shared is None:
             self._shared = self._starter.share(self.obs_space, self.num_envs, len(self._rows))
+            self._shared.busy[:] = IDLE  # an actor does not show what it is doing
         for method, *arguments in [
             ("attach",),
             *(("call", name, *args) for name, args in self.calls.items()),
@@ -371,7 +362,7 @@ class SubprocessVectorEnv(VectorEnv):
     ) -> dict[int, Any]:
         """Lets all workers call a method and returns their results; replaces the workers that fail.
 
-        New workers have begun new episodes. They get the request again, except for ``begin_episodes``.
+        New workers have begun new episodes. They get the request again, except for ``begin``.
         """
         requests = {number: _request(method, *given) for number, given in arguments.items()}
         replies: dict[int, Any] = {}
@@ -382,7 +373,7 @@ class SubprocessVectorEnv(VectorEnv):
                 while self._failed:
                     new |= self._failed.keys()
                     self._replace()
-                requests = {n: requests[n] for n in new if n in requests and method != "begin_episodes"}
+                requests = {n: requests[n] for n in new if n in requests and method != "begin"}
         return replies
 
     def _send(self, requests: Mapping[int, bytes], setting: str, timeout: float | None = None) -> Exchange:
@@ -401,7 +392,7 @@ class SubprocessVectorEnv(VectorEnv):
                 worker.send(requests[number])
                 workers[number] = worker
             except OSError:
-                self._mark_dead(number)
+                self._lose_dead(number)
         return Exchange(workers, time.monotonic() + timeout, f"within {setting}={timeout:g} s")
 
     def _receive(self, exchange: Exchange) -> dict[int, Any]:
@@ -427,7 +418,7 @@ class SubprocessVectorEnv(VectorEnv):
                 try:
                     succeeded, reply = pickle.loads(worker.recv())
                 except (EOFError, OSError):
-                    self._mark_dead(number)
+                    self._lose_dead(number)
                     continue
                 if succeeded:
                     replies[number] = reply
@@ -437,11 +428,11 @@ class SubprocessVectorEnv(VectorEnv):
                 is_late = time.monotonic() >= deadline
                 for worker, number in list(waiting.items()):
                     if worker.death():
-                        self._mark_dead(number)
+                        self._lose_dead(number)
                     elif is_late:
                         worker.end()  # first, so that it no longer writes to the shared memory
-                        what, advice = f"did not answer {exchange.limit}", f". Killed; {self._starter.advice}"
-                        self._mark_failed(number, self._failure(number, what, advice))
+                        advice = f". Killed; {self._starter.advice}"
+                        self._lose(number, f"did not answer {exchange.limit}", advice)
                     else:
                         continue
                     del waiting[worker]
@@ -451,14 +442,14 @@ class SubprocessVectorEnv(VectorEnv):
         first, last = (self.index_offset + self._rows[number][k] for k in (0, -1))
         return f"worker {number} ({f'env {first}' if first == last else f'envs {first}-{last}'})"
 
-    def _failure(self, number: int, what: str, advice: str = "") -> EnvWorkerError:
-        """Returns the error that a worker died or is late, with the environment that it was calling."""
+    def _lose(self, number: int, what: str, advice: str = "") -> None:
+        """Marks a worker that died or is late as failed, with the environment that it was calling."""
         if self._shared is None:
             where = ", in the making of its environments"
         else:
             busy = int(self._shared.busy[number])
             where = "" if busy == IDLE else f", in {self.describe(busy)}"
-        return EnvWorkerError(f"{self._name(number)} {what}{where}{advice}")
+        self._mark_failed(number, EnvWorkerError(f"{self._name(number)} {what}{where}{advice}"))
 
     def _reported_failure(self, number: int, report: ErrorReport) -> EnvWorkerError:
         """Returns the failure that a worker reports.
@@ -475,9 +466,8 @@ class SubprocessVectorEnv(VectorEnv):
             return failure
         raise failure
 
-    def _mark_dead(self, number: int) -> None:
-        death = self._workers[number].death(KILL_SECONDS) or "closed its connection"
-        self._mark_failed(number, self._failure(number, death))
+    def _lose_dead(self, number: int) -> None:
+        self._lose(number, self._workers[number].death(KILL_SECONDS) or "closed its connection")
 
     def _mark_failed(self, number: int, failure: EnvWorkerError) -> None:
         """Marks a worker as failed; raises its failure if no restart is left."""
@@ -514,11 +504,10 @@ class SubprocessVectorEnv(VectorEnv):
             self._rows_lost[rows] = True
             self.restarts += 1
             self.cut_steps += cut
-            (self.explain if self.restart_was_shown else self.say)(
+            self.say(
                 f"{failure}. {self._name(number)} is replaced, and its open episodes are cut ({cut} steps): "
                 f"restart {self.restarts} in {self._episodes:,} episodes"
             )
-            self.restart_was_shown = True
             if failure.__cause__:
                 self.explain(str(failure.__cause__))
         self._prepare(list(failed))
@@ -526,7 +515,7 @@ class SubprocessVectorEnv(VectorEnv):
         for number in failed:
             episodes = shared.episode[self._rows[number].start : self._rows[number].stop]
             episodes += 1  # also here, because a worker that fails at once has not written the new numbers
-            requests[number] = _request("begin_episodes", self._stream, episodes.tolist())
+            requests[number] = _request("begin", self._stream, episodes.tolist())
         self._receive(self._send(requests, "reset_timeout"))
 
     @contextlib.contextmanager
@@ -550,8 +539,8 @@ def _group(rows: slice, workers: Sequence[range]) -> Group:
         envs = slice((numbers.start - worker_rows.start) % numbers.step, None, numbers.step)
         if count := len(worker_rows[envs]):
             first = numbers.index(worker_rows[envs][0])
-            shares[worker] = Share(envs, slice(first, first + count))
-    return Group(rows, len(numbers), shares)
+            shares[worker] = envs, slice(first, first + count)
+    return Group(rows, shares)
 
 
 def _request(method: str, *arguments: Any) -> bytes:

@@ -18,7 +18,7 @@ import pickle
 import signal
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -28,10 +28,10 @@ import numpy as np
 
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.spaces import ObservationBuffer
-from ding_lite.envs.vector import ALL
+from ding_lite.envs.vector import ALL, Transition
 from ding_lite.envs.workers.shared import IDLE, ErrorReport, Job, SharedArrays, StepReply
 from ding_lite.errors import error_text
-from ding_lite.trees import Tree, map_tree
+from ding_lite.trees import Tree
 
 PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
 
@@ -42,7 +42,7 @@ class WorkerEnvs(InProcessVectorEnv):
     advice = ""
 
     def __init__(self, job: Job) -> None:
-        self._job = job
+        self.job = job
         self.stepped = ALL  # the environments that the last request was for
         self._busy: Any = [IDLE]  # until the shared one is attached
         first = job.index_offset + job.rows.start
@@ -50,51 +50,38 @@ class WorkerEnvs(InProcessVectorEnv):
 
     def attach(self, memory: int) -> SharedArrays:
         """Moves the batches of this slice into the memory of a descriptor; -1: of this process alone."""
-        job, space = self._job, self.obs_space
-        size = SharedArrays(None, space, job.num_envs, job.num_workers).size
-        shared = SharedArrays(mmap.mmap(memory, size), space, job.num_envs, job.num_workers)
-        rows = slice(job.rows.start, job.rows.stop)
-        arrays = map_tree(lambda leaf: leaf[rows], shared.obs)
-        self._buffer = ObservationBuffer(self.obs_space, self.num_envs, arrays)
-        self._results = [
-            getattr(shared, name)[rows] for name in ("reward", "terminated", "truncated", "valid")
-        ]
-        self._shared_return = shared.episode_return[rows]
+        job = self.job
+        sizes = self.obs_space, job.num_envs, job.num_workers
+        shared = SharedArrays(lambda size: mmap.mmap(memory, size), *sizes)
+        own = shared.results(slice(job.rows.start, job.rows.stop))
+        self._buffer = ObservationBuffer(self.obs_space, self.num_envs, own["obs"])
+        self._results = [own[name] for name in Transition._fields[1:5]]
+        self._shared_return = own["episode_return"]
         # Memoryviews write single numbers three times as fast as arrays.
-        self._shared_episode = _view(shared.episode[rows])
-        self._shared_step = _view(shared.step[rows])
+        self._shared_episode, self._shared_step = _view(own["episode"]), _view(own["step"])
         self._busy = _view(shared.busy[job.number : job.number + 1])
         return shared
 
-    @property
-    def stepped_rows(self) -> slice:
-        """The rows of the vector that the last request was for."""
-        rows = self._job.rows[self.stepped]
-        return slice(rows.start, rows.stop, rows.step)
-
     def _reset_one(self, i: int, episode: int, seeded: bool = True) -> None:
-        self._busy[0] = self._job.rows[i]
+        self._busy[0] = self.job.rows[i]
         self._shared_episode[i], self._shared_step[i] = episode, 0
         super()._reset_one(i, episode, seeded)
         game = self._recorders[i].game
         self._shared_episode[i], self._shared_step[i] = game.number, game.length
 
     def _step_one(self, i: int, action: Any) -> tuple[float, bool, bool]:
-        self._busy[0] = self._job.rows[i]
+        self._busy[0] = self.job.rows[i]
         self._shared_step[i] += 1
         return super()._step_one(i, action)
 
     def answer(self, method: str, arguments: Sequence[Any]) -> Any:
-        """Carries out one request, one of the methods below, and returns its result."""
+        """Carries out one request, a method, and returns its result; observations stay in the memory."""
         self.stepped = ALL
         result = getattr(self, method)(*arguments)
+        result = None if method in ("begin", "load_state_dict") else result
         self._shared_return[:] = self.episode_returns
         self._busy[0] = IDLE
         return result
-
-    def begin_episodes(self, stream: tuple[str | int, ...], episodes: Sequence[int]) -> None:
-        """Begins episodes."""
-        self.begin(stream, episodes)
 
     def step_shared(self, rows: slice, action: Tree) -> StepReply | None:
         """Steps some environments, and writes into the shared arrays."""
@@ -105,10 +92,6 @@ class WorkerEnvs(InProcessVectorEnv):
         if transition.final_obs is None and not transition.episodes:
             return None
         return StepReply(transition.final_obs, transition.final_env, transition.episodes)
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Restores the open episodes."""
-        self.load_state_dict(state)
 
 
 def _view(array: np.ndarray) -> Any:
@@ -142,10 +125,10 @@ class Responder:
             report = ErrorReport(type(error).__name__, error_text(error), traceback.format_exc())
             return pickle.dumps((False, report))
 
-    def make(self, job: Job) -> tuple[tuple[gym.Space, gym.Space], Mapping[str, str]]:
-        """Makes the environments and returns the spaces of one, and the notes on it."""
+    def make(self, job: Job) -> tuple[gym.Space, gym.Space]:
+        """Makes the environments and returns the spaces of one."""
         self.envs = WorkerEnvs(job)
-        return (self.envs.obs_space, self.envs.action_space), self.envs.notes
+        return self.envs.obs_space, self.envs.action_space
 
     def attach(self) -> None:
         """Lets the environments write into the memory, which the parent has laid out now."""
@@ -204,5 +187,6 @@ class WorkerActor(Responder):
         answer = self.respond(request)
         if not hasattr(self, "shared") or self.envs is None:
             return answer, None
-        rows = self.envs.stepped_rows
+        numbers = self.envs.job.rows[self.envs.stepped]
+        rows = slice(numbers.start, numbers.stop, numbers.step)
         return answer, (rows, self.shared.results(rows))

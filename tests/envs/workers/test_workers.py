@@ -223,7 +223,7 @@ def test_a_state_that_cannot_be_restored_leaves_environments_that_can_be_reset()
 
 
 @pytest.mark.parametrize("share", [0.3, pytest.param(0.01, marks=pytest.mark.slow)])
-def test_restarts_are_a_share_of_the_episodes_and_said_once_an_iteration(share):
+def test_restarts_are_a_share_of_the_episodes_and_each_is_said(share):
     with pool(world(), restart_share=share) as envs:
         envs.reset("x")
 
@@ -233,7 +233,7 @@ def test_restarts_are_a_share_of_the_episodes_and_said_once_an_iteration(share):
                 [envs.step(ZEROS) for _ in range(9)]  # an episode of each worker ends
 
         kill_often(3)
-        assert (envs.restarts, len(envs.lines)) == (3, 1)
+        assert (envs.restarts, len(envs.lines)) == (3, 3)
         if share == 0.3:
             kill_often(4)
             assert envs.restarts == 7
