@@ -22,6 +22,7 @@ class Process(NamedTuple):
     """A process that has ended well: its time, the memory of the largest process below it, its output."""
 
     seconds: float
+    cpu_seconds: float
     peak_mib: float
     output: str
 
@@ -44,7 +45,7 @@ def python(words: Sequence[str], threads: int = 1) -> Process:
     if process.returncode:
         raise RuntimeError(f"{' '.join(words)} ended with {process.returncode}:\n{error_text[-4000:]}")
     unit = 2**20 if sys.platform == "darwin" else 2**10
-    return Process(seconds, usage.ru_maxrss / unit, output_text)
+    return Process(seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / unit, output_text)
 
 
 def read(file: Path) -> list[dict[str, Any]]:

@@ -36,11 +36,11 @@ def rows_table(rows: dict[str, Row], seeds_of: Seeds) -> list[str]:
         values, steps = _column(seeds, "return"), _column(seeds, "env_step")
         digits, known = 1 if abs(values).max() > 1 else 3, rows[name].published
         cells = [title(name, rows[name]), f"{known[0]:,g} ({known[1]})" if known else ""]
-        cells += [_cell([values], digits), f"{values.mean():,.{digits}f}"]
+        cells += [score_cell([values], digits), f"{values.mean():,.{digits}f}"]
         cells += [", ".join(f"{value:,.{digits}f}" for value in values)]
         cells += [f"{min(steps):,.0f} to {max(steps):,.0f}"]
         lines.append([*cells, f"{_column(seeds, 'wall_time_s').mean():.0f}", _commits(seeds)])
-    return [*table(*lines), "", f"{_measured_at(measured)}."]
+    return [*table(*lines), "", f"{measured_at(measured)}."]
 
 
 def title(name: str, row: Row) -> str:
@@ -73,7 +73,7 @@ def comparison_table(comparison: Comparison, seeds_of: Seeds) -> list[str]:
                 continue
             values = _column(seeds, comparison.measure)
             baseline = _column(measured.get(f"{group}.{base}", []), comparison.measure)
-            cells.append(_cell([values], 1))
+            cells.append(score_cell([values], 1))
             if baseline.size and arm != base:
                 better = probability_of_improvement([values], [baseline])
                 cells[-1] += f", beats {1 - better if comparison.less_is_better else better:.2f}"
@@ -81,12 +81,12 @@ def comparison_table(comparison: Comparison, seeds_of: Seeds) -> list[str]:
                 cells[-1] += f"; {comparison.where} {aggregate_iqm([elsewhere]):,.1f}"
             if comparison.games:
                 ratios.append(values / baseline.mean())
-        lines.append([*cells, *([_cell(ratios, 2)] if comparison.games else [])])
+        lines.append([*cells, *([score_cell(ratios, 2)] if comparison.games else [])])
     every = [seed for seeds in measured.values() for seed in seeds]
-    return [*table(*lines), "", f"{_measured_at(measured)}; commits {_commits(every)}."]
+    return [*table(*lines), "", f"{measured_at(measured)}; commits {_commits(every)}."]
 
 
-def _measured_at(measured: Seeds) -> str:
+def measured_at(measured: Seeds) -> str:
     """Returns how many seeds a table has for each row, and where and when they were measured."""
     every = [seed for seeds in measured.values() for seed in seeds]
     counts, dates = Counter(seed["row"] for seed in every).values(), [seed["date"] for seed in every]
@@ -98,7 +98,7 @@ def _span(values: Collection[Any]) -> str:
     return " to ".join(dict.fromkeys(map(str, (min(values), max(values)))))
 
 
-def _cell(scores: Scores, digits: int) -> str:
+def score_cell(scores: Scores, digits: int) -> str:
     edges = interval(aggregate_iqm, scores)
     span = "" if edges is None else f" ({edges[0]:,.{digits}f} to {edges[1]:,.{digits}f})"
     return f"**{aggregate_iqm(scores):,.{digits}f}**{span}"

@@ -59,7 +59,7 @@ def test_speed_comes_from_two_lengths_after_an_uncounted_run(monkeypatch):
     def slow_at_first(self, steps):
         ran.append(steps)
         done = Done(steps, int(TASK.updates(steps)), TASK.parameters)
-        return harness.Process(2.0 + 100.0 * (len(ran) == 1) + steps / 500, 9.0, ""), done
+        return harness.Process(2.0 + 100.0 * (len(ran) == 1) + steps / 500, 1.0, 9.0, ""), done
 
     monkeypatch.setattr(Training, "run", slow_at_first)
     system = Training(TASK, "ours:train", (1_000, 5_000))
