@@ -1,0 +1,154 @@
+"""Tasks without a setting: ``ding-lite train --env ID`` beside Stable-Baselines3's defaults; writes RESULTS.md.
+
+    python benchmarks/out_of_the_box.py             every task; a stopped measurement continues
+    python benchmarks/out_of_the_box.py Taxi-v4 ... these tasks
+    python benchmarks/out_of_the_box.py --write     measure nothing: the tables of what is stored
+
+Each seed trains in one thread, in a process of its own, with 8 environments. The final policy plays 40 greedy
+episodes from start states of its own. Results are lines of out_of_the_box.csv.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+import harness
+import numpy as np
+from systems.units import FORMS
+from tables import measured_at, score_cell
+
+from ding_lite.tools.statistics import probability_of_improvement
+
+STORE = harness.HERE / "out_of_the_box.csv"
+SEEDS = range(600, 605)
+EPISODES = 40
+OURS, PEER = "ppo", "stable_baselines3"
+OTHERS = ("ppg", "ppo_offpolicy", "ppg_offpolicy")
+
+
+class Task(NamedTuple):
+    """A task that is trained for so many env steps, by these arms, in the units of a form."""
+
+    env_id: str
+    steps: int
+    arms: tuple[str, ...] = (OURS, PEER)
+    form: str = ""
+
+
+ALL = (OURS, PEER, *OTHERS)
+TASKS = {
+    task.env_id: task
+    for task in (
+        Task("CartPole-v1", 50_000, ALL),
+        Task("Pendulum-v1", 100_000, ALL),
+        Task("Acrobot-v1", 100_000, ALL),
+        Task("FrozenLake-v1", 100_000, ALL),
+        Task("MiniGrid-DoorKey-5x5-v0", 100_000, ALL),
+        Task("InvertedPendulum-v5", 100_000, ALL),
+        Task("MountainCarContinuous-v0", 100_000, ALL),
+        Task("MountainCar-v0", 200_000, ALL),
+        Task("Reacher-v5", 200_000),
+        Task("LunarLander-v3", 300_000),
+        Task("LunarLanderContinuous-v3", 300_000),
+        Task("Hopper-v5", 300_000),
+        Task("HalfCheetah-v5", 300_000),
+        Task("Taxi-v4", 300_000),
+        Task("MinAtar/Breakout-v1", 300_000),
+    )
+}
+IN_UNITS = (
+    ("Pendulum-v1", 100_000),
+    ("Acrobot-v1", 100_000),
+    ("LunarLanderContinuous-v3", 200_000),
+    ("Hopper-v5", 200_000),
+)
+OTHER_UNITS = {
+    f"{env_id}, {form}": Task(env_id, steps, form=form)
+    for env_id, steps in IN_UNITS
+    for form in FORMS
+    if env_id != "Acrobot-v1" or not form.startswith("actions")
+}
+EVERY = TASKS | OTHER_UNITS
+
+
+def measure(task: Task, arm: str, seed: int) -> dict[str, float]:
+    """Returns the mean return of the final policy, and the seconds that training took of the processor."""
+    folder = tempfile.mkdtemp()
+    words = [arm, task.env_id, str(task.steps), str(seed), str(EPISODES), task.form, folder]
+    try:
+        if arm == PEER:
+            done = harness.python(["-m", "systems.sb3_defaults", *words[1:-1]])
+            return json.loads(done.output.splitlines()[-1])
+        env = ["--env", task.env_id] if not task.form else ["--env", "systems.units:make"]
+        keys = [f"max_env_step={task.steps}", "policy.eval.eval_freq=0", "logger.trackers=[]"]
+        if task.form:
+            keys.append(f"env.kwargs={json.dumps({'env_id': task.env_id} | FORMS[task.form])}")
+        run = str(Path(folder) / "run")
+        train = ["train", "-q", *env, "--policy", arm, "-s", str(seed), "--exp-name", run, *keys]
+        done = harness.python(["-m", "ding_lite", *train])
+        trusted = ["--import", "systems.units"] if task.form else []
+        play = ["eval", f"{run}/ckpt/last", "-n", str(EPISODES), "-s", str(seed + 1), "--json", *trusted]
+        result = json.loads(harness.python(["-m", "ding_lite", *play]).output)
+        return {"return": result["mean"], "cpu_s": round(done.cpu_seconds, 1)}
+    finally:
+        shutil.rmtree(folder)
+
+
+def sections() -> dict[str, list[str]]:
+    """Returns the generated lines of RESULTS.md."""
+    lines = harness.read(STORE)
+
+    def column(task: str, arm: str, name: str = "return") -> np.ndarray:
+        return np.array([line[name] for line in lines if line["row"] == f"{task}.{arm}"])
+
+    def cell(task: str, arm: str) -> str:
+        values, peer = column(task, arm), column(task, PEER)
+        if not values.size:
+            return ""
+        text = score_cell([values], 1 if abs(values).max() > 1 else 3)
+        beats = arm == OURS and peer.size
+        return text + (f", beats {probability_of_improvement([values], [peer]):.2f}" if beats else "")
+
+    def seconds(task: str) -> str:
+        both = [column(task, arm, "cpu_s") for arm in (OURS, PEER)]
+        return " / ".join(f"{times.mean():.0f}" for times in both if times.size)
+
+    arms = ["`ppo`", "Stable-Baselines3", "CPU seconds of both"]
+    tables = {}
+    for section, tasks, others in (("out-of-the-box", TASKS, OTHERS), ("units", OTHER_UNITS, ())):
+        measured = {name: task for name, task in tasks.items() if column(name, OURS).size}
+        rows = [["task", "env steps", *arms, *(f"`{arm}`" for arm in others)]]
+        for name, task in measured.items():
+            own = [cell(name, OURS), cell(name, PEER), seconds(name), *(cell(name, arm) for arm in others)]
+            rows.append([name, f"{task.steps:,}", *own])
+        seeds_of = {row: [line for line in lines if line["row"].startswith(f"{row}.")] for row in measured}
+        commits = ", ".join(dict.fromkeys(line["commit"] for seeds in seeds_of.values() for line in seeds))
+        tables[section] = [*harness.table(*rows), "", f"{measured_at(seeds_of)}; commits {commits}."]
+    return {section: lines for section, lines in tables.items() if len(lines) > 4}
+
+
+def main() -> None:
+    """Measures what is missing, seed by seed, and writes the tables."""
+    parser = harness.parser(__doc__, EVERY)
+    parser.add_argument("--arms", nargs="*", default=ALL, choices=ALL, help="measure these only")
+    args = parser.parse_args()
+    rounds = [] if args.write else SEEDS
+    for seed in rounds:
+        for name in args.rows or EVERY:
+            task = EVERY[name]
+            for arm in (arm for arm in task.arms if arm in args.arms):
+                place = {"row": f"{name}.{arm}", "seed": seed}
+                if any(place.items() <= line.items() for line in harness.read(STORE)):
+                    continue
+                here, result = harness.measured_here(), measure(task, arm, seed)
+                harness.append(STORE, [place | result | {"env_step": task.steps} | here])
+                print(f"{name} {arm} seed {seed}: {result['return']:.1f}", flush=True)
+    harness.put(sections())
+
+
+if __name__ == "__main__":
+    main()
