@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import gymnasium as gym
 from torch import Tensor, nn
@@ -17,11 +17,10 @@ from ding_lite.models.encoders import ACTIVATIONS, Encoder, encoder_faults, has_
 from ding_lite.models.heads import ActionHead, box_distribution_faults
 from ding_lite.models.init import chrono, initialize
 from ding_lite.models.recurrent import RecurrentEncoder, RecurrentLayer, Sequences
-from ding_lite.models.stacks import Stack, encoder_stack, stack
 from ding_lite.rl.distributions import Distribution
 from ding_lite.trees import Tree
 
-# Methods that give several outputs, or describe them, and the methods that they stand for.
+# Methods with several results, and the methods whose results they must repeat.
 COMBINED = {
     "compute_actor_critic": ("compute_actor", "compute_critic"),
     "step": ("compute_actor", "compute_critic"),
@@ -36,11 +35,25 @@ COMBINED = {
 }
 
 
+class Stack(NamedTuple):
+    """A network that NumPy may run, if ``fast.stacks`` knows all of its layers.
+
+    Attributes:
+        encoder: an ``Encoder``, or an ``nn.Sequential`` of vectors; the same object in stacks that share their features.
+        head: layers behind the encoder; the last one is linear.
+        detached: whether the gradient of the head stops at the features.
+    """
+
+    encoder: nn.Module
+    head: nn.Sequential
+    detached: bool = False
+
+
 class ActorCritic(nn.Module):
     """The base class of models: the methods that a policy calls.
 
-    If a subclass overrides an output, the methods of ``COMBINED`` that it inherits would bypass it. So it has
-    those of this class, unless it defines its own.
+    A method of ``COMBINED`` would ignore a method that a subclass overrides. So it is reset to that of this
+    class in such a subclass, unless the subclass defines it.
 
     Args:
         obs_space: of single observations.
@@ -97,7 +110,7 @@ class ActorCritic(nn.Module):
         )
 
     def stacks(self) -> dict[str, Stack] | None:
-        """Returns the networks by output where NumPy can run them (``models.stacks``), else None."""
+        """Returns the networks that NumPy may run, by output: "actor", "critic", of PPG "auxiliary"."""
         return None
 
     def from_raw(self, name: str, raw: Tensor) -> Any:
@@ -210,15 +223,12 @@ class VAC(ActorCritic):
     def compute_actor(self, obs: Any) -> Any:
         return self.actor_head(self.actor_encoder(obs))
 
-    def compute_critic(self, obs: Any) -> Tensor:
-        return self._value(obs)
-
     def compute_actor_critic(self, obs: Any) -> tuple[Any, Tensor]:
         features = self.actor_encoder(obs)
-        return self.actor_head(features), self._value(obs, features)
+        return self.actor_head(features), self.compute_critic(obs, features)
 
-    def _value(self, obs: Any, features: Tensor | None = None) -> Tensor:
-        """Returns the values (N,); ``features`` (N, F) are those of the policy's encoder, if known."""
+    def compute_critic(self, obs: Any, features: Tensor | None = None) -> Tensor:
+        """Returns the values (N,); ``features`` (N, F): those of the policy's encoder, if known."""
         if self.critic_encoder is None:
             features = self.actor_encoder(obs) if features is None else features
             features = features.detach() if self.detaches_value else features
@@ -242,14 +252,15 @@ class VAC(ActorCritic):
         return self.actor_head(features), self.critic_head(of_value).squeeze(-1), after
 
     def stacks(self) -> dict[str, Stack] | None:
-        encoder = encoder_stack(self.actor_encoder)
-        is_shared = self.critic_encoder is None
-        of_value = encoder if is_shared else encoder_stack(self.critic_encoder)
-        actor = stack(encoder, self.actor_head.layers)
-        critic = stack(of_value, self.critic_head, is_shared and self.detaches_value)
-        if actor is None or critic is None or type(self.actor_head) is not ActionHead:
+        if type(self.actor_head) is not ActionHead:
             return None
-        return {"actor": actor, "critic": critic}
+        critic, detached = self.critic_encoder, False
+        if critic is None:
+            critic, detached = self.actor_encoder, self.detaches_value
+        return {
+            "actor": Stack(self.actor_encoder, self.actor_head.layers),
+            "critic": Stack(critic, self.critic_head, detached),
+        }
 
 
 class PhasicActorCritic(ActorCritic):
@@ -315,13 +326,12 @@ class PPG(VAC, PhasicActorCritic):
         if type(self).compute_actor_critic is not VAC.compute_actor_critic:  # a subclass has its own outputs
             logit, value = self.compute_actor_critic(obs)
         else:
-            logit, value = self.actor_head(features), self._value(obs, features)
+            logit, value = self.actor_head(features), self.compute_critic(obs, features)
         return logit, self.auxiliary_head(features).squeeze(-1), value
 
     def stacks(self) -> dict[str, Stack] | None:
         stacks = super().stacks()
-        auxiliary = None if stacks is None else stack(stacks["actor"].encoder, self.auxiliary_head)
-        return None if stacks is None or auxiliary is None else {**stacks, "auxiliary": auxiliary}
+        return stacks and {**stacks, "auxiliary": Stack(self.actor_encoder, self.auxiliary_head)}
 
 
 def value_head(

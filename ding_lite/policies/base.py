@@ -41,7 +41,7 @@ from ding_lite.envs.vector import Transition
 from ding_lite.errors import CheckpointError, ConfigError, ContractError, error_text
 from ding_lite.fast.acting import GraphActing, NumpyActing
 from ding_lite.fast.cuda_graphs import GraphPool
-from ding_lite.fast.stacks import has_hooks, numpy_stacks
+from ding_lite.fast.stacks import is_changed, numpy_stacks
 from ding_lite.models.actor_critic import ActorCritic
 from ding_lite.models.checks import SAMPLES, check_outputs
 from ding_lite.models.heads import clamp_to_ranges, parameter_ranges
@@ -287,7 +287,7 @@ class Policy:
             inference(self._process_transition),
             self._complete_rollout,
         )
-        if self.recurrence is not None or self.overrides(*ACTING) or has_hooks(self.model):
+        if self.recurrence is not None or self.overrides(*ACTING) or is_changed(self.model):
             return by_torch
         if self.device.type == "cuda" and self.cfg.cuda_graph:
             graph = GraphActing(by_torch, self.device, self.generator, self._graph_pool)
