@@ -457,7 +457,7 @@ def _check_learning_step(policy: Policy, rollout: Rollout) -> None:
     numbers = all(isinstance(value, float) for value in metrics.values())
     _expect(numbers, "learn_mode.forward returns a dict of floats")
     if isinstance(policy, PPOPolicy):
-        learned, valid = policy.progress.env_step, int(rollout.valid.sum())
+        learned, valid = policy.schedules.env_step, int(rollout.valid.sum())
         _expect(
             learned == valid and (not policy.cfg.learn.value_norm or policy.value_norm.count > 0),
             "improve is overridden, not _forward_learn, which has scales and schedules around it; got ones "

@@ -38,6 +38,7 @@ class Collector:
 
     Attributes:
         steps: T.
+        n_sample: T B.
         row: of the rollout that is collected, from 0.
         obs: current observations of each group, (G, ...).
         finished: return and length of the most recent finished episodes.
@@ -51,6 +52,7 @@ class Collector:
         self.envs, self.policy, self.timer = envs, policy, policy.timer
         self._watch = Watch(envs, "; nothing was learned from this rollout")
         self.steps = math.ceil(n_sample / envs.num_envs)
+        self.n_sample = self.steps * envs.num_envs
         self.row = 0
         self.storage = RolloutStorage(self.steps, envs.num_envs)
         self._last_row = RolloutStorage(1, envs.num_envs)  # the observations after the last row
@@ -69,11 +71,6 @@ class Collector:
         self.episodes: list[Episode] = []
         self.episode_count = 0
         self.is_incomplete = False
-
-    @property
-    def n_sample(self) -> int:
-        """Transitions in a rollout, T * B."""
-        return self.steps * self.envs.num_envs
 
     def collect(self) -> Rollout:
         """Returns one rollout with advantages. The next rollout overwrites its memory.

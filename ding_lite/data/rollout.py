@@ -42,7 +42,7 @@ def as_rollout(fields: Mapping[str, Any]) -> Rollout:
 
 
 def require_rollout(data: Any, method: str) -> None:
-    """Raises a ContractError for what is no rollout, such as DI-engine's list of transitions.
+    """Raises a ContractError for what is no complete rollout, such as DI-engine's list of transitions.
 
     Args:
         data: that a caller gave.
@@ -53,14 +53,10 @@ def require_rollout(data: Any, method: str) -> None:
             f"{method}: expected a rollout, a tree of tensors (T, B, ...) such as Collector.collect returns "
             f"(ding_lite.data.rollout.as_rollout makes one of a dict); got a {type(data).__name__}"
         )
-
-
-def require_final(rollout: Rollout, method: str) -> None:
-    """Raises a ContractError if the values after truncated rows would be those of the next episodes."""
-    if "final" not in rollout and (rollout.truncated & ~rollout.terminated & rollout.valid)[:-1].any():
+    if "final" not in data and (data.truncated & ~data.terminated & data.valid)[:-1].any():
         raise ContractError(
-            f"{method}: the rollout has truncated rows and no final; add the last observations, as "
-            "ding_lite.data.rollout says"
+            f"{method}: the rollout has truncated rows and no final, so the values after these rows would be "
+            "of the next episodes; add the last observations, as ding_lite.data.rollout says"
         )
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ding_lite.data.rollout import Rollout, as_field, bytes_of, to_device
+from ding_lite.data.rollout import Rollout, as_field, bytes_of, flat, to_device
 from ding_lite.models.recurrent import Sequences, chosen_hidden
 from ding_lite.ranks import ALONE, Ranks
 from ding_lite.rl.returns import normalize_advantage
@@ -123,12 +123,10 @@ class Samples:
         else:
             place, runs = _runs_of(rollout, chosen, recurrence)
 
-        def at_place(leaf: Tensor) -> Tensor:
-            leaf = leaf.flatten(0, 1)
-            is_whole = runs is None and len(leaf) == len(place)
-            return leaf if is_whole else leaf.index_select(0, place)
-
-        return cls({name: map_tree(at_place, field) for name, field in fields.items()}, runs, place)
+        rows = flat(dict(fields))
+        if runs is not None or len(place) < chosen.numel():
+            rows = map_tree(lambda leaf: leaf.index_select(0, place), rows)
+        return cls(rows, runs, place)
 
     def __len__(self) -> int:
         return leading_size(self.fields)
@@ -193,12 +191,15 @@ class Samples:
     def _batches(self, groups: Sequence[Group], advantages: list[Tensor] | None) -> Iterator[Batch]:
         fields = {k: field for k, field in self.fields.items() if k != "advantage" or advantages is None}
         trees = [name for name, field in fields.items() if name != "obs" and is_branch(field)]
-        cut: Sequence[Any] = [None] * len(groups)
+        parts: Any = None
         if bytes_of(fields) <= SHUFFLED_BYTES:  # of few samples all are gathered at once, in far fewer calls
             order, sizes = torch.cat([group.rows for group in groups]), [len(group.rows) for group in groups]
-            cut = _cut(fields, order, sizes)
+            parts = map_tree(lambda leaf: leaf.index_select(0, order).split_with_sizes(sizes), fields)
         for k, group in enumerate(groups):
-            batch = cut[k] or map_tree(lambda leaf, g=group: leaf.index_select(0, g.rows), fields)
+            if parts is None:
+                batch = map_tree(lambda leaf, g=group: leaf.index_select(0, g.rows), fields)
+            else:
+                batch = map_tree(lambda leaves, k=k: leaves[k], parts)
             batch = batch if self.device is None else to_device(batch, self.device)
             for name in trees:
                 batch[name] = as_field(batch[name])
@@ -376,15 +377,6 @@ def _runs_of(rollout: Rollout, chosen: Tensor, recurrence: Recurrence) -> tuple[
 def _joined_runs(parts: Sequence[Runs]) -> Runs:
     hidden = map_tree(lambda *leaves: torch.cat(leaves), *[runs.hidden for runs in parts])
     return Runs(torch.cat([runs.length for runs in parts]), hidden)
-
-
-def _cut(tree: Any, order: Tensor, sizes: list[int]) -> Sequence[Any]:
-    """Returns the rows of a tree in an order, cut into parts."""
-    if not is_branch(tree):
-        parts: Sequence[Any] = tree.index_select(0, order).split_with_sizes(sizes)
-        return parts
-    columns = [_cut(branch, order, sizes) for branch in tree.values()]
-    return [dict(zip(tree, [column[k] for column in columns], strict=True)) for k in range(len(sizes))]
 
 
 def _minibatch_sizes(n: int, size: int, ranks: Ranks = ALONE) -> list[int]:

@@ -61,14 +61,11 @@ def numpy_stacks(model: Any, names: Sequence[str]) -> dict[str, NumpyStack] | No
     stacks: Mapping[str, Stack] | None = model.stacks() if names else None
     if stacks is None or any(name not in stacks for name in names) or is_changed(model):
         return None
-    parts = {part: numpy_layers(part) for name in names for part in stacks[name][:2]}
+    chosen = {name: stacks[name] for name in names}
+    parts = {part: numpy_layers(part) for stack in chosen.values() for part in (stack.encoder, stack.head)}
     if any(layers is None for layers in parts.values()):
         return None
-    return {
-        name: NumpyStack(parts[encoder], parts[head], detached)
-        for name, (encoder, head, detached) in stacks.items()
-        if name in names
-    }
+    return {name: NumpyStack(parts[s.encoder], parts[s.head], s.detached) for name, s in chosen.items()}
 
 
 def numpy_layers(part: nn.Module | None) -> NumpyLayers | None:

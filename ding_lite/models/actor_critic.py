@@ -39,7 +39,7 @@ class Stack(NamedTuple):
     """A network that NumPy may run, if ``fast.stacks`` knows all of its layers.
 
     Attributes:
-        encoder: an ``Encoder``, or an ``nn.Sequential`` of vectors; the same object in stacks that share their features.
+        encoder: an ``Encoder``, or an ``nn.Sequential`` of vectors; stacks that share features share it.
         head: layers behind the encoder; the last one is linear.
         detached: whether the gradient of the head stops at the features.
     """
@@ -115,7 +115,7 @@ class ActorCritic(nn.Module):
 
     def from_raw(self, name: str, raw: Tensor) -> Any:
         """Returns an output from that of its stack: raw (N, K) -> logit, or (N, 1) -> value (N,)."""
-        return self.actor_head.logit(raw) if name == "actor" else raw.squeeze(-1)
+        return self.actor_head.out.logit(raw) if name == "actor" else raw.squeeze(-1)
 
     def distribution(self, logit: Any, mask: Any = None) -> Distribution:
         """Returns the action distribution with the parameters ``logit``; ``mask`` is True where legal."""

@@ -333,11 +333,7 @@ class ActionHead(nn.Module):
         self.layers = nn.Sequential(*mlp(sizes, activation), nn.Linear(sizes[-1], self.out.size))
 
     def forward(self, features: Tensor) -> Any:
-        return self.logit(self.layers(features))
-
-    def logit(self, raw: Tensor) -> Any:
-        """Returns the parameters of the distribution from the raw outputs (N, K) of ``layers``."""
-        return self.out.logit(raw)
+        return self.out.logit(self.layers(features))
 
     def distribution(self, logit: Any, mask: Any = None) -> D.Distribution:
         """Returns the distribution with the parameters ``logit``.

@@ -33,7 +33,7 @@ from ding_lite.config.schema import merged_config
 from ding_lite.data.hidden import begin_episodes
 from ding_lite.data.modes import Acting, CollectMode, EvalMode, LearnMode
 from ding_lite.data.replay import Replay
-from ding_lite.data.rollout import Rollout, as_array, flat, require_final, require_rollout, to_device
+from ding_lite.data.rollout import Rollout, as_array, flat, require_rollout, to_device
 from ding_lite.data.samples import Batch, Recurrence, Samples, Store
 from ding_lite.data.timer import Timer
 from ding_lite.envs.checks import first_outside, index_leaves
@@ -308,7 +308,6 @@ class Policy:
     def _complete_rollout(self, rollout: Rollout) -> Rollout:
         """Does what ``collect_mode.get_train_sample`` does: updates statistics, then assigns credit."""
         require_rollout(rollout, "collect_mode.get_train_sample")
-        require_final(rollout, "collect_mode.get_train_sample")
         self._prepare_rollout(rollout)
         return self._get_train_sample(rollout)
 
@@ -402,15 +401,6 @@ class Policy:
         inputs = self._inputs(obs, None if hidden is None else to_device(hidden, self.device))
         return self.value_norm.denormalize(self.model.compute_critic(inputs))
 
-    def rollout_values(self, rollout: Rollout) -> Tensor:
-        """Returns the values (T, B) of a rollout's observations, in units of the training reward.
-
-        They are ``rollout.value``, if the network gave it as it acted, else those of the network now.
-        """
-        if "value" in rollout:
-            return rollout.value
-        return self.value_norm.denormalize(self.over_rollout(self.model.compute_critic, rollout))
-
     def log_prob(self, inputs: Any, action: Any) -> Tensor:
         """Returns the log-probs (N,) of actions under the newest policy."""
         return self.distribution(inputs, self.model.compute_actor(inputs)).log_prob(action)
@@ -439,14 +429,17 @@ class Policy:
         """
         shape = rollout.valid.shape
         samples = Samples.of(rollout, rollout.valid, {"obs": rollout.obs}, self.recurrence)
-        place = samples.place
-        found = self.over(function, samples, *(map_tree(lambda x: x[place], flat(other)) for other in others))
-
-        def scattered(leaf: Tensor) -> Tensor:
-            whole = leaf.new_zeros((shape.numel(), *leaf.shape[1:]))
-            return whole.index_copy_(0, place.to(leaf.device), leaf).unflatten(0, shape)  # type: ignore[union-attr]
-
-        return map_tree(scattered, found)
+        place: Any = samples.place
+        chosen = [map_tree(lambda x: x[place], flat(other)) for other in others]
+        results = self.over(function, samples, *chosen)
+        return map_tree(
+            lambda leaf: (
+                leaf.new_zeros((shape.numel(), *leaf.shape[1:]))
+                .index_copy_(0, place.to(leaf.device), leaf)
+                .unflatten(0, shape)
+            ),
+            results,
+        )
 
     # -- The names of DI-engine
 

@@ -90,8 +90,7 @@ class Intrinsic:
                 module.scale = 1.0  # obs_norm has scaled the pixels
         self.scale = RewardScale(self.cfg.discount_factor, ranks=ranks)
         self.obs_norm = ObservationNorm(obs_space, self.cfg.obs_clip, self.device, images=True, ranks=ranks)
-        rate = self.cfg.learning_rate
-        self.optimizer = Optimizer(self.networks, self.learn_cfg, learning_rate=rate, ranks=ranks)
+        self.optimizer = Optimizer(self.networks, self.learn_cfg, ranks=ranks)
 
     @torch.no_grad()
     def add_reward(self, rollout: Rollout) -> None:
@@ -161,7 +160,8 @@ class Intrinsic:
         for _ in range(self.cfg.epoch_per_collect):
             size = self.learn_cfg.batch_size
             drawn = samples.minibatches(size, self.generator, ranks=self.ranks)
-            history += self.optimizer.steps(gradient_of, self._weighted(drawn.batches))
+            batches = self._weighted(drawn.batches)
+            history += self.optimizer.steps(gradient_of, batches, self.cfg.learning_rate)
         self.obs_norm.update(rollout.obs, valid)
         metrics = {
             **mean_metrics(history),
@@ -192,7 +192,6 @@ class Intrinsic:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         for name, part in self._parts().items():
             part.load_state_dict(state[name])
-        self.optimizer.learning_rate = self.cfg.learning_rate  # a resumed run may have another one
 
 
 class StepTable:

@@ -21,7 +21,7 @@ from ding_lite.data.samples import Batch
 from ding_lite.errors import ContractError, NumericsError
 from ding_lite.fast.cuda_graphs import GraphPool
 from ding_lite.fast.gradients import ByAutograd, Gradient, Metrics, Number, Objective, gradient_of, stacked
-from ding_lite.models.heads import clamp_to_ranges, parameter_ranges
+from ding_lite.models.heads import parameter_ranges
 from ding_lite.models.recurrent import Sequences
 from ding_lite.ranks import ALONE, Ranks
 from ding_lite.trees import tree_leaves
@@ -36,8 +36,6 @@ class Optimizer:
         model: that losses read.
         learn: the section ``policy.learn``, with ``adam_eps`` and the bound of gradients: ``grad_clip_type``
             (``"clip_norm"`` over all parameters together, ``"clip_value"``, or None), ``grad_clip_value``.
-        learning_rate: of the first step, if it is not that of ``learn``; assign ``optimizer.learning_rate``
-            to change it.
         size: samples of a full minibatch.
         captured: whether the gradients of these minibatches are captured as CUDA graphs, on a GPU.
         ranks: that take each step together; its gradient is the mean of theirs.
@@ -48,7 +46,6 @@ class Optimizer:
         model: nn.Module,
         learn: Any,
         *,
-        learning_rate: float | None = None,
         size: int = 0,
         captured: bool = False,
         ranks: Ranks = ALONE,
@@ -57,7 +54,6 @@ class Optimizer:
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         if not self.parameters:
             raise ContractError("the optimiser has no parameter: all layers of the model are frozen")
-        self.learning_rate = learn.learning_rate if learning_rate is None else learning_rate
         self.eps = learn.adam_eps
         self.clip_type, self.clip_value = learn.grad_clip_type, learn.grad_clip_value
         self.pool = GraphPool() if captured and self.parameters[0].is_cuda else None
@@ -79,8 +75,8 @@ class Optimizer:
         """Returns what computes the gradient of a loss, while nothing but steps changes the model."""
         return gradient_of(objective, self.model, self.parameters, self.size, self.pool)
 
-    def steps(self, gradient_of: ByAutograd, minibatches: Iterable[Batch]) -> list[Metrics]:
-        """Takes a step along a gradient for each minibatch.
+    def steps(self, gradient_of: ByAutograd, minibatches: Iterable[Batch], rate: float) -> list[Metrics]:
+        """Takes a step along a gradient for each minibatch, with a learning rate.
 
         A step whose loss or gradient is not finite changes nothing.
 
@@ -100,7 +96,7 @@ class Optimizer:
                 gradient = gradient_of(batch)
                 if self.ranks.size > 1:
                     gradient = self._averaged(gradient, len(batch))
-                norm, is_bad = self._take(gradient)
+                norm, is_bad = self._step(gradient, rate)
                 history.append({**gradient.metrics, "grad_norm": norm})
                 bad.append(is_bad)
                 if self.on_host and is_bad:
@@ -121,7 +117,7 @@ class Optimizer:
             vars(module)["training"] = mode
 
     @torch.no_grad()
-    def _take(self, gradient: Gradient) -> tuple[Number, Number]:
+    def _step(self, gradient: Gradient, rate: float) -> tuple[Number, Number]:
         """Takes Adam's step along a gradient. Returns its norm, and 1.0 if it is not finite."""
         reached = tuple([value is not None for value in gradient.values])
         if reached not in self._reached:
@@ -168,11 +164,12 @@ class Optimizer:
             [],
             counts,
             found_inf=None if self.on_host else is_bad,  # as GradScaler does: if it is 1, nothing changes
-            lr=self.learning_rate,
+            lr=rate,
             eps=self.eps,
             **ADAM,
         )
-        clamp_to_ranges(self.ranges)
+        for parameter, low, high in self.ranges:
+            parameter.clamp_(low, high)
         return norm, is_bad
 
     @torch.no_grad()
@@ -194,17 +191,15 @@ class Optimizer:
         return Gradient(total, dict(zip(names, metrics, strict=True)), values)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns learning rate, moments and counts. ``eps`` is always that of the config."""
+        """Returns moments and counts. ``eps`` is always that of the config."""
         moments = zip(self._means, self._squares, strict=True)
         return {
-            "learning_rate": self.learning_rate,
             "counts": self._counts,
             "moments": {str(k): {"mean": mean, "square": square} for k, (mean, square) in enumerate(moments)},
         }
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.learning_rate = float(state["learning_rate"])
         mine, saved = self.state_dict(), state["moments"]
         pairs = [("counts", mine["counts"], state["counts"])]
         pairs += [(f"{k} {n}", own[k], saved[n][k]) for n, own in mine["moments"].items() for k in own]

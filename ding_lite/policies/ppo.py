@@ -38,7 +38,7 @@ from ding_lite.policies.reference import Reference
 from ding_lite.rl import losses
 from ding_lite.rl.returns import credit_metrics, gae, nstep_return
 from ding_lite.rl.scales import NoScale, RewardScale, ValueNorm
-from ding_lite.rl.schedules import ADAPTIVE, TrainingProgress, adapted_rate
+from ding_lite.rl.schedules import ADAPTIVE, Schedules, adapted_rate
 from ding_lite.trees import box_size, map_tree, to_dict
 
 
@@ -57,12 +57,14 @@ class PPOPolicy(Policy):
 
     def _init_shared(self) -> None:
         cfg, learn, norm = self.cfg, self.cfg.learn, self.cfg.normalize
-        self.progress = self.keep("progress", TrainingProgress(learn))
+        self.schedules = self.keep("progress", Schedules(learn))
         self.reference: Reference | None = None
         self.reward_scale: Any = NoScale()
         if norm.reward:
             gamma = cfg.collect.discount_factor if norm.reward_discount is None else norm.reward_discount
             self.reward_scale = self.keep("reward_scale", RewardScale(gamma, ranks=self.ranks))
+        default = 0.0 if box_size(self.action_space) else 0.01
+        self.first_entropy_weight = default if learn.entropy_weight is None else learn.entropy_weight
         self.value_weight = learn.value_weight
         if learn.value_norm:
             shares = getattr(self.model, "share_encoder", False)  # whose features the weight decides, too
@@ -126,7 +128,10 @@ class PPOPolicy(Policy):
             weight: (T, B), min(1, pi/mu) of each step, for V-trace; targets of ``nstep_return`` ignore it.
         """
         collect, valid, is_recurrent = self.cfg.collect, rollout.valid, self.recurrence is not None
-        value = self.rollout_values(rollout)
+        if "value" in rollout:  # the network gave it as it acted
+            value = rollout.value
+        else:
+            value = self.value_norm.denormalize(self.over_rollout(self.model.compute_critic, rollout))
         last_value = self.values(rollout.last_obs, rollout["last_hidden"] if is_recurrent else None)
         next_value = torch.cat([value[1:], last_value[None]])
         if "final" in rollout:  # of cut rows, that of their last observations
@@ -161,15 +166,14 @@ class PPOPolicy(Policy):
             credit["obs_clipped"] = self.obs_norm.clipped_share(rollout.obs, valid)
         self.value_norm.update_and_rescale(target, self.model.value_heads)
         self.set_coefficients()
-        self.set_learning_rates()
         log = mean_metrics([credit])  # waits for the device once
-        log |= {"cur_lr": self.optimizer.learning_rate, "clip_ratio": self.clip_ratio}
+        log |= {"cur_lr": self.schedules.rate, "clip_ratio": self.clip_ratio}
         log |= self.improve(rollout)
         if self.intrinsic is not None:
             log |= self.intrinsic.learn(rollout)
         if self.cfg.normalize.obs is True:
             self.obs_norm.update(rollout.obs, valid)
-        self.progress.env_step += int(self.ranks.total(int(valid.sum())))
+        self.schedules.env_step += int(self.ranks.total(int(valid.sum())))
         return log
 
     def improve(self, rollout: Rollout) -> dict[str, float]:
@@ -225,7 +229,7 @@ class PPOPolicy(Policy):
         """Takes the steps of passes; after target_kl only those down the value loss. Returns metrics."""
         learn, gradient_of, history, epochs = self.cfg.learn, optimizer.gradient_of(objective), [], 0
         for each in passes:
-            new = optimizer.steps(gradient_of, each.batches)
+            new = optimizer.steps(gradient_of, each.batches, self.schedules.rate)
             history += new
             if "actor" not in gradient_of.objective.reads:
                 continue
@@ -233,7 +237,6 @@ class PPOPolicy(Policy):
             if learn.lr_schedule == ADAPTIVE:
                 kl = mean_of(new, "approx_kl")
                 self.learning_rate = adapted_rate(self.learning_rate, kl, learn.desired_kl)
-                self.set_learning_rates()
             if learn.target_kl is not None and mean_of(new, "approx_kl") > 1.5 * learn.target_kl:
                 if "critic" not in objective.reads:
                     break
@@ -351,24 +354,19 @@ class PPOPolicy(Policy):
 
     def set_coefficients(self) -> None:
         """Sets the coefficients of this iteration, by their schedules: clip ranges, entropy bonus."""
-        learn, clip = self.cfg.learn, self.progress.factor("clip")
-        default = 0.0 if box_size(self.action_space) else 0.01
-        entropy = default if learn.entropy_weight is None else learn.entropy_weight
+        learn, clip = self.cfg.learn, self.schedules.factor("clip")
         self.clip_ratio: float = learn.clip_ratio * clip
         self.value_clip = None if learn.value_clip is None else max(learn.value_clip * clip, 1e-8)
-        self.entropy_weight: float = entropy * self.progress.factor("entropy")
-
-    def set_learning_rates(self) -> None:
-        self.optimizer.learning_rate = self.learning_rate * self.progress.factor("lr")
+        self.entropy_weight: float = self.first_entropy_weight * self.schedules.factor("entropy")
 
     @property
     def learning_rate(self) -> float:
-        """The base of the schedule. An assigned value holds from the next iteration on, and is saved."""
-        return self.progress.learning_rate
+        """The base of the schedule. An assigned value holds from the next pass on, and is saved."""
+        return self.schedules.learning_rate
 
     @learning_rate.setter
     def learning_rate(self, value: float) -> None:
-        self.progress.learning_rate = float(value)
+        self.schedules.learning_rate = float(value)
 
     # -- State
 

@@ -165,9 +165,8 @@ def policy():
 
 def at(policy, update):
     """Returns the policy as it is after ``update`` updates."""
-    policy.progress.env_step = update * 1024
+    policy.schedules.env_step = update * 1024
     policy.set_coefficients()
-    policy.set_learning_rates()
     return policy
 
 
@@ -187,7 +186,7 @@ def test_breakout_is_ten_thousand_updates_of_eight_environments_by_128_steps():
 def test_rate_and_clip_ranges_of_breakout_fall_to_0_together(policy, update):
     left = 1 - update / 10_000
     at(policy, update)
-    assert policy.optimizer.learning_rate == pytest.approx(2.5e-4 * left, abs=1e-12)
+    assert policy.schedules.rate == pytest.approx(2.5e-4 * left, abs=1e-12)
     assert float(policy.clip_ratio) == pytest.approx(0.1 * left, abs=1e-12)
     batch = Batch(new_value=torch.tensor([3.0]), value=torch.tensor([0.0]), value_target=torch.tensor([3.0]))
     loss, _ = policy.value_loss(batch)  # as if the value had only moved by the clip range

@@ -347,7 +347,7 @@ def test_a_ratio_that_overflows_where_no_bound_holds_is_an_error_and_changes_not
     batch = batch_at_ratio(policy, torch.full((16,), 500.0), -torch.ones(16))
     before = [p.detach().clone() for p in policy.model.parameters()]
     with pytest.raises(NumericsError, match="gradient step 1 of .*loss was not finite"):
-        policy.optimizer.steps(gradient_of, [batch])
+        policy.optimizer.steps(gradient_of, [batch], 1e-3)
     assert all(torch.equal(a, b) for a, b in zip(before, policy.model.parameters(), strict=True))
 
 

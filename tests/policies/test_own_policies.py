@@ -310,7 +310,7 @@ def test_all_parts_of_ppo_learn_around_an_improve_of_ones_own():
     networks = digest(policy.intrinsic.networks.state_dict())
     rollout = collector.collect()
     policy.learn_mode.forward(rollout)
-    assert policy.reward_scale.count == policy.progress.env_step == stats.count == 64
+    assert policy.reward_scale.count == policy.schedules.env_step == stats.count == 64
     assert float(policy.value_norm.mean) == pytest.approx(float(rollout.value_target.mean()), rel=1e-5)
     assert digest(policy.intrinsic.networks.state_dict()) != networks
 

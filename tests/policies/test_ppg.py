@@ -34,8 +34,8 @@ def spied(policy):
     log = []
     for name, optimizer in policy.parts.items():
         if name.endswith("optimizer"):
-            take = optimizer._take
-            optimizer._take = lambda gradient, n=name, take=take: log.append(n) or take(gradient)
+            step = optimizer._step
+            optimizer._step = lambda gradient, rate, n=name, step=step: log.append(n) or step(gradient, rate)
     return log
 
 
