@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
@@ -49,7 +50,7 @@ class Runs(NamedTuple):
     hidden: Tree
 
 
-class Batch:
+class Batch(SimpleNamespace):
     """The fields of a minibatch, as attributes. A loss changes nothing in it.
 
     In the policy phase they are the fields of the rollout, such as obs (scaled), action, log_prob, reward,
@@ -68,10 +69,6 @@ class Batch:
 
     policy_weight: Tensor | None = None
     prox_log_prob: Tensor | None = None
-
-    def __init__(self, **fields: Any) -> None:
-        for name, field in fields.items():
-            setattr(self, name, field)
 
     def __len__(self) -> int:
         return len(self.value_target)
@@ -190,7 +187,7 @@ class Samples:
 
     def _batches(self, groups: Sequence[Group], advantages: list[Tensor] | None) -> Iterator[Batch]:
         fields = {k: field for k, field in self.fields.items() if k != "advantage" or advantages is None}
-        trees = [name for name, field in fields.items() if name != "obs" and is_branch(field)]
+        trees = [name for name, field in fields.items() if is_branch(field)]
         parts: Any = None
         if bytes_of(fields) <= SHUFFLED_BYTES:  # of few samples all are gathered at once, in far fewer calls
             order, sizes = torch.cat([group.rows for group in groups]), [len(group.rows) for group in groups]
@@ -199,10 +196,12 @@ class Samples:
             if parts is None:
                 batch = map_tree(lambda leaf, g=group: leaf.index_select(0, g.rows), fields)
             else:
-                batch = map_tree(lambda leaves, k=k: leaves[k], parts)
+                batch = {name: part if name in trees else part[k] for name, part in parts.items()}
+                for name in trees:
+                    batch[name] = map_tree(lambda leaves, k=k: leaves[k], parts[name])
             batch = batch if self.device is None else to_device(batch, self.device)
             for name in trees:
-                batch[name] = as_field(batch[name])
+                batch[name] = batch[name] if name == "obs" else as_field(batch[name])
             if advantages is not None:
                 batch["advantage"] = advantages[k]
             batch["obs"] = self._inputs(batch["obs"], group, self.inputs)

@@ -76,7 +76,8 @@ class Watch:
             EnvContractError: if a value is not finite, an index is outside its range, or a mask leaves no
                 legal action.
         """
-        self._refuse(bad_step(transition), numbers, NotFiniteError)
+        if fault := bad_step(transition):
+            self._refuse(fault, numbers, NotFiniteError)
         if transition.final_obs is not None:
             fault = first_outside(self._indices, transition.final_obs, LAST_OBSERVATION)
             self._refuse(fault, numbers[transition.final_env])
@@ -89,7 +90,8 @@ class Watch:
 
     def _check(self, obs: Tree, numbers: np.ndarray, acts: np.ndarray | bool = True) -> None:
         """Refuses wrong indices, and masks without a legal action where the policy acts: ``acts`` (G,)."""
-        self._refuse(first_outside(self._indices, obs), numbers)
+        if self._indices:
+            self._refuse(first_outside(self._indices, obs), numbers)
         if self._masked:
             stuck = without_legal_action(obs[MASK_KEY], self.envs.action_space) & acts
             if stuck.any():

@@ -208,7 +208,8 @@ class ThroughStacks(ByAutograd):
             for p, piece in zip(self.parameters, flat.split(sizes), strict=True)
         }
         parts = {part for stack in stacks.values() for part in (stack.encoder, stack.head)}
-        self._arrays = {part: [view(self._memory[id(p)]) for p in part.parameters] for part in parts}
+        self._memory_of = {part: {id(p): self._memory[id(p)] for p in part.parameters} for part in parts}
+        self._arrays = {part: [view(x) for x in memory.values()] for part, memory in self._memory_of.items()}
 
     def __call__(self, batch: Batch) -> Gradient:
         traces: dict[NumpyLayers, list[np.ndarray]] = {}  # the outputs of all layers
@@ -227,16 +228,15 @@ class ThroughStacks(ByAutograd):
                     slope_of[encoder] = slope_of[encoder] + back if encoder in slope_of else back
             for encoder, slope in slope_of.items():
                 encoder.backward(traces[encoder], slope, self._arrays[encoder], obs=batch.obs)
-        parts = [*slope_of, *(self.stacks[name].head for name in slopes)]
-        reached = {id(p) for part in parts for p in part.parameters}
+        values: dict[int, Tensor | None] = dict.fromkeys(self._memory)
+        for part in (*slope_of, *(self.stacks[name].head for name in slopes)):
+            values.update(self._memory_of[part])
         for p, value in direct:
             memory = self._memory[id(p)]
-            memory.add_(value) if id(p) in reached else memory.copy_(value)
-            reached.add(id(p))
-        if unreached := [memory for key, memory in self._memory.items() if key not in reached]:
+            values[id(p)] = memory.copy_(value) if values[id(p)] is None else memory.add_(value)
+        if unreached := [self._memory[key] for key, value in values.items() if value is None]:
             torch._foreach_zero_(unreached)  # not the numbers of the step before: the norm reads all
-        values = [memory if key in reached else None for key, memory in self._memory.items()]
-        return Gradient(total, metrics, values, self._flat)
+        return Gradient(total, metrics, list(values.values()), self._flat)
 
     def _slopes_by_autograd(self, batch: Batch, raw: Mapping[str, np.ndarray]) -> Any:
         leaves = {name: torch.from_numpy(x).requires_grad_() for name, x in raw.items()}

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache, partial
 from itertools import chain
-from types import FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +20,7 @@ from threadpoolctl import ThreadpoolController
 from torch import Tensor, nn
 
 from ding_lite.data.rollout import view
-from ding_lite.models.actor_critic import Stack
+from ding_lite.models.actor_critic import COMBINED, Stack
 from ding_lite.models.encoders import Encoder, IndexEncoder, VectorEncoder
 from ding_lite.trees import value_at
 
@@ -29,6 +28,7 @@ from ding_lite.trees import value_at
 MAX_WEIGHTS, MAX_WEIGHTS_OF_ONE_THREAD = 2**14, 2**18
 MANY_NUMBERS = 2**13  # torch's sigmoid is faster than NumPy's tanh from here on
 MAX_INDICES = 8  # in an observation; above it torch looks them up as fast
+METHODS = frozenset(("forward", "logit", "stacks", *COMBINED["stacks"]))  # which NumPy does not call
 ACTIVATIONS: dict[type, str] = {nn.Tanh: "tanh", nn.ReLU: "relu"}
 _ones = lru_cache(partial(np.ones, dtype=np.float32))
 
@@ -46,9 +46,7 @@ def _blas() -> Any:
 def is_changed(model: nn.Module) -> bool:
     """Returns whether a forward hook or a method is set on a module, which only calls of torch would run."""
     return any(
-        module._forward_hooks
-        or module._forward_pre_hooks
-        or any(isinstance(getattr(type(module), name, None), FunctionType) for name in vars(module))
+        module._forward_hooks or module._forward_pre_hooks or not METHODS.isdisjoint(vars(module))
         for module in model.modules()
     )
 
@@ -218,12 +216,9 @@ class NumpyStack(NamedTuple):
     head: NumpyLayers
     detached: bool
 
-    def __call__(self, obs: Any, block: int = 2**10) -> np.ndarray:
-        """Returns raw outputs (N, K), computing ``block`` rows at a time, so that they stay in the cache."""
-        x = self.encoder.features(obs)
-        parts = [x] if len(x) <= block else np.split(x, range(block, len(x), block))
-        raw = [self.head.trace(self.encoder.trace(part)[-1])[-1] for part in parts]
-        return raw[0] if len(raw) == 1 else np.concatenate(raw)
+    def __call__(self, obs: Any) -> np.ndarray:
+        """Returns raw outputs (N, K) of observations (N, ...)."""
+        return self.head.trace(self.encoder.trace(self.encoder.features(obs))[-1])[-1]
 
 
 def _rows(leaf: IndexEncoder, x: np.ndarray) -> np.ndarray:

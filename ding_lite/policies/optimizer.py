@@ -133,9 +133,9 @@ class Optimizer:
         if gradient.flat is None:
             values = [_laid_out_as(p, x) for p, x in zip(originals, values, strict=True)]
         values = values if is_plain else [_flat(value) for value in values]
+        norm: Any
         if gradient.flat is not None:
-            with np.errstate(all="ignore"):
-                norm: Any = math.sqrt(np.dot(gradient.flat, gradient.flat))
+            norm = math.sqrt(np.dot(gradient.flat, gradient.flat))
         else:
             norm = torch.linalg.vector_norm(torch.stack(list(torch._foreach_norm(values))))
         is_bad: Any = 0.0

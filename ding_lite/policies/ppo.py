@@ -205,17 +205,19 @@ class PPOPolicy(Policy):
         value network has learned since.
         """
         learn = self.cfg.learn
+        renews = self.cfg.recompute_adv or self.cfg.nstep_return
         if self.cfg.on_policy:
             samples = self.samples(replay)
             for epoch in range(int(uses)):
-                if (epoch or credit_is_old) and self.renew_credit(replay):
+                if renews and (epoch or credit_is_old):
+                    self.renew_credit(replay)
                     samples = self.samples(replay)
                 yield self.minibatches(samples)
             return
         steps = learn.update_per_collect or math.ceil(uses * self.cfg.collect.n_sample / learn.batch_size)
         credit_is_old |= replay.has_stale
         while steps > 0 and not self.ranks.any(not replay.has_live()):
-            if credit_is_old:
+            if renews and credit_is_old:
                 self.renew_credit(replay)
             drawn = self.minibatches(replay, steps)
             replay.use(drawn.place)  # type: ignore[arg-type]
@@ -261,10 +263,8 @@ class PPOPolicy(Policy):
                 stored.renewed = {"prox_log_prob": log_prob}
         replay.log = replay.metrics(self.clip_ratio)
 
-    def renew_credit(self, replay: Replay) -> bool:
-        """Computes by the newest values what ``recompute_adv``, ``nstep_return`` ask for; False: nothing."""
-        if not (self.cfg.recompute_adv or self.cfg.nstep_return):
-            return False
+    def renew_credit(self, replay: Replay) -> None:
+        """Computes credit by the newest values: all with ``recompute_adv``, else the value targets alone."""
         fields = ("value", "advantage", "value_target") if self.cfg.recompute_adv else ("value_target",)
         self.timer("advantages")
         for stored in replay.rollouts:
@@ -274,7 +274,6 @@ class PPOPolicy(Policy):
             credit = self.credit(as_rollout(fresh), weight)
             stored.renewed |= {name: credit[name] for name in fields}
         self.timer("updates")
-        return True
 
     @torch.no_grad()
     def samples(self, drawn: Replay | Rollout) -> Samples:
