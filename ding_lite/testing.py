@@ -38,6 +38,7 @@ from ding_lite.policies.intrinsic import Intrinsic, StepTable
 from ding_lite.policies.ppg import PPGPolicy
 from ding_lite.policies.ppo import PPOPolicy
 from ding_lite.rl.distributions import Distribution
+from ding_lite.rl.scales import NoScale
 from ding_lite.run.pipeline import SerialPipeline
 from ding_lite.trees import map_tree, to_dict, tree_leaves
 
@@ -459,7 +460,7 @@ def _check_learning_step(policy: Policy, rollout: Rollout) -> None:
     if isinstance(policy, PPOPolicy):
         learned, valid = policy.schedules.env_step, int(rollout.valid.sum())
         _expect(
-            learned == valid and (not policy.cfg.learn.value_norm or policy.value_norm.count > 0),
+            learned == valid and (isinstance(policy.value_norm, NoScale) or policy.value_norm.count > 0),
             "improve is overridden, not _forward_learn, which has scales and schedules around it; got ones "
             f"that know {learned} of {valid} steps",
         )

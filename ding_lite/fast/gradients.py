@@ -170,7 +170,8 @@ class ByGraph(ByAutograd):
     """The same as a CUDA graph, for minibatches of ``size`` samples."""
 
     def __init__(self, size: int, pool: GraphPool, *arguments: Any) -> None:
-        super().__init__(*arguments, name="CUDA graph")
+        super().__init__(*arguments)
+        self.name = "CUDA graph"
         self.size, self._captured = size, CapturedFunction(pool, self._of_fields, self.objective.name)
 
     def _of_fields(self, fields: Mapping[str, Any]) -> Gradient:

@@ -60,13 +60,16 @@ def numpy_stacks(model: Any, names: Sequence[str]) -> dict[str, NumpyStack] | No
     if stacks is None or any(name not in stacks for name in names) or is_changed(model):
         return None
     chosen = {name: stacks[name] for name in names}
-    parts = {part: numpy_layers(part) for stack in chosen.values() for part in (stack.encoder, stack.head)}
-    if any(layers is None for layers in parts.values()):
-        return None
-    return {name: NumpyStack(parts[s.encoder], parts[s.head], s.detached) for name, s in chosen.items()}
+    layers: dict[nn.Module, NumpyLayers] = {}
+    for part in dict.fromkeys(part for stack in chosen.values() for part in (stack.encoder, stack.head)):
+        made = numpy_layers(part)
+        if made is None:
+            return None
+        layers[part] = made
+    return {name: NumpyStack(layers[s.encoder], layers[s.head], s.detached) for name, s in chosen.items()}
 
 
-def numpy_layers(part: nn.Module | None) -> NumpyLayers | None:
+def numpy_layers(part: nn.Module) -> NumpyLayers | None:
     """Returns an encoder, or layers in sequence, in NumPy; None if torch is as fast, or must run them."""
     leaves: list[tuple[tuple[str, ...], Any]] = [((), None)]
     sequences: list[Any] = [part]

@@ -228,7 +228,7 @@ class VAC(ActorCritic):
         return self.actor_head(features), self.compute_critic(obs, features)
 
     def compute_critic(self, obs: Any, features: Tensor | None = None) -> Tensor:
-        """Returns the values (N,); ``features`` (N, F): those of the policy's encoder, if known."""
+        """Returns the values (N,); ``features`` (N, F): the output of the policy's encoder, if known."""
         if self.critic_encoder is None:
             features = self.actor_encoder(obs) if features is None else features
             features = features.detach() if self.detaches_value else features
@@ -299,26 +299,16 @@ class PPG(VAC, PhasicActorCritic):
         action_space: gym.Space,
         *,
         arch: str = "dual",
-        critic_head_hidden_size_list: Sequence[int] = (),
-        init: str = "orthogonal",
-        init_gain: Mapping[str, float] | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(
-            obs_space,
-            action_space,
-            share_encoder=arch != "dual",
-            critic_head_hidden_size_list=critic_head_hidden_size_list,
-            init=init,
-            init_gain=init_gain,
-            **options,
-        )
+        super().__init__(obs_space, action_space, share_encoder=arch != "dual", **options)
         self.arch = arch
         self.detaches_value = arch == "detach"
-        # Made last, so that all other layers start with the same random weights as those of ``vac``.
-        features = self.actor_encoder.out_features
-        self.auxiliary_head, last = value_head(features, critic_head_hidden_size_list, self.activation)
-        initialize(self.auxiliary_head, init, init_gain or {}, value_layer=last)
+        # Made last, so that all other layers have the same first weights as in ``vac``.
+        features, sizes = self.actor_encoder.out_features, options.get("critic_head_hidden_size_list", ())
+        self.auxiliary_head, last = value_head(features, sizes, self.activation)
+        init, gain = options.get("init", "orthogonal"), options.get("init_gain") or {}
+        initialize(self.auxiliary_head, init, gain, value_layer=last)
         self.value_heads = (*self.value_heads, last)
 
     def compute_auxiliary(self, obs: Any) -> tuple[Any, Tensor, Tensor]:

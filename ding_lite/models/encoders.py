@@ -349,8 +349,8 @@ class Encoder(nn.Module):
             context = torch.autocast(device, self.dtype, cache_enabled=False)
         with context:
             features = [leaf(value_at(obs, path)) for path, leaf in zip(self.paths, self.leaves, strict=True)]
-            found: Tensor = self.trunk(features[0] if len(features) == 1 else torch.cat(features, -1))
-        return found if self.dtype == torch.float32 else found.float()
+            output: Tensor = self.trunk(features[0] if len(features) == 1 else torch.cat(features, -1))
+        return output if self.dtype == torch.float32 else output.float()
 
 
 def encoder_faults(encoder: Mapping[str, Any] | None, path: str) -> list[str]:

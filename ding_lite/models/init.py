@@ -39,7 +39,7 @@ def initialize(
     for layer in module.modules():  # rows of linear layers have the norm 1.4, those of convolutions 1
         if isinstance(layer, LAYERS):
             normed(layer, 1.4 if isinstance(layer, nn.Linear) else 1.0)
-    for block in module.modules():  # residual blocks have a norm of their own, for all rows inside
+    for block in module.modules():  # all rows inside a residual block have its norm
         if (scale := getattr(block, "normed_scale", None)) is not None:
             normed(block, scale)
     if policy_layers is not None:

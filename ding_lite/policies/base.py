@@ -49,7 +49,7 @@ from ding_lite.models.layout import lay_out
 from ding_lite.models.recurrent import Sequences, single_steps
 from ding_lite.policies.keys import POLICY
 from ding_lite.rl.distributions import Distribution
-from ding_lite.rl.scales import NoScale, ObservationNorm
+from ding_lite.rl.scales import NoScale, ObservationNorm, ValueNorm
 from ding_lite.rl.seeding import (
     GeneratorState,
     global_streams,
@@ -75,7 +75,7 @@ FIELDS = ("learn", "collect", "eval")
 OUTPUTS = {"actor": "dist", "critic": "new_value", "auxiliary": "auxiliary"}  # of models, in a batch
 CHUNK_SAMPLES, CHUNK_BYTES = 2**13, 2**24  # what a network is given in one call without a gradient
 GPU_LAYER = 2**16  # weights; with 64 x 64 a gradient step takes four times as long on a GPU
-# What acts in NumPy or as a CUDA graph stands for these methods.
+# The methods that NumPy and CUDA graphs replace when they act.
 ACTING = ("_forward_collect", "_forward_eval", "_to_env", "_process_transition", "scaled", "distribution")
 LIBRARY: set[tuple[str, FunctionType]] = set()  # the methods of the library's policies, by their names
 
@@ -122,7 +122,9 @@ class Policy:
         self.parts: dict[str, Any] = {}  # what has a state, by name
         self.lines: list[str] = []  # about this policy, which a run prints when it begins
         self._generators: dict[str, torch.Generator] = {}  # by the names of their streams
-        self.model: Any = self.keep("model", self._make_model() if model is None else self._checked(model))
+        self.model: ActorCritic = self.keep(
+            "model", self._make_model() if model is None else self._checked(model)
+        )
         try:
             self.device = chosen_device(self.cfg.device, self.model)
             self.model.to(device=self.device)
@@ -143,12 +145,14 @@ class Policy:
             else Recurrence(self.cfg.learn.sequence_length, self.model.initial_hidden)
         )
         norm = self.cfg.normalize
-        self.obs_norm: Any = NoScale()
+        self.obs_norm: ObservationNorm | NoScale = NoScale()
         if norm.obs:
             scale = ObservationNorm(obs_space, norm.obs_clip, self.device, ranks=self.ranks)
             self.obs_norm = self.keep("obs_norm", scale)
-        self.obs_norms = [self.obs_norm]  # all that random steps begin
-        self.value_norm: Any = NoScale()  # a policy may set another
+        self.obs_norms = [
+            self.obs_norm
+        ]  # all scales of observations: random steps give their first statistics
+        self.value_norm: ValueNorm | NoScale = NoScale()  # a policy may set another
         self._graph_pool = GraphPool()
         self._hidden_of_act: Tree | None = None
         self._init_shared()
@@ -260,12 +264,13 @@ class Policy:
             raise ContractError(f"this policy was built with enable_field={self.fields}, without {field!r}")
 
     def overrides(self, *methods: str) -> bool:
-        """Returns whether one of these methods is not the library's; then no faster code may stand for it."""
-        found = [(name, getattr(self, name)) for name in methods]
-        return not all(
-            getattr(method, "__self__", None) is self and (name, getattr(method, "__func__", None)) in LIBRARY
-            for name, method in found
-        )
+        """Returns True if one of these methods is not the library's; then no faster code may replace it."""
+        for name in methods:
+            method = getattr(self, name)
+            is_bound = getattr(method, "__self__", None) is self
+            if not is_bound or (name, getattr(method, "__func__", None)) not in LIBRARY:
+                return True
+        return False
 
     def acting(self, samples: int = 0) -> Acting:
         """Returns what acts in one rollout of ``samples`` actions, or in one evaluation.
@@ -350,7 +355,7 @@ class Policy:
         return from_tree(map_tree(lambda x: x[0], action) if is_single else action, self.action_space)
 
     def reset(self, first: Any = None) -> None:
-        """Begins the episodes that :meth:`act` plays next: those where ``first`` (B,) is True; None: all."""
+        """Resets the hidden state of :meth:`act` where ``first`` (B,) is True; None: of all episodes."""
         if first is None or self.recurrence is None:
             self._hidden_of_act = None
         elif self._hidden_of_act is not None:
@@ -390,10 +395,10 @@ class Policy:
 
     def with_outputs(self, batch: Batch, outputs: Mapping[str, Any]) -> Batch:
         """Returns a batch with fresh outputs of the model: dist, new_value, auxiliary."""
-        found = {OUTPUTS[name]: output for name, output in outputs.items()}
-        if "dist" in found:
-            found["dist"] = self.distribution(batch.obs, found["dist"])
-        return batch.plus(**found)
+        fields = {OUTPUTS[name]: output for name, output in outputs.items()}
+        if "actor" in outputs:
+            fields["dist"] = self.distribution(batch.obs, outputs["actor"])
+        return batch.plus(**fields)
 
     @torch.no_grad()
     def values(self, obs: Any, hidden: Tree = None) -> Tensor:
@@ -409,13 +414,13 @@ class Policy:
     def over(self, function: Callable[..., Any], samples: Samples, *others: Any) -> Any:
         """Returns ``function(inputs, *others)`` of raw samples (N, ...), some megabytes at a time."""
         sample_bytes = 4 * sum(math.prod(leaf.shape[1:]) for leaf in tree_leaves(samples.fields["obs"]))
-        order, found = [], []
+        order, results = [], []
         size = max(1, min(CHUNK_SAMPLES, CHUNK_BYTES // max(1, sample_bytes)))
         for rows, inputs in samples.chunks(size, self.scaled):
             rest = (to_device(map_tree(lambda x, r=rows: x[r], other), self.device) for other in others)
-            found.append(function(inputs, *rest))
+            results.append(function(inputs, *rest))
             order.append(rows)
-        result = found[0] if len(found) == 1 else map_tree(lambda *parts: torch.cat(parts), *found)
+        result = results[0] if len(results) == 1 else map_tree(lambda *parts: torch.cat(parts), *results)
         if samples.runs is None:
             return result
         place = torch.cat(order).argsort()  # of each sample in the result
@@ -487,7 +492,7 @@ class Policy:
         return generator
 
     def change_ranks(self, step: int) -> None:
-        """Begins new random streams, since the saved ones are those of another number of ranks."""
+        """Begins new random streams: the saved streams belong to another number of ranks."""
         for name, generator in self._generators.items():
             stream = ("policy", name, "step", step, *self.ranks.stream)
             generator.manual_seed(integer_seed(self.seed, *stream))
@@ -526,12 +531,12 @@ class Policy:
     def _load_all_but_generators(self, state: Mapping[str, Any]) -> None:
         """Does what ``collect_mode.load_state_dict`` does: an actor keeps the streams that it draws from.
 
-        With those of the learner, which does not act, it would draw the same noise in every rollout.
+        The learner does not act: with its streams the actor would draw the same noise in every rollout.
         """
-        own = {name: generator.get_state() for name, generator in self._generators.items()}
+        states = {name: generator.get_state() for name, generator in self._generators.items()}
         self.load_state_dict(state)
         for name, generator in self._generators.items():
-            generator.set_state(own[name])
+            generator.set_state(states[name])
 
     # -- Construction
 

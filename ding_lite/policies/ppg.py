@@ -10,8 +10,8 @@ The paper's names, and the config's:
     E_aux  aux_train_epoch   E_V         critic_epoch_per_collect
                              beta_clone  aux_bc_weight
 
-In the auxiliary phase pi_old is the policy at the start of the phase, and the targets R are those of
-collection, on- and off-policy. The KL has no unit and the errors have the unit of squared returns, so the
+In the auxiliary phase pi_old is the policy at the start of the phase, and R the targets at collection, on-
+and off-policy. The KL has no unit and the errors have the unit of squared returns, so the
 errors are in normalised units (value_norm): with raw returns of 100 they would outweigh the KL that holds the
 policy near pi_old.
 """
@@ -138,8 +138,8 @@ class PPGPolicy(PPOPolicy):
         before = self.measured(samples.some(MEASURED))
         gradient_of = self.aux_optimizer.gradient_of(self.auxiliary_objective)
         for _ in range(learn.aux_train_epoch):
-            drawn = samples.minibatches(self.aux_optimizer.size, self.aux_order, ranks=self.ranks)
-            history += self.aux_optimizer.steps(gradient_of, drawn.batches, rate)
+            one = samples.minibatches(self.aux_optimizer.size, self.aux_order, ranks=self.ranks)
+            history += self.aux_optimizer.steps(gradient_of, one.batches, rate)
         after = self.measured(samples.some(MEASURED))
         self.store.clear()
         log = mean_metrics(history)
@@ -161,8 +161,8 @@ class PPGPolicy(PPOPolicy):
         variances = [
             explained_variance(outputs[name], batch.value_target) for name in ("auxiliary", "critic")
         ]
-        found: list[float] = torch.stack([old.kl(new).mean(), *variances]).tolist()
-        return found
+        numbers: list[float] = torch.stack([old.kl(new).mean(), *variances]).tolist()
+        return numbers
 
     # -- Losses
 

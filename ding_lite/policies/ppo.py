@@ -37,7 +37,7 @@ from ding_lite.policies.optimizer import Optimizer, mean_metrics, mean_of, named
 from ding_lite.policies.reference import Reference
 from ding_lite.rl import losses
 from ding_lite.rl.returns import credit_metrics, gae, nstep_return
-from ding_lite.rl.scales import NoScale, RewardScale, ValueNorm
+from ding_lite.rl.scales import NoScale, ObservationNorm, RewardScale, ValueNorm
 from ding_lite.rl.schedules import ADAPTIVE, Schedules, adapted_rate
 from ding_lite.trees import box_size, map_tree, to_dict
 
@@ -59,7 +59,7 @@ class PPOPolicy(Policy):
         cfg, learn, norm = self.cfg, self.cfg.learn, self.cfg.normalize
         self.schedules = self.keep("progress", Schedules(learn))
         self.reference: Reference | None = None
-        self.reward_scale: Any = NoScale()
+        self.reward_scale: RewardScale | NoScale = NoScale()
         if norm.reward:
             gamma = cfg.collect.discount_factor if norm.reward_discount is None else norm.reward_discount
             self.reward_scale = self.keep("reward_scale", RewardScale(gamma, ranks=self.ranks))
@@ -162,7 +162,7 @@ class PPOPolicy(Policy):
         valid = rollout.valid
         value, target, advantage = (rollout[name][valid] for name in ("value", "value_target", "advantage"))
         credit = credit_metrics(value, target, advantage)
-        if self.cfg.normalize.obs:
+        if isinstance(self.obs_norm, ObservationNorm):
             credit["obs_clipped"] = self.obs_norm.clipped_share(rollout.obs, valid)
         self.value_norm.update_and_rescale(target, self.model.value_heads)
         self.set_coefficients()
@@ -189,7 +189,7 @@ class PPOPolicy(Policy):
         return log | named("buffer", self.replay.log)
 
     def begin_replay(self, rollout: Rollout, *replays: Replay) -> None:
-        """Adds the rollout of this iteration, and makes the policy as it is now pi_prox."""
+        """Adds the rollout of this iteration, and stores the current log-probs as those of pi_prox."""
         if not self.cfg.on_policy:  # the collector writes its next rollout into the same memory
             rollout = as_rollout(map_tree(torch.clone, rollout))
         for replay in replays:
@@ -200,9 +200,9 @@ class PPOPolicy(Policy):
     def passes(self, replay: Replay, uses: float, *, credit_is_old: bool = False) -> Iterator[Pass]:
         """Yields the passes of an iteration over the rollouts of ``replay``.
 
-        Fresh rollouts are passed ``uses`` times. Off-policy each pass draws every live sample, until as many
-        steps are taken as use each ``uses`` times in full minibatches, or none is left. Credit is old if the
-        value network has learned since.
+        On-policy: ``uses`` passes over the fresh rollout. Off-policy: passes over every live sample, until
+        ceil(uses n_sample / batch_size) steps are taken, or no sample may be drawn. ``credit_is_old``: the
+        value network was trained after the advantages were computed.
         """
         learn = self.cfg.learn
         renews = self.cfg.recompute_adv or self.cfg.nstep_return
@@ -219,10 +219,10 @@ class PPOPolicy(Policy):
         while steps > 0 and not self.ranks.any(not replay.has_live()):
             if renews and credit_is_old:
                 self.renew_credit(replay)
-            drawn = self.minibatches(replay, steps)
-            replay.use(drawn.place)  # type: ignore[arg-type]
-            yield drawn
-            steps, credit_is_old = steps - drawn.number, True
+            one = self.minibatches(replay, steps)
+            replay.use(one.place)  # type: ignore[arg-type]
+            yield one
+            steps, credit_is_old = steps - one.number, True
         replay.log["missing_updates"] = float(steps)
 
     def take_steps(
@@ -249,7 +249,7 @@ class PPOPolicy(Policy):
 
     @torch.no_grad()
     def set_proximal(self, replay: Replay) -> None:
-        """Makes the policy as it is now pi_prox: sets its log-probs, and the weights w of stale rollouts."""
+        """Stores the current log-probs as those of pi_prox, and the weights w of stale rollouts."""
         learn = self.cfg.learn
         for stored in replay.rollouts:
             rollout, log_prob = stored.rollout, stored.rollout.log_prob
@@ -276,9 +276,9 @@ class PPOPolicy(Policy):
         self.timer("updates")
 
     @torch.no_grad()
-    def samples(self, drawn: Replay | Rollout) -> Samples:
+    def samples(self, data: Replay | Rollout) -> Samples:
         """Returns the live samples of rollouts, in the units of the losses."""
-        replay, parts = Replay.of(drawn), []
+        replay, parts = Replay.of(data), []
         for stored in replay.rollouts:
             fields = time_major_fields(stored.rollout) | stored.renewed
             for name in ("value", "value_target"):
@@ -288,9 +288,9 @@ class PPOPolicy(Policy):
         samples.fields["obs"] = self.scaled(samples.fields["obs"])
         return samples
 
-    def minibatches(self, drawn: Replay | Rollout | Samples, steps: float = math.inf) -> Pass:
+    def minibatches(self, data: Replay | Rollout | Samples, steps: float = math.inf) -> Pass:
         """Returns one pass over the live samples of rollouts, of at most so many steps."""
-        samples, learn = drawn if isinstance(drawn, Samples) else self.samples(drawn), self.cfg.learn
+        samples, learn = data if isinstance(data, Samples) else self.samples(data), self.cfg.learn
         return samples.minibatches(
             learn.batch_size, self.order, steps=steps, adv_norm=learn.adv_norm, ranks=self.ranks
         )

@@ -4,7 +4,7 @@
     A_t      = delta_t + gamma lambda (1 - done_t) c_{t+1} A_{t+1}
     target_t = V(s_t) + c_t A_t
 
-On fresh data c = 1: GAE (arXiv:1506.02438, eq. 16). With c = min(1, pi/mu) the targets are those of V-trace
+On fresh data c = 1: GAE (arXiv:1506.02438, eq. 16). With c = min(1, pi/mu) the targets are V-trace's
 (arXiv:1802.01561, eq. 1). The weight of a step multiplies its target but not its advantage, because the
 surrogate loss multiplies the advantage by the ratio already.
 
@@ -114,7 +114,7 @@ def normalize_advantage(
 
     Args:
         advantage: A, (N,), or (K, N) of K minibatches.
-        scale: std and mean, if they are those of more samples than these.
+        scale: std and mean of more samples than these; None: of these.
         eps: added to the std.
     """
     std, mean = torch.std_mean(advantage, -1, correction=0, keepdim=True) if scale is None else scale
