@@ -203,7 +203,7 @@ def _check_shapes(policy: Policy, rollout: Rollout) -> None:
         policy.action_space.contains(scalars),  # a Discrete contains no 0-d arrays
         f"act returns an action in {policy.action_space}, got {action!r}",
     )
-    recomputed = policy.over_rollout(policy.log_prob, rollout, rollout.action).flatten()
+    recomputed = policy.over_rollout(policy.log_prob, rollout, "action").flatten()
     difference = float((recomputed - rollout.log_prob.flatten()).abs().max())
     reduced_precision = any(
         isinstance(part, Encoder) and part.dtype != torch.float32 for part in policy.model.modules()

@@ -45,7 +45,7 @@ class Collector:
         infos: the numbers that ``env.info_keys`` takes from their last infos.
         episodes: that finished in the last rollout.
         episode_count: finished episodes since the start of the run.
-        is_incomplete: whether the last rollout is not complete: it runs, or an error ended it.
+        is_incomplete: True while a rollout is being collected, and after one that failed.
     """
 
     def __init__(self, envs: VectorEnv, policy: ActingPolicy, n_sample: int) -> None:

@@ -59,9 +59,9 @@ class Batch(SimpleNamespace):
 
     Attributes:
         dist, new_value, auxiliary: the model's fresh outputs, as far as the loss reads them.
-        log_prob: (N,), below the ratio: of pi_prox, or with proximal="behaviour" of mu.
+        log_prob: (N,), the denominator of the ratio: of pi_prox, or with proximal="behaviour" of mu.
         policy_weight: (N,), weights of stale samples in the policy loss; None is 1.
-        prox_log_prob: (N,), of pi_prox, if ``log_prob`` is that of mu; else None.
+        prox_log_prob: (N,), of pi_prox, if ``log_prob`` is of mu; else None.
 
     Shapes:
         every field: (N, ...)

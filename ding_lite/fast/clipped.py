@@ -1,7 +1,7 @@
 """The slopes of PPO's own losses by raw outputs, in NumPy: for Categorical actions and Normals.
 
 They save the hundred calls of torch that these losses and their autograd take on small minibatches. A policy
-with a loss of its own does not use them; tests compare them with autograd. With weights w and r = pi /
+that overrides a loss does not use them; tests compare them with autograd. With weights w and r = pi /
 pi_prox,
 
     d L_pi / d log pi(a|s) = -w r A / N where the clip does not hold, else 0;   d L_V / d V = (V - R) / N

@@ -135,7 +135,7 @@ class NumpyLayers:
         return features[0] if len(features) == 1 else np.concatenate(features, 1)
 
     def trace(self, x: np.ndarray) -> list[np.ndarray]:
-        """Returns ``x`` (N, F) and the outputs of all layers; an activation overwrites those of its layer."""
+        """Returns ``x`` (N, F) and the outputs of all layers; an activation overwrites its input."""
         outputs = [x]
         for step in self._steps:
             out = x if len(outputs) > 1 else None

@@ -5,8 +5,8 @@
     learn_mode.forward(rollout)       -> metrics                     improves the model
     eval_mode.forward(obs)            -> {"action"}                  acts greedily
 
-Everything is batched. The forward of a recurrent policy also takes hidden states (B, ...), and returns those
-after the step as "hidden". Where policy and value share layers, collecting also gives the "value".
+Everything is batched. The forward of a recurrent policy also takes hidden states (B, ...), and returns the
+next ones as "hidden". Where policy and value share layers, collecting also gives the "value".
 
 A collector and an evaluator ask :meth:`Policy.acting` what acts in one rollout or one evaluation.
 
@@ -33,7 +33,7 @@ from ding_lite.config.schema import merged_config
 from ding_lite.data.hidden import begin_episodes
 from ding_lite.data.modes import Acting, CollectMode, EvalMode, LearnMode
 from ding_lite.data.replay import Replay
-from ding_lite.data.rollout import Rollout, as_array, flat, require_rollout, to_device
+from ding_lite.data.rollout import Rollout, as_array, require_rollout, to_device
 from ding_lite.data.samples import Batch, Recurrence, Samples, Store
 from ding_lite.data.timer import Timer
 from ding_lite.envs.checks import first_outside, index_leaves
@@ -411,14 +411,14 @@ class Policy:
         return self.distribution(inputs, self.model.compute_actor(inputs)).log_prob(action)
 
     @torch.no_grad()
-    def over(self, function: Callable[..., Any], samples: Samples, *others: Any) -> Any:
-        """Returns ``function(inputs, *others)`` of raw samples (N, ...), some megabytes at a time."""
+    def over(self, function: Callable[..., Any], samples: Samples, *fields: str) -> Any:
+        """Returns ``function(inputs, *fields)`` of raw samples (N, ...), some megabytes at a time."""
         sample_bytes = 4 * sum(math.prod(leaf.shape[1:]) for leaf in tree_leaves(samples.fields["obs"]))
         order, results = [], []
         size = max(1, min(CHUNK_SAMPLES, CHUNK_BYTES // max(1, sample_bytes)))
         for rows, inputs in samples.chunks(size, self.scaled):
-            rest = (to_device(map_tree(lambda x, r=rows: x[r], other), self.device) for other in others)
-            results.append(function(inputs, *rest))
+            rest = (map_tree(lambda x, r=rows: x[r], samples.fields[name]) for name in fields)
+            results.append(function(inputs, *(to_device(each, self.device) for each in rest)))
             order.append(rows)
         result = results[0] if len(results) == 1 else map_tree(lambda *parts: torch.cat(parts), *results)
         if samples.runs is None:
@@ -426,24 +426,22 @@ class Policy:
         place = torch.cat(order).argsort()  # of each sample in the result
         return map_tree(lambda leaf: leaf[place.to(leaf.device)], result)
 
-    def over_rollout(self, function: Callable[..., Any], rollout: Rollout, *others: Any) -> Any:
-        """Returns ``function(inputs, *others)`` of the rows of a rollout, a tensor or a dict.
+    def over_rollout(self, function: Callable[..., Any], rollout: Rollout, *fields: str) -> Any:
+        """Returns ``function(inputs, *fields)`` of the rows of a rollout, a tensor or a dict.
 
         Shapes:
-            rollout, each of ``others``: (T, B, ...) -> (T, B, ...); 0 in rows that are not valid
+            rollout, each of its ``fields``: (T, B, ...) -> (T, B, ...); 0 in rows that are not valid
         """
-        shape = rollout.valid.shape
-        samples = Samples.of(rollout, rollout.valid, {"obs": rollout.obs}, self.recurrence)
+        valid, chosen = rollout.valid, {name: rollout[name] for name in ("obs", *fields)}
+        samples = Samples.of(rollout, valid, chosen, self.recurrence)
         place: Any = samples.place
-        chosen = [map_tree(lambda x: x[place], flat(other)) for other in others]
-        results = self.over(function, samples, *chosen)
         return map_tree(
             lambda leaf: (
-                leaf.new_zeros((shape.numel(), *leaf.shape[1:]))
+                leaf.new_zeros((valid.numel(), *leaf.shape[1:]))
                 .index_copy_(0, place.to(leaf.device), leaf)
-                .unflatten(0, shape)
+                .unflatten(0, valid.shape)
             ),
-            results,
+            self.over(function, samples, *fields),
         )
 
     # -- The names of DI-engine

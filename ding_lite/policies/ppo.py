@@ -254,7 +254,7 @@ class PPOPolicy(Policy):
         for stored in replay.rollouts:
             rollout, log_prob = stored.rollout, stored.rollout.log_prob
             if replay.age(stored):
-                log_prob = self.over_rollout(self.log_prob, rollout, rollout.action)
+                log_prob = self.over_rollout(self.log_prob, rollout, "action")
                 stored.ratio = torch.exp(log_prob - rollout.log_prob).masked_fill(~rollout.valid, 1.0)
             if learn.proximal == "decoupled":
                 weight = stored.ratio.clamp(max=learn.weight_bound)

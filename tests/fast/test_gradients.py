@@ -132,7 +132,7 @@ def test_every_option_has_the_gradient_that_torch_finds_and_changes_it(option, o
     assert not torch.allclose(in_torch(policy, policy.objective, batch).values[0], found[0], rtol=1e-3)
 
 
-# ------------------------------------------------------------------ losses of one's own
+# ------------------------------------------------------------------ losses of the user
 
 
 class OtherPolicyLoss(PPOPolicy):
@@ -164,7 +164,7 @@ class WithPrediction(PPOPolicy):
         (WithPrediction, Predicting(VECTOR, DISCRETE)),
     ],
 )
-def test_a_loss_of_ones_own_runs_on_the_outputs_of_numpy(cls, model):
+def test_an_overridden_loss_runs_on_the_outputs_of_numpy(cls, model):
     policy = policy_for(cls=cls, made=model)
     assert compare(policy, batch_for(policy)) == []
     values = in_numpy(policy, policy.objective, batch_for(policy)).values

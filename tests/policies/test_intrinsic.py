@@ -132,7 +132,7 @@ class ForwardError(IntrinsicReward):
         return error.masked_fill(steps.done, 0.0)
 
 
-def test_a_reward_of_ones_own(monkeypatch):
+def test_an_intrinsic_reward_of_the_user(monkeypatch):
     monkeypatch.setattr(INTRINSIC_REGISTRY, "entries", dict(INTRINSIC_REGISTRY.entries))
     INTRINSIC_REGISTRY.register("forward_error")(ForwardError)
     policy, collector = trainee("ppg", intrinsic=dict(type="forward_error", width=4))

@@ -73,7 +73,7 @@ def test_hidden_states_stay_with_their_rows_in_a_buffer():
     assert len(policy.replay.rollouts) == 3
     for stored in policy.replay.rollouts:
         rollout, valid = stored.rollout, stored.rollout.valid
-        found = policy.over_rollout(policy.log_prob, rollout, rollout.action)
+        found = policy.over_rollout(policy.log_prob, rollout, "action")
         torch.testing.assert_close(found[valid], rollout.log_prob[valid], atol=1e-5, rtol=1e-5)
 
 

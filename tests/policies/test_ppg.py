@@ -1,4 +1,4 @@
-"""PPG: who trains what and when, its auxiliary phase, what it refuses, and losses of one's own."""
+"""PPG: who trains what and when, its auxiliary phase, what it refuses, and losses of the user."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_what_cannot_work_is_refused_saying_why(policy, why):
         compile_config(config)
 
 
-# ------------------------------------------------------------------ models and losses of one's own
+# ------------------------------------------------------------------ models and losses of the user
 
 
 class Leaky(PPG):
