@@ -161,7 +161,7 @@ class NumpyActing:
 
 
 def _legal(logit: np.ndarray, obs: Tree) -> np.ndarray:
-    """Returns logits (N, n); those of actions that the mask forbids are far below the others."""
+    """Returns logits (N, n); the logits of illegal actions are far below all others."""
     if not isinstance(obs, dict) or MASK_KEY not in obs:
         return logit
     return np.where(np.asarray(obs[MASK_KEY], np.bool_), logit, np.float32(ILLEGAL))

@@ -191,7 +191,7 @@ class ThroughStacks(ByAutograd):
 
     Args:
         stacks: in NumPy, of the outputs that the objective reads.
-        arguments: those of :class:`ByAutograd`.
+        arguments: of :class:`ByAutograd`.
     """
 
     def __init__(self, stacks: Mapping[str, NumpyStack], *arguments: Any) -> None:

@@ -126,7 +126,7 @@ class ActorCritic(nn.Module):
 class VAC(ActorCritic):
     """A policy network and a value network, with separate encoders or a shared one.
 
-    The arguments are the keys of ``config``; ``box_options`` are those of ``heads.BoxHead``.
+    The arguments are the keys of ``config``; ``box_options`` are the options of ``heads.BoxHead``.
     """
 
     config = dict(

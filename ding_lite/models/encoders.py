@@ -32,7 +32,7 @@ from ding_lite.errors import ConfigError
 from ding_lite.models.layout import to_channels_last
 from ding_lite.trees import MASK_KEY, has_channels_last, is_image, space_leaves, value_at
 
-WIDEST = 2**16  # bounds beyond those of 16 bits, such as infinite ones, say nothing about pixels
+WIDEST = 2**16  # bounds of more than 16 bits, such as infinite ones, say nothing about pixels
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "tanh": nn.Tanh,
     "relu": nn.ReLU,
@@ -97,7 +97,7 @@ class IndexEncoder(nn.Module):
         super().__init__()
         sizes = [int(space.n)] if isinstance(space, gym.spaces.Discrete) else space.nvec.flatten().tolist()
         start = np.atleast_1d(space.start).flatten()
-        # All indices share one table; the rows of each index begin where those of the previous one end.
+        # All indices share one table; the rows of an index follow the rows of the previous index.
         offset = np.concatenate([[0], np.cumsum(sizes)[:-1]]) - start
         self.offset: Tensor
         self.register_buffer("offset", torch.as_tensor(offset), persistent=False)

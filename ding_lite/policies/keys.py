@@ -18,7 +18,7 @@ POLICY: dict[str, Any] = dict(
     device=Key(
         "auto", doc='"cpu", "cuda", "cuda:N" or "mps"; "auto": a GPU, if there is one, for large models'
     ),
-    cuda_graph=Key(True, doc="on a GPU: launch all kernels of acting, and those of a gradient, in one call"),
+    cuda_graph=Key(True, doc="on a GPU: launch all kernels of acting, and all of a gradient, in one call"),
     model=dict(type=Key("vac", Name, doc='the model: a registered name, or "package.module:Class"')),
     collect=dict(n_sample=Key(2048, low=2, doc="transitions in a rollout, over all environments")),
     learn=dict(sequence_length=Key(64, low=1, doc="most steps that gradients of recurrent networks go back")),

@@ -189,7 +189,7 @@ class PPOPolicy(Policy):
         return log | named("buffer", self.replay.log)
 
     def begin_replay(self, rollout: Rollout, *replays: Replay) -> None:
-        """Adds the rollout of this iteration, and stores the current log-probs as those of pi_prox."""
+        """Adds the rollout of this iteration, and stores the current log-probs as pi_prox's."""
         if not self.cfg.on_policy:  # the collector writes its next rollout into the same memory
             rollout = as_rollout(map_tree(torch.clone, rollout))
         for replay in replays:
@@ -249,7 +249,7 @@ class PPOPolicy(Policy):
 
     @torch.no_grad()
     def set_proximal(self, replay: Replay) -> None:
-        """Stores the current log-probs as those of pi_prox, and the weights w of stale rollouts."""
+        """Stores the current log-probs as pi_prox's, and the weights w of stale rollouts."""
         learn = self.cfg.learn
         for stored in replay.rollouts:
             rollout, log_prob = stored.rollout, stored.rollout.log_prob

@@ -91,7 +91,7 @@ def nstep_return(
     """Returns sum_{k<m} gamma^k r_{t+k} + gamma^m V(s_{t+m}) (Sutton and Barto, 2nd edition, eq. 12.1).
 
     m is ``nstep``, or less where the episode or the rollout ends earlier. After a termination V(s_{t+m}) is
-    0. The arguments are those of :func:`gae`.
+    0. For the arguments see :func:`gae`.
 
     Shapes:
         (T, B) each -> (T, B)
