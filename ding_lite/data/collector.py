@@ -38,17 +38,19 @@ class Collector:
 
     Attributes:
         steps: T.
+        n_sample: T B.
         obs: current observations of each group, (G, ...).
         recent: the most recent finished episodes.
         episodes: that finished in the last rollout.
         episode_count: finished episodes since the start of the run.
-        is_incomplete: whether the last rollout is not complete: it runs, or an error ended it.
+        is_incomplete: True while a rollout is being collected, and after one that failed.
     """
 
     def __init__(self, envs: VectorEnv, policy: ActingPolicy, n_sample: int) -> None:
         self.envs, self.policy, self.timer = envs, policy, policy.timer
         self._watch = Watch(envs, "; nothing was learned from this rollout")
         self.steps = math.ceil(n_sample / envs.num_envs)
+        self.n_sample = self.steps * envs.num_envs
         self.storage = RolloutStorage(self.steps, envs.num_envs)
         self._last_row = RolloutStorage(1, envs.num_envs)  # the observations after the last row
         self._env_indices = [np.arange(envs.num_envs)[rows] for rows in envs.groups]  # of each group
@@ -63,11 +65,6 @@ class Collector:
         self.episodes: list[Episode] = []
         self.episode_count = 0
         self.is_incomplete = False
-
-    @property
-    def n_sample(self) -> int:
-        """Transitions in a rollout, T * B."""
-        return self.steps * self.envs.num_envs
 
     def collect(self) -> Rollout:
         """Returns one rollout with advantages. The next rollout overwrites its memory.

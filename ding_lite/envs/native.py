@@ -219,7 +219,7 @@ class NativeVectorEnv(VectorEnv):
         ``info`` has arrays (B,), and in the array "_key" whether an environment has the key.
         """
         has = [key for key in self.info_keys if key in info and info.get(f"_{key}", self._all_valid)[env]]
-        return info_numbers({key: info[key][env] for key in has}, has)
+        return info_numbers({key: info[key][env] for key in has}, has) if has else {}
 
     def _call(self, name: str, args: Sequence[Any]) -> list[Any]:
         """Calls a method of the vector, or if it has none, that of each environment, as gymnasium does."""

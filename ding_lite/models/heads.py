@@ -55,7 +55,7 @@ def parameter_ranges(model: nn.Module) -> list[tuple[nn.Parameter, float, float]
 
 @torch.no_grad()
 def clamp_to_ranges(ranges: Sequence[tuple[Tensor, float, float]]) -> None:
-    """Clamps each parameter to its range, in place; ``ranges`` are those of :func:`parameter_ranges`."""
+    """Clamps each parameter to its range, in place; ``ranges``: from :func:`parameter_ranges`."""
     for parameter, low, high in ranges:
         parameter.clamp_(low, high)
 
@@ -68,7 +68,7 @@ def box_distribution_faults(kind: Any, path: str) -> list[str]:
 class Head(nn.Module, ABC):
     """What raw outputs of a policy network mean in one action space.
 
-    A subclass is made as ``cls(space, **box_options)``. The options are those of :class:`BoxHead`; other
+    A subclass is made as ``cls(space, **box_options)``. The options are :class:`BoxHead`'s; other
     heads ignore them. It sets ``size``, K.
     """
 
@@ -308,7 +308,7 @@ class ActionHead(nn.Module):
         features: F.
         hidden_size_list: widths of the layers before the last one.
         activation: behind each of these, a key of ``models.encoders.ACTIVATIONS``.
-        box_options: those of :class:`BoxHead`.
+        box_options: of :class:`BoxHead`.
 
     Attributes:
         layers: (N, F) -> raw outputs (N, K); the last layer is linear.
@@ -333,11 +333,7 @@ class ActionHead(nn.Module):
         self.layers = nn.Sequential(*mlp(sizes, activation), nn.Linear(sizes[-1], self.out.size))
 
     def forward(self, features: Tensor) -> Any:
-        return self.logit(self.layers(features))
-
-    def logit(self, raw: Tensor) -> Any:
-        """Returns the parameters of the distribution from the raw outputs (N, K) of ``layers``."""
-        return self.out.logit(raw)
+        return self.out.logit(self.layers(features))
 
     def distribution(self, logit: Any, mask: Any = None) -> D.Distribution:
         """Returns the distribution with the parameters ``logit``.

@@ -1,6 +1,6 @@
 """Schedules of coefficients over training.
 
-A schedule is a function of :class:`TrainingProgress`, which is saved, so a resumed run continues it.
+:class:`Schedules` has the state that they depend on, which is saved, so a resumed run continues them.
 """
 
 from __future__ import annotations
@@ -56,16 +56,15 @@ def adapted_rate(rate: float, kl: float, desired_kl: float) -> float:
     return rate
 
 
-class TrainingProgress:
-    """The saved state that schedules depend on.
+class Schedules:
+    """The schedules of a policy, and the state that they depend on.
 
     Args:
         learn: the section ``policy.learn``.
 
     Attributes:
         env_step: fresh valid transitions that the policy has learned from.
-        learning_rate: initial value of the learning-rate schedule; a script may assign another value, and
-            the adaptive schedule does.
+        learning_rate: before its schedule; a script may assign another value, and the adaptive schedule does.
     """
 
     def __init__(self, learn: Any) -> None:
@@ -77,6 +76,11 @@ class TrainingProgress:
         """Returns the factor of a schedule in this iteration: "lr", "clip" or "entropy"."""
         total, final = self.learn.schedule_env_step, self.learn.lr_final if name == "lr" else 0.0
         return schedule(self.learn[f"{name}_schedule"], self.env_step / total if total else 0.0, final)
+
+    @property
+    def rate(self) -> float:
+        """The learning rate now."""
+        return self.learning_rate * self.factor("lr")
 
     def state_dict(self) -> dict[str, Any]:
         configured = self.learn.learning_rate

@@ -155,7 +155,7 @@ def rate_from_here(policy: Policy, max_env_step: int) -> list[str]:
     if not isinstance(policy, PPOPolicy) or policy.cfg.learn.lr_schedule in ("constant", ADAPTIVE):
         return []
     learn, end = policy.cfg.learn, policy.cfg.learn.schedule_env_step
-    has_ended = policy.progress.env_step >= end
+    has_ended = policy.schedules.env_step >= end
     if max_env_step <= end and not has_ended:
         return []
     rate = policy.learning_rate * schedule(learn.lr_schedule, 1.0, learn.lr_final)

@@ -211,7 +211,7 @@ def random_actions(envs: VectorEnv, seed: int) -> Callable[[Tree], Tree]:
         model = VAC(envs.obs_space, envs.action_space)
     generator = torch_generator(seed, "check")
     with torch.no_grad():
-        logit = model.actor_head.logit(torch.zeros(envs.num_envs, model.actor_head.out.size))
+        logit = model.actor_head.out.logit(torch.zeros(envs.num_envs, model.actor_head.out.size))
 
     def act(obs: Tree) -> Tree:
         mask = obs.get(MASK_KEY) if isinstance(obs, dict) else None
