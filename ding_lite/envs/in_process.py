@@ -26,6 +26,7 @@ from ding_lite.envs.vector import (
     check_same_spaces,
     close_each,
 )
+from ding_lite.envs.wrappers import action_maps
 from ding_lite.errors import FOREIGN, EnvError, NotFiniteError, ReplayError, error_text
 from ding_lite.rl.seeding import integer_seed
 from ding_lite.trees import Tree, map_tree, tree_leaves
@@ -70,6 +71,7 @@ class InProcessVectorEnv(VectorEnv):
                 expected = first.observation_space, first.action_space
                 check_same_spaces(number, spaces, index_offset, expected)
             self.obs_space, self.action_space = expected
+            self.action_maps = action_maps(self.envs[0])
             self._recorders: list[EpisodeRecorder] = [
                 env.get_wrapper_attr("episode_recorder") for env in self.envs
             ]

@@ -128,6 +128,7 @@ def build_policy(cfg: Any, envs: VectorEnv, model: torch.nn.Module | None, trust
     """
     factory = POLICY_REGISTRY.get(cfg.policy.type)
     policy: Policy = factory(cfg.policy, envs.obs_space, envs.action_space, model=model, seed=cfg.seed)
+    policy.action_maps = envs.action_maps
     reference = cfg.policy.learn.get("pretrained_model_path")
     if reference is not None and isinstance(policy, PPOPolicy):
         try:

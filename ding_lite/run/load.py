@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from ding_lite.config.registry import MODEL_REGISTRY, POLICY_REGISTRY, SCRIPT, import_module, script_name
 from ding_lite.config.values import decode, encode, named_paths
 from ding_lite.envs.space_json import space_from_json
+from ding_lite.envs.wrappers import ActionMap
 from ding_lite.errors import CheckpointError, ConfigError, error_text
 from ding_lite.models.actor_critic import PhasicActorCritic
 from ding_lite.policies.base import Policy
@@ -77,6 +78,7 @@ def load_policy(
             seed=int(saved["config"]["seed"]),
         )
         policy.load_state_dict(as_tensors(state["policy"]))
+        policy.action_maps = [ActionMap.from_json(each) for each in saved["action_maps"]]
     return policy
 
 

@@ -2,6 +2,7 @@
 
 import sys
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -20,6 +21,7 @@ TRUST = ["worlds", "small_worlds", "ding_lite.testing"]
 SCALED = {"normalize": {"obs": True, "reward": True}}
 CONFIG = small_config(env={"manager": {"type": "base"}}, policy=SCALED, max_env_step=512)
 WORLDS = {"discrete": MatchEnv, "box": MatchBox, "tree": MatchTree, "unsorted": ShownTwice}
+IN_WORKERS = {"manager": {"type": "subprocess", "worker_num": 1}}
 
 
 def train(folder, config=CONFIG, **options):
@@ -49,6 +51,26 @@ def test_a_loaded_policy_acts_as_the_run_s_own_on_one_observation_or_a_batch(wor
     assert same_tree(policy.act(obs, deterministic=False), pipeline.policy.act(obs, deterministic=False))
     one = policy.act(map_tree(lambda x: x[2], obs))
     assert policy.action_space.contains(map_tree(lambda x: x.item() if x.ndim == 0 else x, one))
+
+
+def test_act_speaks_the_units_of_the_environment_and_the_modes_those_of_its_wrappers(tmp_path):
+    env = {"wrappers": ["action_rescale", "test_load:Outer"], **IN_WORKERS}
+    pipeline = train(tmp_path / "run", small_config(MatchBox, max_env_step=256, env=env))
+    obs = np.stack([pipeline.policy.obs_space.sample() for _ in range(9)])
+    modes = pipeline.policy.eval_mode
+    expected = 2 * modes.to_env(modes.forward(obs)["action"])  # of -2 .. 2
+    assert np.abs(expected).max() > 0.01
+    for policy in (
+        pipeline.policy,
+        load_policy(pipeline.folder, checkpoint="last", trust=[*TRUST, "test_load"]),
+    ):
+        np.testing.assert_allclose(policy.act(obs), expected, rtol=1e-6)
+        assert (policy.action_space.high == 1).all()
+
+
+class Outer(gym.ActionWrapper):
+    def action(self, action):
+        return action
 
 
 def test_a_loaded_policy_has_no_learn_mode_and_a_device_of_choice(trained):
