@@ -27,7 +27,7 @@ from ding_lite.envs.vector import (
     close_each,
 )
 from ding_lite.envs.wrappers import action_maps
-from ding_lite.errors import FOREIGN, EnvError, NotFiniteError, ReplayError, error_text
+from ding_lite.errors import FOREIGN, EnvError, NotFiniteError, ReplayError, counted, error_text
 from ding_lite.rl.seeding import integer_seed
 from ding_lite.trees import Tree, map_tree, tree_leaves
 
@@ -60,7 +60,7 @@ class InProcessVectorEnv(VectorEnv):
         self.num_envs = num_envs
         self.seed = seed
         self.index_offset = index_offset
-        self.backend = f"{num_envs} environments in this process"
+        self.backend = f"{counted(num_envs, 'environment')} in this process"
         self.envs: list[gym.Env] = []
         try:
             for number in range(index_offset, index_offset + num_envs):

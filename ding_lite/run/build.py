@@ -18,7 +18,7 @@ from ding_lite.data.samples import even_sizes
 from ding_lite.envs.checks import wide_actions
 from ding_lite.envs.make import EnvSetting, make_vector_env
 from ding_lite.envs.vector import VectorEnv
-from ding_lite.errors import CheckpointError, ConfigError
+from ding_lite.errors import CheckpointError, ConfigError, counted
 from ding_lite.policies.base import Policy
 from ding_lite.policies.ppo import PPOPolicy
 from ding_lite.ranks import Ranks
@@ -154,7 +154,7 @@ def description(config: Config, own: Any, policy: Policy, collector: Collector) 
         f"env {env_name(cfg.env)}: {envs.backend}",
         f"policy {encode(cfg.policy.type, 'policy.type')} on {policy.device}, "
         f"{sum(parameter.numel() for parameter in policy.model.parameters()):,} parameters, "
-        f"{threads} torch {'thread' if threads == 1 else 'threads'}, seed {cfg.seed}",
+        f"{counted(threads, 'torch thread')}, seed {cfg.seed}",
     ]
     if torch.cuda.is_available() and policy.device.type == "cpu" and cfg.policy.device == "auto":
         lines.append("the GPU is not used: this network is faster on the CPU; policy.device=cuda uses it")

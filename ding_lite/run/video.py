@@ -39,7 +39,7 @@ def recording_env(
     """
 
     def make(index: int) -> gym.Env:
-        env = _Pictures(make_env(env_cfg, evaluate=True, render_mode="rgb_array"))
+        env = Pictures(make_env(env_cfg, evaluate=True, render_mode="rgb_array"))
         try:
             with warnings.catch_warnings():  # files of the same names are replaced
                 warnings.filterwarnings("ignore", ".*Overwriting existing videos")
@@ -52,7 +52,7 @@ def recording_env(
     return InProcessVectorEnv(make, 1, seed)
 
 
-class _Pictures(gym.Wrapper):
+class Pictures(gym.Wrapper):
     """Renders pictures of three channels from 0 to 255, as files of videos have them."""
 
     def render(self) -> Any:
@@ -66,8 +66,8 @@ class _Pictures(gym.Wrapper):
         picture = picture[..., :3]  # without transparency
         if picture.ndim != 3 or picture.shape[2] != 3 or picture.dtype != np.uint8:
             raise EnvError(
-                f"render() returned {picture.dtype} of {picture.shape}; a video needs uint8 or floats from 0 to "
-                "1, of (height, width, 3) or (height, width)"
+                f"render() returned {picture.dtype} of {picture.shape}; a video needs uint8, or floats from "
+                "0 to 1, of (height, width, 3) or (height, width)"
             )
         return picture
 

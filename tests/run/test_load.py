@@ -1,6 +1,9 @@
 """A policy loaded from its run acts as before; a run begins from the weights of another, or of a file."""
 
+import re
 import sys
+import zipfile
+from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -188,6 +191,46 @@ def test_files_of_other_programs_are_read(nested, trained, tmp_path):
     pipeline, log = begin(CONFIG, tmp_path / "run", file)
     assert digest(pipeline.policy.model.state_dict()) == digest(weights)
     assert f"begins from the weights of {file}" in log
+
+
+def test_weights_of_stable_baselines3_act_as_there_by_the_table_of_names_in_the_docs(tmp_path):
+    sb3 = pytest.importorskip("stable_baselines3")
+    there = sb3.PPO("MlpPolicy", "Pendulum-v1", device="cpu", seed=3)
+    there.save(tmp_path / "ppo.zip")
+    with zipfile.ZipFile(tmp_path / "ppo.zip").open("policy.pth") as stream:
+        weights = torch.load(stream, weights_only=True)
+    page = (
+        (Path(__file__).parents[2] / "docs" / "runs.md")
+        .read_text()
+        .partition("| Stable-Baselines3 | here |")[2]
+    )
+    for old, new in re.findall(r"^\| `(\S+)` \| `(\S+)` \|$", page, re.MULTILINE):
+        weights = {name.replace(old, new) if name.startswith(old) else name: x for name, x in weights.items()}
+    torch.save(weights, tmp_path / "all.pt")
+    torch.save({k: x for k, x in weights.items() if k.startswith("actor_")}, tmp_path / "actor.pt")
+    obs = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+    config = small_config("Pendulum-v1", max_env_step=1024)
+    config["policy"] |= {"model": {}, "learn": {**config["policy"]["learn"], "critic_warmup": 2}}
+    for file, has_value in (("all.pt", True), ("actor.pt", False)):
+        folder = tmp_path / file.removesuffix(".pt")
+        with SerialPipeline(config, folder=folder, init_from=tmp_path / file) as pipeline:
+            expected = np.clip(
+                there.policy(torch.as_tensor(obs), deterministic=True)[0].detach().numpy(), -2, 2
+            )
+            acts = lambda policy=pipeline.policy: policy.act(obs)  # noqa: E731
+            np.testing.assert_allclose(acts(), expected, rtol=1e-5, atol=1e-6)
+            value = pipeline.policy.model.critic_head[0].weight.clone()
+            assert ("no value network" in (folder / "log.txt").read_text()) is not has_value
+            for progress in pipeline:
+                learned = not np.allclose(acts(), expected, rtol=1e-5, atol=1e-6)
+                assert learned == (progress.iteration > 2), "the value learns alone"
+                assert not torch.equal(value, pipeline.policy.model.critic_head[0].weight)
+
+
+def test_a_scale_that_a_bare_network_was_not_trained_with_is_said(trained, tmp_path):
+    torch.save(load_policy(trained).model.state_dict(), tmp_path / "weights.pt")
+    _, log = begin(CONFIG, tmp_path / "run", tmp_path / "weights.pt")
+    assert "WARNING: the weights have no scale of observations" in log
 
 
 @pytest.mark.parametrize(
