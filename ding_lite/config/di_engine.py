@@ -78,7 +78,7 @@ FIXED = {
 }
 # Sections and keys that are refused unless they are empty or false.
 NOT_BUILT = {
-    "reward_model": "a reward that is learned is not built; for RND write policy.intrinsic.type='rnd'",
+    "reward_model": "a reward that is learned is not built, but RND",
     "world_model": "model-based training is not built",
     "level_replay": "prioritised level replay is not built",
     "policy.random_collect_size": "PPO learns only from actions of a policy: random ones have no log-prob",
@@ -213,6 +213,8 @@ class _Conversion:
     def convert(self) -> None:
         """Fills ``config``, ``notes`` and ``faults``."""
         self.set("policy.type", self.type)
+        if self.left.get(f"{CREATE}.reward_model.type") == "rnd":
+            self.intrinsic()
         for path, reason in NOT_BUILT.items():
             if any((self.section(path) | self.section(f"{CREATE}.{path}")).values()):
                 self.refuse(path, reason)
@@ -240,6 +242,19 @@ class _Conversion:
                 self.refuse(path, f"there is no such key; did you mean {close[0]!r}?")
         if left := [path for path in self.left if not path.startswith(IN_EVERY_FILE)]:
             self.notes.append(f"without effect on training, and left out: {', '.join(left)}")
+
+    def intrinsic(self) -> None:
+        """Converts RND, a reward model of DI-engine."""
+        self.section(f"{CREATE}.reward_model")
+        rnd = self.section("reward_model")
+        self.set("policy.intrinsic.type", "rnd")
+        if "learning_rate" in rnd:
+            self.set("policy.intrinsic.learning_rate", rnd["learning_rate"])
+        self.note(
+            "reward_model",
+            "RND has a value network of its own here, and the weights policy.intrinsic.weight and "
+            f"extrinsic_weight; left out: {', '.join(name for name in rnd if name != 'learning_rate')}",
+        )
 
     def model(self) -> None:
         """Converts ``policy.model``: numbers of layers to lists, encoders of images to their names."""

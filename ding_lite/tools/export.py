@@ -17,7 +17,6 @@ import json
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +36,7 @@ from ding_lite.errors import ConfigError, ContractError, DingLiteError
 from ding_lite.models.recurrent import chosen_hidden
 from ding_lite.policies.ppo import PPOPolicy
 from ding_lite.run.checkpoint import write_whole
+from ding_lite.run.folder import versions
 from ding_lite.tools.evaluate import load
 from ding_lite.trees import (
     Tree,
@@ -179,7 +179,7 @@ def export_policy(
             "env_step": loaded.env_step,
             "seed": config.seed,
         },
-        "versions": {name: metadata.version(name) for name in ("ding_lite", "torch", "gymnasium", *PACKAGES)},
+        "versions": versions(*PACKAGES),
     }
     data, described = model_of(module, described)
     recorded = list(record(config.env, policy, observations, seed))
