@@ -214,7 +214,9 @@ class _Conversion:
         """Fills ``config``, ``notes`` and ``faults``."""
         self.set("policy.type", self.type)
         if self.left.get(f"{CREATE}.reward_model.type") == "rnd":
-            self.intrinsic()
+            rnd = self.section("reward_model") | self.section(f"{CREATE}.reward_model")
+            self.set("policy.intrinsic", {"type": "rnd", "learning_rate": rnd.get("learning_rate", 1e-4)})
+            self.note("reward_model", "RND has a value network and weights of its own here: policy.intrinsic")
         for path, reason in NOT_BUILT.items():
             if any((self.section(path) | self.section(f"{CREATE}.{path}")).values()):
                 self.refuse(path, reason)
@@ -242,19 +244,6 @@ class _Conversion:
                 self.refuse(path, f"there is no such key; did you mean {close[0]!r}?")
         if left := [path for path in self.left if not path.startswith(IN_EVERY_FILE)]:
             self.notes.append(f"without effect on training, and left out: {', '.join(left)}")
-
-    def intrinsic(self) -> None:
-        """Converts RND, a reward model of DI-engine."""
-        self.section(f"{CREATE}.reward_model")
-        rnd = self.section("reward_model")
-        self.set("policy.intrinsic.type", "rnd")
-        if "learning_rate" in rnd:
-            self.set("policy.intrinsic.learning_rate", rnd["learning_rate"])
-        self.note(
-            "reward_model",
-            "RND has a value network of its own here, and the weights policy.intrinsic.weight and "
-            f"extrinsic_weight; left out: {', '.join(name for name in rnd if name != 'learning_rate')}",
-        )
 
     def model(self) -> None:
         """Converts ``policy.model``: numbers of layers to lists, encoders of images to their names."""

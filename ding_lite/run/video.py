@@ -57,18 +57,16 @@ class Pictures(gym.Wrapper):
 
     def render(self) -> Any:
         picture = super().render()
-        if not isinstance(picture, np.ndarray):
-            return picture
-        if picture.dtype.kind == "f" and picture.size and 0 <= picture.min() <= picture.max() <= 1:
-            picture = np.rint(255 * picture).astype(np.uint8)
-        if picture.ndim == 2 or (picture.ndim == 3 and picture.shape[2] == 1):
-            picture = np.repeat(picture.reshape(*picture.shape[:2], 1), 3, axis=2)
-        picture = picture[..., :3]  # without transparency
-        if picture.ndim != 3 or picture.shape[2] != 3 or picture.dtype != np.uint8:
-            raise EnvError(
-                f"render() returned {picture.dtype} of {picture.shape}; a video needs uint8, or floats from "
-                "0 to 1, of (height, width, 3) or (height, width)"
-            )
+        if isinstance(picture, np.ndarray):
+            if picture.dtype.kind == "f" and 0 <= picture.min() <= picture.max() <= 1:
+                picture = np.rint(255 * picture).astype(np.uint8)
+            if picture.shape[2:] in ((), (1,)):
+                picture = np.repeat(picture.reshape(*picture.shape[:2], 1), 3, axis=2)
+            if picture.dtype != np.uint8 or picture.shape[2:] not in ((3,), (4,)):
+                raise EnvError(
+                    f"render() returned {picture.dtype} of {picture.shape}; a video needs uint8, or floats "
+                    "from 0 to 1, of (height, width, 3) or (height, width)"
+                )
         return picture
 
 

@@ -215,24 +215,19 @@ def table_text(comparison: Comparison, suffix: str) -> str:
     """Returns the tables of all tasks as one, in Markdown (".md") or for LaTeX's booktabs (".tex")."""
     tasks = [None, *comparison.tasks] if len(comparison.tasks) > 1 else list(comparison.tasks)
     tables = {task or comparison.unit: table_of(comparison.summaries(task)) for task in tasks}
-    header = ["task", *next(iter(tables.values()))[0]]
-    rows = [[task, *row] for task, table in tables.items() for row in table[1:]]
+    head = ["task", *next(iter(tables.values()))[0]]
+    body = [[task, *row] for task, table in tables.items() for row in table[1:]]
     if suffix == ".md":
-        lines = [[cell.replace("|", r"\|") for cell in row] for row in [header, *rows]]
-        text = [f"| {' | '.join(line)} |" for line in [lines[0], ["---"] * len(header), *lines[1:]]]
-        return "\n".join([*text, "", *comparison.notes, ""])
-    head, *body = (" & ".join(map(_tex, row)) + r" \\" for row in [header, *rows])
-    columns = "ll" + "r" * (len(header) - 2)
-    return "\n".join(
-        [
-            *(f"% {note}" for note in comparison.notes),
-            *(rf"\begin{{tabular}}{{{columns}}}", r"\toprule", head, r"\midrule", *body),
-            *(r"\bottomrule", r"\end{tabular}", ""),
-        ]
-    )
+        rows = [[cell.replace("|", r"\|") for cell in row] for row in (head, ["---"] * len(head), *body)]
+        return "\n".join([*(f"| {' | '.join(row)} |" for row in rows), "", *comparison.notes, ""])
+    begin = [rf"\begin{{tabular}}{{ll{'r' * (len(head) - 2)}}}", r"\toprule"]
+    header, *lines = (" & ".join(map(_tex, row)) + r" \\" for row in [head, *body])
+    notes = [f"% {note}" for note in comparison.notes]
+    return "\n".join([*notes, *begin, header, r"\midrule", *lines, r"\bottomrule", r"\end{tabular}", ""])
 
 
 def _tex(text: str) -> str:
+    """Returns a text for LaTeX: signs escaped, numbers with a minus."""
     text = re.sub(r"[&%$#_{}]", r"\\\g<0>", text.replace("\\", "/"))
     return re.sub(r"(?<![\w.])-(?=\d)", "$-$", text).replace("~", r"\textasciitilde{}").replace("^", r"\^{}")
 

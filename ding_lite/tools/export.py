@@ -338,10 +338,9 @@ def _widths(policy: PPOPolicy) -> Tree:
     space = policy.action_maps[-1].space if policy.action_maps else policy.action_space
 
     def width(leaf: gym.Space) -> Any:
-        if not isinstance(leaf, gym.spaces.Box):
-            return np.inf
         with np.errstate(over="ignore"):
-            return (leaf.high.astype(np.float64) - leaf.low).astype(np.float32)
+            is_box = isinstance(leaf, gym.spaces.Box)
+            return (leaf.high.astype(np.float64) - leaf.low).astype(np.float32) if is_box else np.inf
 
     return map_space(width, space)
 

@@ -127,7 +127,6 @@ def test_an_environment_that_draws_nothing_costs_one_warning(tmp_path):
     [
         ((4, 5), "uint8", 200, 200),
         ((4, 5, 3), "float64", 0.8, 204),
-        ((4, 5, 4), "uint8", 200, 200),
         ((4, 5, 2), "uint8", 200, None),
         ((4, 5, 3), "float32", 9.0, None),
     ],

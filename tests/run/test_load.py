@@ -191,6 +191,7 @@ def test_files_of_other_programs_are_read(nested, trained, tmp_path):
     pipeline, log = begin(CONFIG, tmp_path / "run", file)
     assert digest(pipeline.policy.model.state_dict()) == digest(weights)
     assert f"begins from the weights of {file}" in log
+    assert "WARNING: the weights have no scale of observations" in log, "normalize.obs=True"
 
 
 def test_weights_of_stable_baselines3_act_as_there_by_the_table_of_names_in_the_docs(tmp_path):
@@ -225,12 +226,6 @@ def test_weights_of_stable_baselines3_act_as_there_by_the_table_of_names_in_the_
                 learned = not np.allclose(acts(), expected, rtol=1e-5, atol=1e-6)
                 assert learned == (progress.iteration > 2), "the value learns alone"
                 assert not torch.equal(value, pipeline.policy.model.critic_head[0].weight)
-
-
-def test_a_scale_that_a_bare_network_was_not_trained_with_is_said(trained, tmp_path):
-    torch.save(load_policy(trained).model.state_dict(), tmp_path / "weights.pt")
-    _, log = begin(CONFIG, tmp_path / "run", tmp_path / "weights.pt")
-    assert "WARNING: the weights have no scale of observations" in log
 
 
 @pytest.mark.parametrize(
