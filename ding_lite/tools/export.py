@@ -337,7 +337,7 @@ def _widths(policy: PPOPolicy) -> Tree:
     """Returns the distances of the bounds of actions; inf where float32 has no such number."""
     space = policy.action_maps[-1].space if policy.action_maps else policy.action_space
 
-    def width(leaf: gym.Space) -> Any:
+    def width(leaf: Any) -> Any:
         with np.errstate(over="ignore"):
             is_box = isinstance(leaf, gym.spaces.Box)
             return (leaf.high.astype(np.float64) - leaf.low).astype(np.float32) if is_box else np.inf
