@@ -173,11 +173,11 @@ def left_out(wrappers: Sequence[Any], maps: int) -> list[str]:
     """
     names = []
     for wrapper in reversed(wrappers):
-        factory, _ = find_wrapper(wrapper)
-        if factory in (ActionRescale, ActionBins) and maps:
+        name = name_of(as_choice(wrapper)["type"])
+        if name in ("action_rescale", "action_bins") and maps:
             maps -= 1
-        elif name_of(factory) not in WITHOUT_ACTIONS:
-            names.append(name_of(factory))
+        elif name not in WITHOUT_ACTIONS:
+            names.append(name)
     return names[::-1]
 
 
