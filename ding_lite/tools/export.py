@@ -189,8 +189,8 @@ def export_policy(
             f"{output} would act otherwise than {run}: on {parity['observations']} observations the largest "
             f"difference is {parity['difference']:.2g} of the range of {parity['output']!r} (at most "
             f"{TOLERANCE:g} is accepted), and {parity['different_actions']} discrete actions differ. No file "
-            "is written. What changes actions belongs in inputs(), distribution() or the model, whose encoders "
-            "use float32"
+            "is written. What changes actions belongs in inputs(), distribution() or the model, whose "
+            "encoders use float32"
         )
     manifest = {**described, "parity": parity}
     write_whole(output, data)
