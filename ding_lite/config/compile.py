@@ -50,7 +50,7 @@ from ding_lite.config.schema import (
     without_effect,
 )
 from ding_lite.config.values import decode, encode, named_modules, plain
-from ding_lite.errors import FOREIGN, CheckpointError, ConfigError, RegistryError, error_text
+from ding_lite.errors import FOREIGN, CheckpointError, ConfigError, RegistryError, counted, error_text
 
 # Sources of values, besides "default" and the name of a config file.
 COMMAND_LINE = "command line"
@@ -324,8 +324,7 @@ def _merged(defaults: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str,
 def _refuse(origin: str, faults: Sequence[str]) -> None:
     """Raises a ConfigError that lists the faults, if there are any."""
     if faults:
-        count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
-        raise ConfigError("\n  ".join([f"{origin} has {count}:", *faults]))
+        raise ConfigError("\n  ".join([f"{origin} has {counted(len(faults), 'fault')}:", *faults]))
 
 
 # ---------------------------------------------------------------------- files

@@ -28,7 +28,8 @@ from ding_lite.envs.vector import (
     close_each,
     signals_kept,
 )
-from ding_lite.errors import FOREIGN, EnvError, NotFiniteError, ReplayError, error_text
+from ding_lite.envs.wrappers import action_maps
+from ding_lite.errors import FOREIGN, EnvError, NotFiniteError, ReplayError, counted, error_text
 from ding_lite.rl.seeding import integer_seed
 from ding_lite.trees import Tree, map_tree, tree_leaves
 
@@ -65,7 +66,7 @@ class InProcessVectorEnv(VectorEnv):
         self.seed = seed
         self.index_offset = index_offset
         self.seed_every = self.restorable = seed_every
-        self.backend = f"{num_envs} environments in this process"
+        self.backend = f"{counted(num_envs, 'environment')} in this process"
         self.envs: list[gym.Env] = []
         try:
             for number in range(index_offset, index_offset + num_envs):
@@ -76,6 +77,7 @@ class InProcessVectorEnv(VectorEnv):
                 expected = first.observation_space, first.action_space
                 check_same_spaces(number, spaces, index_offset, expected)
             self.obs_space, self.action_space = expected
+            self.action_maps = action_maps(self.envs[0])
             self._recorders: list[EpisodeRecorder] = [
                 env.get_wrapper_attr("episode_recorder") for env in self.envs
             ]

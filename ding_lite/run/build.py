@@ -17,7 +17,7 @@ from ding_lite.data.collector import Collector
 from ding_lite.data.samples import even_sizes
 from ding_lite.envs.make import EnvSetting, make_vector_env
 from ding_lite.envs.vector import VectorEnv
-from ding_lite.errors import CheckpointError, ConfigError
+from ding_lite.errors import CheckpointError, ConfigError, counted
 from ding_lite.policies.base import Policy
 from ding_lite.policies.ppo import PPOPolicy
 from ding_lite.ranks import Ranks
@@ -136,6 +136,7 @@ def build_policy(cfg: Any, envs: VectorEnv, model: torch.nn.Module | None, trust
     """
     factory = POLICY_REGISTRY.get(cfg.policy.type)
     policy: Policy = factory(cfg.policy, envs.obs_space, envs.action_space, model=model, seed=cfg.seed)
+    policy.action_maps = envs.action_maps
     reference = cfg.policy.learn.get("pretrained_model_path")
     if reference is not None and isinstance(policy, PPOPolicy):
         try:
@@ -161,7 +162,7 @@ def description(config: Config, own: Any, policy: Policy, collector: Collector) 
         f"env {env_name(cfg.env)}: {envs.backend}",
         f"policy {encode(cfg.policy.type, 'policy.type')} on {policy.device}, "
         f"{sum(parameter.numel() for parameter in policy.model.parameters()):,} parameters, "
-        f"{threads} torch {'thread' if threads == 1 else 'threads'}, seed {cfg.seed}",
+        f"{counted(threads, 'torch thread')}, seed {cfg.seed}",
     ]
     if torch.cuda.is_available() and policy.device.type == "cpu" and cfg.policy.device == "auto":
         lines.append("the GPU is not used: this network is faster on the CPU; policy.device=cuda uses it")

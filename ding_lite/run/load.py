@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from ding_lite.config.registry import MODEL_REGISTRY, POLICY_REGISTRY, importing_only
 from ding_lite.config.values import decode, encode
 from ding_lite.envs.space_json import space_from_json
-from ding_lite.errors import CheckpointError, ConfigError, error_text
-from ding_lite.models.actor_critic import PhasicActorCritic
+from ding_lite.envs.wrappers import ActionMap
+from ding_lite.errors import CheckpointError, ConfigError, counted, error_text
 from ding_lite.policies.base import Policy
 from ding_lite.run.checkpoint import METADATA, SUFFIX, load_of_run
 
@@ -31,7 +31,11 @@ SCALES = {
     "value_norm": "policy.learn.value_norm",
 }
 MEANINGS = ("activation", "box_distribution", "bound_type")  # keys of policy.model: what weights compute
-HEAD = "auxiliary_head."  # begins the names of its parameters
+# Parts of a model that start anew where weights lack them, by the beginning of their names.
+NEW_PARTS = {
+    "auxiliary_head.": "auxiliary head, which is PPG's own: it starts anew",
+    "critic_": "value network: it starts anew; policy.learn.critic_warmup=10 lets it learn alone at first",
+}
 NESTED = ("model", "state_dict", "model_state_dict", "policy")  # keys under which other programs save weights
 
 
@@ -87,6 +91,7 @@ def policy_of(
             seed=int(saved["config"]["seed"]),
         )
         policy.load_state_dict(as_tensors(state["policy"]))
+        policy.action_maps = [ActionMap.from_json(each) for each in saved["action_maps"]]
     return policy
 
 
@@ -160,7 +165,9 @@ def refuse_misfit(file: Path, expected: Mapping[str, Any], weights: Mapping[str,
     if names:
         lines = [f"{name}: {theirs.get(name)}, this model has {own.get(name)}" for name in names[:MAX_NAMES]]
         raise CheckpointError(
-            "\n  ".join([f"the weights in {file} are not of this model in {len(names)} names:", *lines])
+            "\n  ".join(
+                [f"the weights in {file} are not of this model in {counted(len(names), 'name')}:", *lines]
+            )
             + "\nThe spaces and policy.model (widths, rnn, encoders) must be those that the weights were "
             "trained with"
         )
@@ -191,12 +198,16 @@ def warm_start(policy: Policy, path: str | Path) -> list[str]:
     messages = [f"begins from the weights of {file}"]
     with refusing(f"the weights in {file} cannot be loaded"):
         theirs = as_tensors(state["policy"])
-        if isinstance(model, PhasicActorCritic) and not any(
-            name.startswith(HEAD) for name in theirs["model"]
-        ):
-            heads = {name: value for name, value in model.state_dict().items() if name.startswith(HEAD)}
-            theirs["model"] |= heads
-            messages.append("the weights have no auxiliary head, which is PPG's own: it starts anew")
+        for begin, line in NEW_PARTS.items():
+            new = {name: value for name, value in model.state_dict().items() if name.startswith(begin)}
+            if new and not any(name.startswith(begin) for name in theirs["model"]):
+                theirs["model"] |= new
+                messages.append(f"the weights have no {line}")
+        if "obs_norm" in own and theirs.get("obs_norm") is None:
+            messages.append(
+                "WARNING: the weights have no scale of observations, so with policy.normalize.obs the policy "
+                "acts otherwise than before; policy.normalize.obs=False keeps its actions"
+            )
         refuse_misfit(file, model.state_dict(), theirs["model"])
         is_described = saved and "model" not in saved.get("given", ())
         trained_with = saved["config"]["policy"]["model"] if is_described else {}

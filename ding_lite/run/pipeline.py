@@ -245,7 +245,9 @@ class SerialPipeline:
         if self.ranks.is_first:
             cfg, policy = self.cfg, self.policy
             spaces = {"obs": space_to_json(policy.obs_space), "action": space_to_json(policy.action_space)}
-            saved = {**self.config.as_json(), "spaces": spaces, "given": self.given, "id": run_id}
+            maps = [each.as_json() for each in policy.action_maps]
+            others = {"spaces": spaces, "action_maps": maps, "given": self.given, "id": run_id}
+            saved = {**self.config.as_json(), **others}
             tracked = TrackedRun(self.folder.absolute(), saved["config"], resume_at, run_id)
             trackers = Trackers(cfg.logger.trackers, cfg.logger.freq, tracked)
             health = HealthCheck(cfg, box_size(policy.action_space))

@@ -39,6 +39,7 @@ SECTIONS = ("policy.learn.", "policy.", "env.", "")
 NOT_COMPARED = ("seed", "exp_name", "max_env_step", "max_train_iter", "checkpoint", "logger")
 SCHEDULE_LENGTH = "policy.learn.schedule_env_step"
 NOT_SET = "-"
+NAMED = re.compile(r"([^=/\\]+)=(.+)", re.DOTALL)  # NAME=FOLDER
 LOG_TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 
 
@@ -246,13 +247,18 @@ def list_runs(folder: Path) -> list[ListedRun]:
     if not folder.is_dir():
         raise ConfigError(f"there is no folder {folder}")
     described = [_listed(path) for path in find_runs(folder)]
-    values: dict[tuple[str | None, str | None, str], set[str]] = {}  # by policy, environment and key
+    alike: dict[tuple[str | None, str | None], list[dict[str, Any]]] = {}  # by policy and environment
     for run, settings in described:
-        for key, value in settings.items():
-            values.setdefault((run.policy, run.env_id, key), set()).add(repr(value))
+        if settings:
+            alike.setdefault((run.policy, run.env_id), []).append(settings)
     runs = []
     for run, settings in described:
-        differs = {k: settings[k] for k in _ordered(settings) if len(values[run.policy, run.env_id, k]) > 1}
+        others = alike.get((run.policy, run.env_id), [])
+        differs = {
+            key: settings[key]
+            for key in _ordered(settings)
+            if any(repr(other.get(key, NOT_SET)) != repr(settings[key]) for other in others)
+        }
         runs.append(run._replace(differs=differs))
     return sorted(runs, key=lambda run: run.started or "", reverse=True)
 
@@ -333,6 +339,36 @@ def seed_groups(runs: Sequence[Run]) -> list[list[Run]]:
         for launch in launches.values():
             groups += [[run] for run in launch] if repeated_seeds(launch) else [launch]
     return groups
+
+
+def grouped(
+    arguments: Sequence[str | Path], columns: Sequence[str], left_out: list[str]
+) -> tuple[dict[str, list[Run]], list[list[Run]]]:
+    """Returns the groups of runs that arguments name, and the :func:`seed_groups` of all other runs.
+
+    Args:
+        arguments: as :func:`runs_of` takes them. ``NAME=FOLDER`` puts the runs into the group NAME instead;
+            a name may occur repeatedly.
+        columns, left_out: as for :func:`readable`.
+
+    Raises:
+        ConfigError: if a named group has a seed of a config twice, since equal seeds are not independent.
+    """
+    folders: dict[str, list[str]] = {}
+    for argument in map(str, arguments):
+        match = None if Path(argument).exists() else NAMED.fullmatch(argument)
+        name, folder = match.groups() if match else ("", argument)
+        folders.setdefault(name, []).append(folder)
+    groups = {name: readable(found, columns, left_out) for name, found in folders.items()}
+    others = seed_groups(groups.pop("", []))
+    for name, runs in groups.items():
+        for alike in same_config(runs):
+            if repeated_seeds(alike):
+                raise ConfigError(
+                    f"group {name}: runs of the same config and seed are not independent samples: "
+                    f"{', '.join(str(run.folder) for run in alike)}. Put them into groups of different names"
+                )
+    return groups, others
 
 
 def launch_of(run: Run) -> str:

@@ -57,6 +57,7 @@ def test_a_run_writes_its_folder_and_says_what_to_do_next(well, tmp_path):
     sources = ["command line", "tiny.py", "default"]
     keys = ["policy.learn.batch_size", "policy.learn.learning_rate", "policy.learn.clip_ratio"]
     assert [saved["source"][key] for key in keys] == sources
+    assert saved["versions"].keys() == {"ding_lite", "torch", "numpy", "gymnasium", "python", "cpu"}
     assert "ding-lite eval runs/tiny" in output.splitlines()[-1]
 
 

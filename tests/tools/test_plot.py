@@ -119,7 +119,9 @@ def test_panels_are_chosen_by_name(tmp_path):
 def test_a_group_that_lacks_seeds_and_different_environments_are_noted(tmp_path):
     folders = [write_run(tmp_path / f"{seed}", seed=seed, every=2 * (seed > 0)) for seed in range(4)]
     folders.append(write_run(tmp_path / "other", env_id="Acrobot-v1"))
-    _, notes = draw(seed_groups([read_run(folder) for folder in folders]))
+    figure, notes = draw(seed_groups([read_run(folder) for folder in folders]), width=3.3)
+    assert figure.get_figwidth() == 3.3
+    assert len({axes.get_subplotspec().colspan.start for axes in figure.axes}) == 1, "one below the other"
     assert any("Evaluation return: 3 of 4 seeds" in note for note in notes)
     assert any("CartPole-v1, Acrobot-v1" in note for note in notes)
 
@@ -133,8 +135,9 @@ def test_runs_that_cannot_be_drawn_are_left_out_and_noted(tmp_path):
     (empty / "metrics.csv").write_text("env_step,collect/episode_return\n")
     (write_run(tmp_path / "torn", seed=2) / "config.json").write_text("{")
     notes: list[str] = []
-    plot_runs([tmp_path], tmp_path / "a.png", panels=["training"], note=notes.append)
+    plot_runs([f"mine={tmp_path}"], tmp_path / "a.svg", panels=["training"], note=notes.append)
     assert sum(note.startswith("Left out") for note in notes) == 2
+    assert "<!-- mine (seed 0) -->" in (tmp_path / "a.svg").read_text()
     with pytest.raises(ConfigError, match="empty"):
         plot_runs([empty], tmp_path / "b.png")
     assert not (tmp_path / "b.png").exists()

@@ -136,12 +136,15 @@ def test_a_run_says_in_what_it_differs_from_others_of_its_policy_and_environment
         for rate in (0.1, 0.2):
             write_run(tmp_path / f"{rate}_{seed}", seed=seed, learn={"rate": rate, "twice": 2 * rate})
     write_run(tmp_path / "other", policy="ppg", learn={"rate": 7})
+    write_run(tmp_path / "plain", policy="x")
+    write_run(tmp_path / "heavy", policy="x", env={"kwargs": {"reward_weight": 2}})
     write_run(tmp_path / "longer", learn={"rate": 0.1, "twice": 0.2}, limit=8000)
     differs = {run.folder.name: run.differs for run in list_runs(tmp_path)}
     slow, fast = ({"policy.learn.rate": rate, "policy.learn.twice": 2 * rate} for rate in (0.1, 0.2))
     assert differs["0.1_0"] == differs["0.1_1"] == differs["longer"] == slow
     assert differs["0.2_0"] == fast
-    assert differs["other"] == {}
+    assert differs["other"] == differs["plain"] == {}
+    assert differs["heavy"] == {"env.kwargs.reward_weight": 2}  # a key that one of them has
 
 
 # Groups and labels

@@ -352,9 +352,9 @@ class SubprocessVectorEnv(VectorEnv):
         timeout = max(START_SECONDS, self._timeouts["reset_timeout"])
         replies = self._receive(self._send(jobs, "reset_timeout", timeout))
         if self._shared is None:
-            (self.obs_space, self.action_space), self.notes = replies[0]
+            (self.obs_space, self.action_space), self.action_maps, self.notes = replies[0]
         spaces = self.obs_space, self.action_space
-        for number, (found, _) in sorted(replies.items()):
+        for number, (found, *_) in sorted(replies.items()):
             env = self.index_offset + self._rows[number][0]
             check_same_spaces(env, found, self.index_offset, spaces)
         if self._shared is None:

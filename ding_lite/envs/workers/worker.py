@@ -142,10 +142,10 @@ class Responder:
             report = ErrorReport(type(error).__name__, error_text(error), traceback.format_exc())
             return pickle.dumps((False, report))
 
-    def make(self, job: Job) -> tuple[tuple[gym.Space, gym.Space], Mapping[str, str]]:
-        """Makes the environments and returns the spaces of one, and the notes on it."""
+    def make(self, job: Job) -> tuple[tuple[gym.Space, gym.Space], Sequence[Any], Mapping[str, str]]:
+        """Makes the environments and returns the spaces and the action maps of one, and the notes on it."""
         self.envs = WorkerEnvs(job)
-        return (self.envs.obs_space, self.envs.action_space), self.envs.notes
+        return (self.envs.obs_space, self.envs.action_space), self.envs.action_maps, self.envs.notes
 
     def attach(self) -> None:
         """Lets the environments write into the memory, which the parent has laid out now."""
