@@ -240,7 +240,7 @@ def fitted(value: Any, annotation: Any) -> Any:
     elif kind is Choice and isinstance(value, str):
         return {"type": value}
     elif kind in (dict, Choice) and isinstance(value, Mapping):
-        return copy.deepcopy(dict(value))
+        return {name: fitted(x, parts[1]) if parts else copy.deepcopy(x) for name, x in dict(value).items()}
     elif kind is Any or type(value) is kind:
         return value
     elif kind in (int, float) and type(value) in (int, float):

@@ -15,7 +15,7 @@ import gymnasium as gym
 import numpy as np
 
 from ding_lite.envs.checks import bad_reward, notes_on
-from ding_lite.envs.recorder import EpisodeRecorder, as_bool, as_float, info_numbers
+from ding_lite.envs.recorder import EpisodeRecorder, as_bool, as_float
 from ding_lite.envs.spaces import ObservationBuffer, split_actions, stack_actions
 from ding_lite.envs.vector import (
     ALL,
@@ -163,7 +163,7 @@ class InProcessVectorEnv(VectorEnv):
                     final_obs.append(self._buffer.rows(slice(i, i + 1)))
                 self._reset_one(i, recorder.game.number + 1, self.seed_every)
             for game in recorder.finished:
-                info = info_numbers(game.info, recorder.info_keys)
+                info = recorder.info_of(game)
                 episodes.append(Episode(row, game.episode_return, game.length, info, game.cut))
             recorder.finished.clear()
         self._is_ready = True

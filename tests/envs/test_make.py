@@ -178,11 +178,12 @@ class Telling(LengthEnv):
 
     def step(self, action):
         *result, info = super().step(action)
-        return *result, {**info, "is_success": True, "colour": "red"}
+        return *result, {**info, "is_success": True, "colour": "red", "term": 4 - self.count}
 
 
-def telling(*info_keys):
-    return make_vector_env(section(type=Telling, kwargs={"length": 1}, info_keys=list(info_keys)), 1, seed=0)
+def telling(*info_keys, length=1, **rules):
+    keys = rules or list(info_keys)
+    return make_vector_env(section(type=Telling, kwargs={"length": length}, info_keys=keys), 1, seed=0)
 
 
 def test_keys_of_info_that_are_asked_for_are_recorded():
@@ -190,6 +191,14 @@ def test_keys_of_info_that_are_asked_for_are_recorded():
     envs.reset("collect")
     (episode,) = envs.step(np.zeros(1, int)).episodes
     assert episode.info == {"is_success": 1.0}
+
+
+@pytest.mark.parametrize(("rule", "number"), [("last", 1), ("sum", 6), ("mean", 2), ("max", 3)])
+def test_numbers_of_each_step_s_info_are_taken_together_by_a_rule(rule, number):
+    envs = telling(length=3, term=rule, missing=rule)
+    envs.reset("collect")
+    episodes = [episode for _ in range(6) for episode in envs.step(np.zeros(1, int)).episodes]
+    assert [episode.info for episode in episodes] == [{"term": number}] * 2
 
 
 def test_value_of_info_that_is_no_number_is_left_out_with_a_warning():
