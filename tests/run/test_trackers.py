@@ -14,7 +14,7 @@ import pytest
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from worlds import small_config
 
-from ding_lite import SerialPipeline, TrackedRun, Tracker
+from ding_lite import Hook, SerialPipeline, TrackedRun, Tracker
 from ding_lite.errors import ConfigError
 from ding_lite.run.trackers import TensorboardTracker, WandbTracker
 
