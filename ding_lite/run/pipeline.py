@@ -227,6 +227,7 @@ class SerialPipeline:
         self.hooks = hooks_of(self.cfg.hooks)
         self.status, self.stop_reason = "running", ""
         self.error: BaseException | None = None
+        self._saved_time = time.monotonic()
         self._is_learning = False  # an error in learning leaves weights that belong to no number of env steps
         return own
 
@@ -371,10 +372,15 @@ class SerialPipeline:
     def _save_what_is_due(self) -> None:
         progress, due = self.progress, self.cfg.checkpoint
         names = ["best"] if progress.update_best() else []
-        names += ["last"] if names or progress.crossed(due.freq) else []
+        names += ["last"] if names or progress.crossed(due.freq) or self._is_late() else []
         names += [f"iteration_{progress.iteration:08d}"] if progress.crossed(due.keep_freq) else []
         if names:
             self._save(names)
+
+    def _is_late(self) -> bool:
+        """Returns whether ``checkpoint.minutes`` have gone by since the last save, by the clock of rank 0."""
+        seconds = 60 * self.cfg.checkpoint.minutes
+        return bool(seconds) and self.ranks.from_first(lambda: time.monotonic() > self._saved_time + seconds)
 
     def save(self, name: str = "last") -> Path:
         """Saves ``ckpt/<name>.safetensors`` in the run's folder, and returns its path when it is written.
@@ -391,7 +397,7 @@ class SerialPipeline:
         state = self.state_dict()  # of all ranks
         self.ranks.from_first(lambda: self.files.checkpoints.save(names, state, wait))
         if "last" in names:
-            self.progress.saved_at = self.progress.iteration
+            self.progress.saved_at, self._saved_time = self.progress.iteration, time.monotonic()
 
     def finish(self, error: BaseException | None = None) -> None:
         """Ends the run: saves it, writes its result, and closes what it holds. A second call has no effect.

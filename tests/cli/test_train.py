@@ -154,6 +154,17 @@ def test_a_run_that_its_environment_ends_keeps_its_last_whole_iteration(ding_lit
     assert [int(row["iteration"]) for row in rows_of(tmp_path / "run")] == [*range(1, 11)]
 
 
+def test_one_command_starts_a_run_continues_it_and_replaces_one_without_a_checkpoint(
+    ding_lite, well, tmp_path
+):
+    (tmp_path / "world.py").write_text(WORLD)
+    words = ["train", "--env", "world:Line", "--exp-name", "run", "--resume", "auto", *SMALL]
+    assert ding_lite(*words, "env.kwargs.fails_at=9").code == 3, "before its first checkpoint"
+    assert "ended before its first checkpoint" in well(*words, "--max-env-step", 128)
+    assert "resumed from run/ckpt/last.safetensors at 128" in well(*words, "--max-env-step", 256)
+    assert [int(row["iteration"]) for row in rows_of(tmp_path / "run")] == [1, 2, 3, 4]
+
+
 def test_an_error_of_the_users_code_is_one_line_and_its_traceback_is_shown_with_debug(ding_lite, tmp_path):
     loss = "    def policy_loss(self, batch):\n        raise ValueError('boom')\n"
     (tmp_path / "world.py").write_text(WORLD.replace("    pass\n", loss))
