@@ -11,7 +11,7 @@ import torch
 from easydict import EasyDict
 
 from ding_lite.config.compile import Config
-from ding_lite.config.registry import POLICY_REGISTRY, env_name
+from ding_lite.config.registry import POLICY_REGISTRY, SCRIPT, env_name, script_name
 from ding_lite.config.values import encode
 from ding_lite.data.collector import Collector
 from ding_lite.data.samples import even_sizes
@@ -171,6 +171,10 @@ def description(config: Config, own: Any, policy: Policy, collector: Collector) 
             f"{policy.ranks.size} ranks, each with {envs.num_envs} of the environments and "
             f"{own.policy.learn.batch_size} samples of a minibatch"
         )
+    if SCRIPT in config.trusted:
+        lines.append("WARNING: only this notebook can load the run: write its classes to a .py file")
+    elif (script := script_name()) in config.trusted:
+        lines.append(f"what loads this run executes {script}.py: train under if __name__ == '__main__'")
     lines += policy.lines
     lines += [f"WARNING: {note}" for note in envs.notes.values()]
     if not envs.restorable:

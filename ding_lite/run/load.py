@@ -6,6 +6,7 @@ Whatever the file, nothing in it is executed, and no module is imported that onl
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,7 @@ def policy_of(
     """Returns the policy of a checkpoint that is read already; see :func:`load_policy`."""
     if model is None:
         refuse_without(file, saved, "model")
-    with refusing(f"the policy of {file} cannot be built"), importing_only(trust):
+    with refusing(f"the policy of {file} cannot be built", saved, trust), importing_only(trust):
         config = decode(saved["config"]["policy"])
         spaces = [space_from_json(saved["spaces"][name]) for name in ("obs", "action")]
         policy_class = POLICY_REGISTRY.get(config["type"])
@@ -96,14 +97,30 @@ def policy_of(
 
 
 @contextlib.contextmanager
-def refusing(what: str) -> Iterator[None]:
-    """Turns any error of a block into a CheckpointError: a forged checkpoint can make any part fail."""
+def refusing(what: str, saved: Mapping[str, Any] | None = None, trust: Sequence[str] = ()) -> Iterator[None]:
+    """Turns any error of a block into a CheckpointError: a forged checkpoint can make any part fail.
+
+    Args:
+        what: fails.
+        saved: what the checkpoint keeps beside the state, if a module that is missing may be the reason: then
+            the error names all modules that the run has imported.
+        trust: modules that are imported.
+    """
     try:
         yield
-    except CheckpointError:
-        raise
     except Exception as error:
-        raise CheckpointError(f"{what}: {error_text(error)}") from error
+        text = str(error) if isinstance(error, CheckpointError) else f"{what}: {error_text(error)}"
+        modules = (saved or {}).get("imports")
+        named = (
+            [str(typed) for name, typed in modules.items() if name not in trust]
+            if isinstance(modules, dict)
+            else []
+        )
+        missing = [typed for typed in named if typed.isprintable()]
+        if missing:
+            words = " ".join(f"--import {shlex.quote(module)}" for module in missing)
+            text += f"\nThe run has more modules; if you trust them: {words} (in Python: trust={missing})"
+        raise CheckpointError(text) from error
 
 
 def refuse_without(file: Path, saved: Mapping[str, Any], name: str) -> None:

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 
 from ding_lite.config.compile import AnyConfig, Config, as_config
-from ding_lite.config.registry import env_name, importing_only
+from ding_lite.config.registry import SCRIPT, env_name, importing_only
 from ding_lite.config.values import encode
 from ding_lite.data.collector import Collector
 from ding_lite.data.episodes import Evaluator
@@ -248,6 +248,7 @@ class SerialPipeline:
             spaces = {"obs": space_to_json(policy.obs_space), "action": space_to_json(policy.action_space)}
             maps = [each.as_json() for each in policy.action_maps]
             others = {"spaces": spaces, "action_maps": maps, "given": self.given, "id": run_id}
+            others["imports"] = self._imports()
             saved = {**self.config.as_json(), **others}
             tracked = TrackedRun(self.folder.absolute(), saved["config"], resume_at, run_id)
             trackers = Trackers(cfg.logger.trackers, cfg.logger.freq, tracked)
@@ -473,10 +474,14 @@ class SerialPipeline:
         run = shlex.quote(str(self.folder))
         goes_on = self.status in ("interrupted", "failed")
         command = f"ding-lite train --resume {run}" if goes_on else f"ding-lite eval {run} -n 100"
-        imports = "".join(f" --import {_typed(module)}" for module in dict.fromkeys(self.config.trusted))
+        imports = "".join(f" --import {shlex.quote(module)}" for module in self._imports().values())
         ended = f"{self.status}{why} after {done}{evaluation}\nrun: {self.folder}"
         has_advice = checkpoints_of(self.folder) or not goes_on
         return f"{ended}   try: {command}{imports}" if has_advice else ended
+
+    def _imports(self) -> dict[str, str]:
+        """Returns what a command must import for this run, by the names of the modules; not a notebook."""
+        return {module: _typed(module) for module in self.config.trusted if module != SCRIPT}
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the whole state of the run as a tree; only ``wall_time`` depends on the machine's speed.
@@ -550,11 +555,11 @@ class SerialPipeline:
 
 
 def _typed(module: str) -> str:
-    """Returns what a command in this folder imports: the name of a module, or its file elsewhere."""
+    """Returns what a command in this folder names: a module, or its file where it is elsewhere."""
     file, here = Path(getattr(sys.modules.get(module), "__file__", None) or module), Path.cwd()
     if "." in module or file.suffix != ".py" or file.parent == here or "site-packages" in file.parts:
         return module
-    return shlex.quote(str(file.relative_to(here) if file.is_relative_to(here) else file))
+    return str(file.relative_to(here) if file.is_relative_to(here) else file)
 
 
 def serial_pipeline(

@@ -63,7 +63,7 @@ def load(run: Path, *, trust: Sequence[str] = (), changes: Mapping[str, Any] | N
     if others := [key for key in changes if not key.startswith("env.")]:
         raise ConfigError(f"{others[0]}: only keys of env can be changed here; the policy is that of the run")
     file, state, saved = load_of_run(run, "best")
-    config = config_of_checkpoint(file, saved, list(trust))
+    config = config_of_checkpoint(file, saved, trust, to_train=False)
     if {"env.type", "env.env_id"}.isdisjoint(changes):
         refuse_without(file, saved, "env_setting")
     policy = policy_of(file, state, saved, trust=trust)

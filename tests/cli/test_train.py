@@ -124,6 +124,10 @@ class Line(gym.Env):
 class Mine(PPOPolicy):
     pass
 """
+WATCH = """
+from ding_lite import HOOK_REGISTRY, Hook
+HOOK_REGISTRY.register("watching", force=True)(Hook)
+"""
 SMALL = (
     *("policy.collect.n_sample=64", "policy.learn.batch_size=32", "policy.eval.eval_freq=0"),
     *("env.collector_env_num=2", "env.evaluator_env_num=2", "env.n_evaluator_episode=2"),
@@ -133,10 +137,12 @@ SMALL = (
 def test_classes_of_ones_own_are_trained_and_only_trusted_when_named(ding_lite, well, tmp_path):
     (tmp_path / "world.py").write_text(WORLD)
     own = ["--env", "world:Line", "--policy", "mine", "--import", "world.py"]
+    (tmp_path / "watch.py").write_text(WATCH)
+    own += ["--import", "watch.py", 'hooks=["watching"]']
     well("train", "-q", *own, "--exp-name", "run", *SMALL, "max_env_step=64")
     refused = ding_lite("eval", "run", "--json")
     assert (refused.code, refused.out) == (5, "")
-    assert "--import world" in refused.err
+    assert "if you trust them: --import world --import watch (in" in refused.err
     assert json.loads(well("eval", "run", "-n", "2", "--json", "--import", "world"))["episodes"] == 2
 
 
