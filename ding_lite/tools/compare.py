@@ -303,7 +303,7 @@ def _reached_limit(run: Run) -> bool:
 
 def _score(run: Run, end: int | None) -> Score:
     """Returns the score of a run by the evaluation that is closest to ``end``, or by its last one."""
-    steps, values, _ = points_of(run, SCORE)
+    steps, values = points_of(run, SCORE)
     place = len(steps) - 1 if end is None else int(np.argmin(np.abs(steps - end)))
     return Score(run, float(values[place]), int(steps[place]))
 

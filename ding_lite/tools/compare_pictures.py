@@ -45,7 +45,7 @@ def learning_curves(comparison: Comparison, task: str) -> list[Curve]:
     """Returns the curve of the evaluations of each group in a task: interquartile means."""
     curves = []
     for group in comparison.scores:
-        seeds = [points_of(score.run, SCORE)[:2] for score in group[task]]
+        seeds = [points_of(score.run, SCORE) for score in group[task]]
         curves.append(Curve(*seeds[0]) if len(seeds) == 1 else seeds_curve(seeds))
     return curves
 
@@ -171,7 +171,7 @@ def _charts(comparison: Comparison) -> Any:
     for row, task in enumerate(comparison.tasks, start=1):
         for place, curve in enumerate(learning_curves(comparison, task)):
             for score in comparison.scores[place][task]:
-                x, y, _ = points_of(score.run, SCORE)
+                x, y = points_of(score.run, SCORE)
                 seed = f"{names[place]}, seed {score.run.config.get('seed')}"
                 add(row, place, x, y, mode="lines", opacity=0.3, line={"width": 1}, name=seed)
             if curve.band is not None:

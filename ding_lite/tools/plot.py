@@ -18,7 +18,6 @@ from ding_lite.envs.vector import RECENT_EPISODES
 from ding_lite.errors import ConfigError
 from ding_lite.tools.runs import (
     SCORE,
-    SPREAD,
     Run,
     env_of,
     grouped,
@@ -53,19 +52,17 @@ class Panel(NamedTuple):
         column: of metrics.csv, to draw.
         title: of the plot.
         y_label: of its vertical axis.
-        spread: column with the standard deviation over episodes; "" if there is none.
     """
 
     name: str
     column: str
     title: str
     y_label: str
-    spread: str = ""
 
 
 RETURNS = (
     Panel("training", "collect/episode_return", f"Training return (last {RECENT_EPISODES})", "Return"),
-    Panel("evaluation", SCORE, "Evaluation return", "Return", SPREAD),
+    Panel("evaluation", SCORE, "Evaluation return", "Return"),
 )
 
 
@@ -90,18 +87,12 @@ class Curve(NamedTuple):
 def curve(runs: Sequence[Run], panel: Panel) -> Curve | None:
     """Returns the curve of a group of runs in a panel, or None if they have no data.
 
-    One seed: its values, with a band of one standard deviation over episodes if the panel has a column for
-    it. Several seeds: see :func:`seeds_curve`.
+    One seed: its values. Several seeds: see :func:`seeds_curve`.
     """
-    series = [points for run in runs if len((points := points_of(run, panel.column, panel.spread))[0])]
-    if not series:
-        return None
+    series = [points for run in runs if len((points := points_of(run, panel.column))[0])]
     if len(series) > 1:
-        return seeds_curve([(x, y) for x, y, _ in series])
-    x, y, spread = series[0]
-    if len(runs) > 1 or not np.isfinite(spread).any():  # the band would look like one over seeds
-        return Curve(x, y)
-    return Curve(x, y, np.stack([y - spread, y + spread]))
+        return seeds_curve(series)
+    return Curve(*series[0]) if series else None
 
 
 def seeds_curve(seeds: Sequence[tuple[np.ndarray, np.ndarray]]) -> Curve:

@@ -29,8 +29,8 @@ SWEEP_FILE = "sweep.json"  # a folder with it has the runs of a sweep in it
 # Bytes of metrics.csv: a million iterations of 500 bytes, as a run of a billion steps may have.
 LARGEST_CSV = 2**29
 ENV_STEP = "env_step"  # the column of the horizontal axis
-SCORE, SPREAD = "eval/episode_return_mean", "eval/episode_return_std"
-SCORE_COLUMNS = frozenset({SCORE, SPREAD, "time/wall_s"})
+SCORE = "eval/episode_return_mean"
+SCORE_COLUMNS = frozenset({SCORE, "time/wall_s"})
 HEADLINE_KEYS = ("policy.type", "env.env_id")
 # The order of other keys in labels, by the section: the first ones say most about a run.
 SECTIONS = ("policy.learn.", "policy.", "env.", "")
@@ -70,8 +70,6 @@ class ListedRun(NamedTuple):
         status: "solved", "finished", "interrupted" or "failed", as in result.json; "running" while a process
             holds the folder; "killed" if the run ended without a result; "unreadable" if a file is damaged.
         score: mean return of the last evaluation.
-        score_std: standard deviation over its episodes.
-        best_score: highest mean return of an evaluation, of those of the newest task.
         env_step: of the last row of metrics.csv; 0 if there is none.
         started: when the run was started, as in log.txt.
         differs: its values of the keys in which the runs of its policy and environment differ.
@@ -81,8 +79,6 @@ class ListedRun(NamedTuple):
     folder: Path
     status: str
     score: float | None = None
-    score_std: float | None = None
-    best_score: float | None = None
     env_step: int = 0
     max_env_step: int | None = None
     started: str | None = None
@@ -219,12 +215,11 @@ def _read_columns(path: Path, wanted: set[str]) -> dict[str, np.ndarray]:
     return columns
 
 
-def points_of(run: Run, column: str, spread: str = "") -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns x, a column and its spread, without the rows where x or the column is missing."""
-    missing = np.full_like(run.x, np.nan)
-    y, width = (run.columns.get(name, missing) for name in (column, spread))
+def points_of(run: Run, column: str) -> tuple[np.ndarray, np.ndarray]:
+    """Returns x and a column, without the rows where one of them is missing."""
+    y = run.columns.get(column, np.full_like(run.x, np.nan))
     there = np.isfinite(run.x) & np.isfinite(y)
-    return run.x[there], y[there], width[there]
+    return run.x[there], y[there]
 
 
 def last_step(run: Run) -> int:
@@ -282,17 +277,12 @@ def _listed(folder: Path) -> tuple[ListedRun, dict[str, Any]]:
         run = read_run(folder)
     except (ConfigError, KeyError, TypeError, AttributeError) as fault:
         return line._replace(error=str(fault) if isinstance(fault, ConfigError) else repr(fault)), {}
-    _, scores, spreads = points_of(run, SCORE, SPREAD)
-    _, seconds, _ = points_of(run, "time/wall_s")
-    # A change of the task in the middle of a run leaves the scores before it out of its result.
-    best = None if run.status in ("running", "killed") else read_result(folder).get("best_eval_value")
+    (_, scores), (_, seconds) = points_of(run, SCORE), points_of(run, "time/wall_s")
     line = line._replace(
         status=run.status,
         error=run.error,
         env_step=last_step(run),
         score=float(scores[-1]) if len(scores) else None,
-        score_std=float(spreads[-1]) if len(scores) and np.isfinite(spreads[-1]) else None,
-        best_score=float(scores.max()) if best is None and len(scores) else best,
         wall_time_s=float(seconds[-1]) if len(seconds) else None,
     )
     return line, settings_of(config)

@@ -20,7 +20,7 @@ LENGTH = "collect/episode_length_max"
 
 
 def read_run(folder: Path) -> Run:
-    return read(folder, {TRAIN_RETURN.column, EVAL_RETURN.column, EVAL_RETURN.spread, LENGTH})
+    return read(folder, {TRAIN_RETURN.column, EVAL_RETURN.column, LENGTH})
 
 
 def lines(figure: Any, panel: int) -> list[tuple[list[float], list[float]]]:
@@ -53,12 +53,6 @@ def test_cells_that_are_empty_or_nan_are_missing(tmp_path):
     (folder / "metrics.csv").write_text("env_step,collect/episode_return\n1,5\n2,\n\n3,nan\n,9\n4,8\n")
     drawn = curve([read_run(folder)], TRAIN_RETURN)
     assert (drawn.x.tolist(), drawn.y.tolist()) == ([1, 4], [5, 8])
-
-
-def test_one_seed_has_a_band_of_one_std_over_episodes(tmp_path):
-    run = read_run(write_run(tmp_path / "run"))
-    np.testing.assert_array_equal(curve([run], EVAL_RETURN).band, [[22.5, 42.5], [27.5, 47.5]])
-    assert curve([run], TRAIN_RETURN).band is None
 
 
 def test_two_seeds_are_drawn_beside_their_mean():
