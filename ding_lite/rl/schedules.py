@@ -64,13 +64,14 @@ class TrainingProgress:
 
     Attributes:
         env_step: fresh valid transitions that the policy has learned from.
+        iteration: number of rollouts that it has learned from.
         learning_rate: initial value of the learning-rate schedule; a script may assign another value, and
             the adaptive schedule does.
     """
 
     def __init__(self, learn: Any) -> None:
         self.learn = learn
-        self.env_step = 0
+        self.env_step = self.iteration = 0
         self.learning_rate: float = learn.learning_rate
 
     def factor(self, name: str) -> float:
@@ -79,11 +80,11 @@ class TrainingProgress:
         return schedule(self.learn[f"{name}_schedule"], self.env_step / total if total else 0.0, final)
 
     def state_dict(self) -> dict[str, Any]:
-        configured = self.learn.learning_rate
-        return {"env_step": self.env_step, "learning_rate": self.learning_rate, "configured": configured}
+        counters = {"env_step": self.env_step, "iteration": self.iteration}
+        return {**counters, "learning_rate": self.learning_rate, "configured": self.learn.learning_rate}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.env_step = int(state["env_step"])
+        self.env_step, self.iteration = int(state["env_step"]), int(state["iteration"])
         # A run that was resumed with another configured learning rate starts from that one.
         if state["configured"] == self.learn.learning_rate:
             self.learning_rate = float(state["learning_rate"])
