@@ -89,8 +89,10 @@ def test_spaces_of_more_numbers_than_the_file_has_weights_are_refused_before_the
     state, config = original
     box = {"kind": "Box", "low": -1.0, "high": 1.0, "shape": [2**20], "dtype": "float64"}
     many = {"kind": "Dict", "spaces": {"a": box, "b": {"kind": "Tuple", "spaces": [box] * 4}}}
-    with pytest.raises(CheckpointError, match="too many numbers"):
-        load_policy(written(tmp_path, state, {**config, "spaces": {**config["spaces"], "obs": many}}))
+    maps = [{"space": {**box, "shape": [2**40]}, "arrays": [1.0, 0.0, -1.0, 1.0]}]
+    for change in ({"spaces": {**config["spaces"], "obs": many}}, {"action_maps": maps}):
+        with pytest.raises(CheckpointError, match="too many numbers"):
+            load_policy(written(tmp_path, state, {**config, **change}))
 
 
 # ---------------------------------------------------------------------- the canary
