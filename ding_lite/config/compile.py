@@ -86,7 +86,8 @@ RUN_CONFIG: dict[str, Any] = dict(
         "for images. A script has its own number again when the pipeline closes",
     ),
     checkpoint=dict(
-        freq=Key(50_000, low=0, doc="env steps between saves of ckpt/last; 0: save at the end only"),
+        freq=Key(50_000, low=0, doc="env steps between saves of ckpt/last, beside those at the end; 0: none"),
+        minutes=Key(10.0, low=0, doc="minutes between saves of ckpt/last, for slow environments; 0: none"),
         keep_freq=Key(0, low=0, doc="env steps between snapshots ckpt/iteration_*; 0: none"),
         keep=Key(3, low=1, doc="number of the newest snapshots to keep"),
     ),

@@ -75,9 +75,9 @@ CONFIG: dict[str, Any] = dict(
     ),
     info_keys=Key(
         ["is_success"],
-        list[str],
-        doc="numbers of an ended episode's info, by their keys: written to episodes.csv, their means to "
-        "metrics.csv",
+        list[str] | dict[str, Literal["last", "sum", "mean", "max"]],
+        doc="numbers of info that each episode has in episodes.csv, and their means in metrics.csv: keys of "
+        'its last info, or {key: "last", "sum", "mean" or "max" over its steps}',
     ),
     manager=dict(
         type=Key(
@@ -120,6 +120,12 @@ SINGLE_KEYS = ("wrappers", "action_mask", "seed_resets")
 EnvSetting = tuple[Callable[[Any], gym.Env], Sequence[Any], Sequence[Any]]
 
 
+def single_keys(env: Mapping[str, Any]) -> list[str]:
+    """Returns the keys of the section ``env`` whose values need single environments."""
+    keys = [key for key in SINGLE_KEYS if env[key] != CONFIG[key].default]
+    return [*keys, "info_keys"] if isinstance(env["info_keys"], dict) else keys
+
+
 def section_faults(env: Mapping[str, Any]) -> list[str]:
     """Returns the contradictions between keys of the section ``env``, one line each."""
     faults = []
@@ -132,8 +138,8 @@ def section_faults(env: Mapping[str, Any]) -> list[str]:
     faults += [
         f"env.{key}: env.manager.type={kind!r} has no single environments, which this key needs; leave it "
         "out, or set env.manager.type='base' or 'subprocess'"
-        for key in SINGLE_KEYS
-        if kind in ("vector", "env_pool") and env[key] != CONFIG[key].default
+        for key in single_keys(env)
+        if kind in ("vector", "env_pool")
     ]
     return faults
 
@@ -182,7 +188,7 @@ def make_env(
             kind = type(env)
             raise EnvError(f"expected a gymnasium.Env, got a {kind.__module__}.{kind.__qualname__}")
         undo.callback(close_each, [(f"env {name!r}", env)], warn)
-        env = EpisodeRecorder(env, tuple(env_cfg["info_keys"]))
+        env = EpisodeRecorder(env, env_cfg["info_keys"])
         for wrapper in env_cfg["wrappers"]:
             env = wrap(env, wrapper, evaluate=evaluate, index=index)
         if env_cfg["action_mask"] == "info":
@@ -267,7 +273,7 @@ def backend_of(env_cfg: Mapping[str, Any]) -> str:
     kind = str(env_cfg["manager"]["type"])
     if kind != "auto":
         return kind
-    is_plain = not env_cfg["kwargs"] and not any(env_cfg[key] != CONFIG[key].default for key in SINGLE_KEYS)
+    is_plain = not env_cfg["kwargs"] and not single_keys(env_cfg)
     return "vector" if is_plain and native_entry_point(env_cfg) in STATES else "base"
 
 

@@ -38,6 +38,7 @@ from ding_lite.data.samples import Batch, Recurrence, Samples, Store
 from ding_lite.data.timer import Timer
 from ding_lite.envs.checks import first_fault
 from ding_lite.envs.vector import Transition
+from ding_lite.envs.wrappers import ActionMap
 from ding_lite.errors import CheckpointError, ConfigError, ContractError, error_text
 from ding_lite.fast.acting import GraphActing, NumpyActing
 from ding_lite.fast.cuda_graphs import GraphPool
@@ -155,6 +156,8 @@ class Policy:
         self.value_norm: ValueNorm | NoScale = NoScale()  # a policy may set another
         self._graph_pool = GraphPool()
         self._hidden_of_act: Tree | None = None
+        # What the wrappers of a run make of actions; only `act` is called without these wrappers.
+        self.action_maps: Sequence[ActionMap] = ()
         self._init_shared()
         if "learn" in self.fields:
             is_ours = type(self).distribution is Policy.distribution
@@ -321,6 +324,7 @@ class Policy:
     def act(self, obs: Any, *, deterministic: bool = True) -> Any:
         """Returns the environment's action for one observation or for a batch, NumPy in and out.
 
+        It is in the units of the environment, without the wrappers ``action_rescale`` and ``action_bins``.
         A recurrent policy remembers each episode until :meth:`reset`.
 
         Args:
@@ -350,6 +354,8 @@ class Policy:
         output = forward(tree) if self.recurrence is None else forward(tree, self._hidden_of_act)
         self._hidden_of_act = output.get("hidden")
         action = self._to_env(output["action"])
+        for mapped in self.action_maps:
+            action = mapped(action)
         return from_tree(map_tree(lambda x: x[0], action) if is_single else action, self.action_space)
 
     def reset(self, first: Any = None) -> None:

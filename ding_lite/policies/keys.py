@@ -75,6 +75,9 @@ PPO: dict[str, Any] = dict(
             None, float | None, above=0, needs="not nstep_return", doc="epsilon of the value loss"
         ),
         value_loss=Key("mse", Literal["mse", "smooth_l1"], doc="smooth_l1 is linear for errors above 1"),
+        critic_warmup=Key(
+            0, low=0, doc="first iterations, in which the value learns and the policy does not"
+        ),
         kl_beta=Key(0.0, low=0, **REFERENCE, doc="weight of KL(pi || pi_ref) to the frozen policy"),
         kl_type=Key(
             "exact", Literal["exact", "k1", "k2", "k3"], doc="exact, or estimated by the actions taken"

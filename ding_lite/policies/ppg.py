@@ -99,7 +99,7 @@ class PPGPolicy(PPOPolicy):
         learn, log = self.cfg.learn, self.policy_phase(rollout)
         log |= dict.fromkeys(("policy_cur_lr", "value_cur_lr"), self.schedules.rate)
         log["policy_adv_abs_max"] = float(rollout.advantage[rollout.valid].abs().max())
-        if not learn.aux_train_epoch:
+        if not learn.aux_train_epoch or self.only_value_learns:
             return log
         fields = {name: rollout[name] for name in ("obs", "value_target", *self.auxiliary_fields)}
         samples = Samples.of(rollout, rollout.valid, fields, self.recurrence)

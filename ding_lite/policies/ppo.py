@@ -174,6 +174,7 @@ class PPOPolicy(Policy):
         if self.cfg.normalize.obs is True:
             self.obs_norm.update(rollout.obs, valid)
         self.schedules.env_step += int(self.ranks.total(int(valid.sum())))
+        self.schedules.iteration += 1
         return log
 
     def improve(self, rollout: Rollout) -> dict[str, float]:
@@ -228,8 +229,13 @@ class PPOPolicy(Policy):
     def take_steps(
         self, passes: Iterable[Pass], optimizer: Optimizer, objective: Objective
     ) -> dict[str, Any]:
-        """Takes the steps of passes; after target_kl only those down the value loss. Returns metrics."""
-        learn, gradient_of, history, epochs = self.cfg.learn, optimizer.gradient_of(objective), [], 0
+        """Takes the steps of passes; in the warm-up and after target_kl only those down the value loss."""
+        learn, history, epochs = self.cfg.learn, [], 0
+        if self.only_value_learns and "actor" in objective.reads:
+            if "critic" not in objective.reads:
+                return {"epochs": 0.0, "updates": 0.0}
+            objective = self.critic_objective
+        gradient_of = optimizer.gradient_of(objective)
         for each in passes:
             new = optimizer.steps(gradient_of, each.batches, self.schedules.rate)
             history += new
@@ -244,6 +250,11 @@ class PPOPolicy(Policy):
                     break
                 gradient_of = optimizer.gradient_of(self.critic_objective)
         return {**mean_metrics(history), "epochs": float(epochs), "updates": float(len(history))}
+
+    @property
+    def only_value_learns(self) -> bool:
+        """Whether this is an iteration of ``critic_warmup``."""
+        return bool(self.schedules.iteration < self.cfg.learn.critic_warmup)
 
     # -- Samples
 

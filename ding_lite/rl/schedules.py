@@ -64,12 +64,13 @@ class Schedules:
 
     Attributes:
         env_step: fresh valid transitions that the policy has learned from.
+        iteration: number of rollouts that the policy has learned from.
         learning_rate: before its schedule; a script may assign another value, and the adaptive schedule does.
     """
 
     def __init__(self, learn: Any) -> None:
         self.learn = learn
-        self.env_step = 0
+        self.env_step = self.iteration = 0
         self.learning_rate: float = learn.learning_rate
 
     def factor(self, name: str) -> float:
@@ -83,11 +84,11 @@ class Schedules:
         return self.learning_rate * self.factor("lr")
 
     def state_dict(self) -> dict[str, Any]:
-        configured = self.learn.learning_rate
-        return {"env_step": self.env_step, "learning_rate": self.learning_rate, "configured": configured}
+        counters = {"env_step": self.env_step, "iteration": self.iteration}
+        return {**counters, "learning_rate": self.learning_rate, "configured": self.learn.learning_rate}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.env_step = int(state["env_step"])
+        self.env_step, self.iteration = int(state["env_step"]), int(state["iteration"])
         # A run that was resumed with another configured learning rate starts from that one.
         if state["configured"] == self.learn.learning_rate:
             self.learning_rate = float(state["learning_rate"])

@@ -166,17 +166,21 @@ def rate_from_here(policy: Policy, max_env_step: int) -> list[str]:
     return [f"{mark}learning rate {rate:g} from {begins} on, {ends}"]
 
 
-def config_of_checkpoint(file: Path, saved: Mapping[str, Any], trust: Sequence[str]) -> Config:
+def config_of_checkpoint(
+    file: Path, saved: Mapping[str, Any], trust: Sequence[str], *, to_train: bool = True
+) -> Config:
     """Returns the complete config of a checkpoint, which may come from an untrusted source.
 
     Args:
         file: the checkpoint, for messages.
         saved: what it keeps beside the state.
         trust: modules that the config may import.
+        to_train: False: without hooks and trackers, which only a training needs.
 
     Raises:
         CheckpointError: if the config cannot be used, or names classes that are missing or not trusted.
     """
-    with refusing(f"the config of {file} cannot be used"), importing_only(trust):
-        config = compile_config({"config": saved["config"], "source": saved["source"]})
+    with refusing(f"the config of {file} cannot be used", saved, trust), importing_only(trust):
+        values = saved["config"] if to_train else {**saved["config"], "hooks": [], "logger": {}}
+        config = compile_config({"config": values, "source": saved["source"]})
     return dataclasses.replace(config, trusted=tuple(trust))

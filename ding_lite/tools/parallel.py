@@ -26,8 +26,7 @@ import torch
 
 from ding_lite.config.compile import Config
 from ding_lite.envs.workers.cores import cores
-from ding_lite.errors import ConfigError
-from ding_lite.run.folder import ENDED, is_replaceable, read_result
+from ding_lite.run.folder import ENDED, read_result
 from ding_lite.run.signals import ENDING
 from ding_lite.tools import statistics
 
@@ -190,30 +189,6 @@ def error_of(text: str, code: int) -> str:
 
 
 # ------------------------------------------------------------------ seeds
-
-
-def seed_folders(seeds: Sequence[int], prefix: Path, *, resume: bool) -> dict[int, Path]:
-    """Returns the run folder of each seed, ``<prefix>_s<seed>``.
-
-    Args:
-        seeds: of the runs.
-        prefix: of their folders.
-        resume: continue the runs whose folders exist; the other seeds begin.
-
-    Raises:
-        ConfigError: if a folder exists; with ``resume``, if none does.
-    """
-    folders = {seed: prefix.with_name(f"{prefix.name}_s{seed}") for seed in seeds}
-    taken = [folder for folder in folders.values() if folder.exists() and not is_replaceable(folder)]
-    existing = [str(folder) for folder in taken]
-    if existing and not resume:
-        raise ConfigError(
-            f"these run folders exist: {', '.join(existing)}; choose another --exp-name, continue the runs "
-            "with --resume, or remove the folders"
-        )
-    if resume and not existing:
-        raise ConfigError(f"--resume: there is no run to continue: {', '.join(map(str, folders.values()))}")
-    return folders
 
 
 def seeds_report(folders: Mapping[int, Path], outcomes: Sequence[Outcome]) -> dict[str, Any]:

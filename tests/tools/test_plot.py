@@ -19,7 +19,7 @@ LENGTH = "collect/episode_length_max"
 
 
 def read_run(folder: Path) -> Run:
-    return read(folder, {TRAIN_RETURN.column, EVAL_RETURN.column, EVAL_RETURN.spread, LENGTH})
+    return read(folder, {TRAIN_RETURN.column, EVAL_RETURN.column, LENGTH})
 
 
 def lines(figure: Any, panel: int) -> list[tuple[list[float], list[float]]]:
@@ -52,12 +52,6 @@ def test_cells_that_are_empty_or_nan_are_missing(tmp_path):
     (folder / "metrics.csv").write_text("env_step,collect/episode_return\n1,5\n2,\n\n3,nan\n,9\n4,8\n")
     drawn = curve([read_run(folder)], TRAIN_RETURN)
     assert (drawn.x.tolist(), drawn.y.tolist()) == ([1, 4], [5, 8])
-
-
-def test_one_seed_has_a_band_of_one_std_over_episodes(tmp_path):
-    run = read_run(write_run(tmp_path / "run"))
-    np.testing.assert_array_equal(curve([run], EVAL_RETURN).band, [[22.5, 42.5], [27.5, 47.5]])
-    assert curve([run], TRAIN_RETURN).band is None
 
 
 def test_two_seeds_are_drawn_beside_their_mean():
@@ -118,7 +112,9 @@ def test_panels_are_chosen_by_name(tmp_path):
 def test_a_group_that_lacks_seeds_and_different_environments_are_noted(tmp_path):
     folders = [write_run(tmp_path / f"{seed}", seed=seed, every=2 * (seed > 0)) for seed in range(4)]
     folders.append(write_run(tmp_path / "other", env_id="Acrobot-v1"))
-    _, notes = draw(seed_groups([read_run(folder) for folder in folders]))
+    figure, notes = draw(seed_groups([read_run(folder) for folder in folders]), width=3.3)
+    assert figure.get_figwidth() == 3.3
+    assert len({axes.get_subplotspec().colspan.start for axes in figure.axes}) == 1, "one below the other"
     assert any("Evaluation return: 3 of 4 seeds" in note for note in notes)
     assert any("CartPole-v1, Acrobot-v1" in note for note in notes)
 
@@ -132,8 +128,9 @@ def test_runs_that_cannot_be_drawn_are_left_out_and_noted(tmp_path):
     (empty / "metrics.csv").write_text("env_step,collect/episode_return\n")
     (write_run(tmp_path / "torn", seed=2) / "config.json").write_text("{")
     notes: list[str] = []
-    plot_runs([tmp_path], tmp_path / "a.png", panels=["training"], note=notes.append)
+    plot_runs([f"mine={tmp_path}"], tmp_path / "a.svg", panels=["training"], note=notes.append)
     assert sum(note.startswith("Left out") for note in notes) == 2
+    assert "<!-- mine (seed 0) -->" in (tmp_path / "a.svg").read_text()
     with pytest.raises(ConfigError, match="empty"):
         plot_runs([empty], tmp_path / "b.png")
     assert not (tmp_path / "b.png").exists()
