@@ -306,7 +306,8 @@ def parity_of(run: Runner, module: ExportedPolicy, recorded: Sequence[Step]) -> 
             for name, wanted in {**expected, **_named("action", action)}.items():
                 got, error = actual[name], np.array(np.inf)
                 if (got.shape, got.dtype) == (wanted.shape, wanted.dtype):
-                    unit, sizes = widths.get(name), np.abs(wanted)
+                    unit: Any = widths.get(name)
+                    sizes = np.abs(wanted)
                     if unit is None:
                         unit = np.maximum(sizes, np.median(sizes)) if wanted.dtype.kind == "f" else 1
                     with np.errstate(invalid="ignore", divide="ignore"):
