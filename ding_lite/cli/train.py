@@ -95,8 +95,8 @@ def run(
         if exp_name is None:
             raise ConfigError("--resume auto continues the run of --exp-name DIR: name its folder")
         if len(seeds) < 2:
-            resume = exp_name if checkpoints_of(exp_name) else None
-            exp_name, init_from = (None, None) if resume else (exp_name, init_from)
+            has_begun = bool(checkpoints_of(exp_name))
+            resume, exp_name, init_from = (exp_name, None, None) if has_begun else (None, exp_name, init_from)
     if init_from and resume not in (None, AUTO):
         raise ConfigError("--resume and --init-from exclude each other: a resumed run has weights of its own")
     if len(seeds) > 1:

@@ -29,7 +29,7 @@ from typing import IO, Any
 
 from filelock import FileLock, Timeout
 
-from ding_lite.errors import CheckpointError, ConfigError
+from ding_lite.errors import CheckpointError, ConfigError, counted
 from ding_lite.run.checkpoint import Checkpoints, checkpoints_of, opened, read_json, replacing, write_whole
 from ding_lite.run.display import evaluation_line
 from ding_lite.run.hooks import Hook
@@ -318,7 +318,7 @@ def versions(*packages: str) -> dict[str, str]:
         cpu = re.findall(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())[0]
     machine = {
         "python": platform.python_version(),
-        "cpu": f"{cpu or platform.machine()}, {os.cpu_count()} cores",
+        "cpu": f"{cpu or platform.machine()}, {counted(os.cpu_count() or 1, 'core')}",
     }
     return {name: metadata.version(name) for name in names} | machine
 

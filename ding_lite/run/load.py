@@ -107,14 +107,10 @@ def refusing(what: str, saved: Mapping[str, Any] | None = None, trust: Sequence[
         yield
     except Exception as error:
         text = str(error) if isinstance(error, CheckpointError) else f"{what}: {error_text(error)}"
-        modules = (saved or {}).get("imports")
-        named = (
-            [str(typed) for name, typed in modules.items() if name not in trust]
-            if isinstance(modules, dict)
-            else []
-        )
-        missing = [typed for typed in named if typed.isprintable()]
-        if missing:
+        modules = saved.get("imports") if saved else None
+        of_run = modules.items() if isinstance(modules, dict) else ()
+        missing = [str(typed) for name, typed in of_run if name not in trust]
+        if missing and all(map(str.isprintable, missing)):
             words = " ".join(f"--import {shlex.quote(module)}" for module in missing)
             text += f"\nThe run has more modules; if you trust them: {words} (in Python: trust={missing})"
         raise CheckpointError(text) from error

@@ -26,7 +26,6 @@ from ding_lite.tools.runs import (
     Run,
     env_of,
     grouped,
-    labels,
     last_step,
     points_of,
     settings_of,
@@ -247,17 +246,10 @@ def compare(arguments: Sequence[str | Path], references: Mapping[str, Range] | N
         ConfigError: if there is nothing to compare, or a reference is missing or empty.
     """
     notes: list[str] = []
-    named, cells = grouped(arguments, [SCORE], notes)
     groups: dict[str, dict[str, list[Run]]] = {}  # by label and task
-    for label, runs in named.items():
-        groups[label] = {}
+    for label, runs in grouped(arguments, [SCORE], notes, by_task=True):
         for run in runs:
-            groups[label].setdefault(env_of(run.config), []).append(run)
-    for label, cell in zip(labels(cells, by_task=True), cells, strict=True):
-        if label in named:
-            raise ConfigError(f"another group is {label} already, by its config: choose another name")
-        groups.setdefault(label, {})[env_of(cell[0].config)] = cell
-    groups = {label: by_task for label, by_task in groups.items() if by_task}
+            groups.setdefault(label, {}).setdefault(env_of(run.config), []).append(run)
     if not groups:
         raise ConfigError("\n  ".join(["there is no run to compare.", *notes]))
     tasks = _common_tasks(groups, notes)
@@ -315,7 +307,7 @@ def _ranges(
     if references and set(references) != set(tasks):
         raise ConfigError(f"references are needed for {', '.join(tasks)}, got {', '.join(references)}")
     for task, (low, high) in references.items():
-        if not (np.isfinite([low, high]).all() and low < high):
+        if not low < high:
             raise ConfigError(f"reference of {task}: expected LOW below HIGH, got {low:g}:{high:g}")
     if references or len(tasks) == 1:
         return dict(references)

@@ -252,14 +252,6 @@ def runner(data: bytes) -> Runner:
     )
 
 
-def _tensors(arrays: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
-    return {name: torch.from_numpy(array) for name, array in arrays.items()}
-
-
-def _arrays(tensors: Mapping[str, Tensor]) -> Arrays:
-    return {name: tensor.numpy() for name, tensor in tensors.items()}
-
-
 def record(env_cfg: Mapping[str, Any], policy: PPOPolicy, observations: int, seed: int) -> Iterator[Step]:
     """Yields the steps of some episodes that ``policy.act`` plays, until they have enough observations.
 
@@ -307,12 +299,15 @@ def parity_of(run: Runner, module: ExportedPolicy, recorded: Sequence[Step]) -> 
         expected: Arrays = {}
         actual: Arrays = {}
         for obs, first, action in steps:
-            expected = _arrays(module(_tensors(_inputs(module, obs, first, expected))))
+            inputs = _inputs(module, obs, first, expected)
+            outputs = module({name: torch.from_numpy(array) for name, array in inputs.items()})
+            expected = {name: tensor.numpy() for name, tensor in outputs.items()}
             actual = run(_inputs(module, obs, first, actual))
             for name, wanted in {**expected, **_named("action", action)}.items():
                 got, error = actual[name], np.array(np.inf)
                 if (got.shape, got.dtype) == (wanted.shape, wanted.dtype):
-                    unit, sizes = widths.get(name), np.abs(wanted)
+                    unit: Any = widths.get(name)
+                    sizes = np.abs(wanted)
                     if unit is None:
                         unit = np.maximum(sizes, np.median(sizes)) if wanted.dtype.kind == "f" else 1
                     with np.errstate(invalid="ignore", divide="ignore"):

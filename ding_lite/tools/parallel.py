@@ -199,9 +199,7 @@ def seeds_report(folders: Mapping[int, Path], outcomes: Sequence[Outcome]) -> di
     runs = []
     for (seed, folder), outcome in zip(folders.items(), outcomes, strict=True):
         result = read_result(folder)
-        status = result.get("status", "not started")
-        if outcome.code not in (0, *INTERRUPTED):
-            status = "failed"
+        status = result.get("status", "not started") if outcome.code in (0, *INTERRUPTED) else "failed"
         has_score = status in ENDED or outcome.code == 0  # a hook may have ended it
         runs.append(
             {

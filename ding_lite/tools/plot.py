@@ -8,7 +8,7 @@ global state, so plotting works without a display and in any thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,7 +21,6 @@ from ding_lite.tools.runs import (
     Run,
     env_of,
     grouped,
-    labels,
     points_of,
     settings_of,
     shared,
@@ -150,14 +149,11 @@ def plot_runs(
         ConfigError: if no folder can be read and drawn, or matplotlib is not installed.
         OSError: if the file cannot be written.
     """
-    chosen = panels_of(panels)
     left_out: list[str] = []
-    named, others = grouped(folders, [panel.column for panel in chosen], left_out)
-    groups = {name: runs for name, runs in named.items() if runs}
-    groups |= zip(labels(others), others, strict=True)
+    groups = dict(grouped(folders, [panel.column for panel in panels_of(panels)], left_out))
     if not groups:
         raise ConfigError("\n  ".join(["there is no run to draw.", *left_out]))
-    figure, notes = draw([*groups.values()], names=[*groups], title=title, panels=panels, width=width)
+    figure, notes = draw(groups, title=title, panels=panels, width=width)
     for line in [*left_out, *notes]:
         note(line)
     save(figure, output, width)
@@ -170,9 +166,8 @@ def panels_of(names: Sequence[str]) -> list[Panel]:
 
 
 def draw(
-    groups: Sequence[Sequence[Run]],
+    groups: Mapping[str, Sequence[Run]],
     *,
-    names: Sequence[str] = (),
     title: str | None = None,
     panels: Sequence[str] = (),
     width: float | None = None,
@@ -180,25 +175,23 @@ def draw(
     """Returns the figure, with one plot for each panel that has data, and notes on it; see :func:`plot_runs`.
 
     Args:
-        groups: each is a curve.
-        names: of the groups; none: what distinguishes them.
+        groups: each is a curve, with its name.
         title, panels, width: as for :func:`plot_runs`.
 
     Raises:
         ConfigError: if none of them has data, or matplotlib is not installed.
     """
     chosen = panels_of(panels)
-    all_curves = {panel: [curve(group, panel) for group in groups] for panel in chosen}
+    all_curves = {panel: [curve(group, panel) for group in groups.values()] for panel in chosen}
     drawn = {panel: row for panel, row in all_curves.items() if any(row)}
     without = [panel.name for panel in chosen if panel not in drawn]
     if without and (panels or not drawn):
         raise ConfigError(f"no run has data for the panels {', '.join(without)}")
-    found = zip(names or labels(groups), groups, strict=True)
-    names = [f"{label} ({seeds_text(group)})" for label, group in found]
+    names = [f"{label} ({seeds_text(group)})" for label, group in groups.items()]
     figure, all_axes = new_figure(len(drawn), 2, width=width)
     notes = []
     for axes, (panel, row) in zip(all_axes, drawn.items(), strict=True):
-        for place, (data, name, group) in enumerate(zip(row, names, groups, strict=True)):
+        for place, (data, name, group) in enumerate(zip(row, names, groups.values(), strict=True)):
             if data is not None:
                 draw_curve(axes, data, style_of(place))
                 if data.n < len(group):
@@ -206,7 +199,7 @@ def draw(
                 if not data.x.size:
                     notes.append(f"{panel.title}: no mean, since the seeds share no step: {name}")
         format_axes(axes, panel.title, X_LABEL, panel.y_label)
-    configs = [run.config for group in groups for run in group]
+    configs = [run.config for group in groups.values() for run in group]
     if len(envs := dict.fromkeys(map(env_of, configs))) > 1:
         notes.append(f"the environments differ, so the curves do not compare: {', '.join(envs)}")
     if title is None:

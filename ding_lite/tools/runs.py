@@ -332,33 +332,39 @@ def seed_groups(runs: Sequence[Run]) -> list[list[Run]]:
 
 
 def grouped(
-    arguments: Sequence[str | Path], columns: Sequence[str], left_out: list[str]
-) -> tuple[dict[str, list[Run]], list[list[Run]]]:
+    arguments: Sequence[str | Path], columns: Sequence[str], left_out: list[str], *, by_task: bool = False
+) -> list[tuple[str, list[Run]]]:
     """Returns the groups of runs that arguments name, and the :func:`seed_groups` of all other runs.
 
     Args:
         arguments: as :func:`runs_of` takes them. ``NAME=FOLDER`` puts the runs into the group NAME instead;
             a name may occur repeatedly.
         columns, left_out: as for :func:`readable`.
+        by_task: as for :func:`labels`, which name the other groups.
 
     Raises:
-        ConfigError: if a named group has a seed of a config twice, since equal seeds are not independent.
+        ConfigError: if a named group has a seed of a config twice, since equal seeds are not independent, or
+            the name of another group.
     """
     folders: dict[str, list[str]] = {}
     for argument in map(str, arguments):
         match = None if Path(argument).exists() else NAMED.fullmatch(argument)
         name, folder = match.groups() if match else ("", argument)
         folders.setdefault(name, []).append(folder)
-    groups = {name: readable(found, columns, left_out) for name, found in folders.items()}
-    others = seed_groups(groups.pop("", []))
-    for name, runs in groups.items():
+    named = {name: readable(found, columns, left_out) for name, found in folders.items()}
+    others = seed_groups(named.pop("", []))
+    for name, runs in named.items():
         for alike in same_config(runs):
             if repeated_seeds(alike):
                 raise ConfigError(
                     f"group {name}: runs of the same config and seed are not independent samples: "
                     f"{', '.join(str(run.folder) for run in alike)}. Put them into groups of different names"
                 )
-    return groups, others
+    labelled = list(zip(labels(others, by_task=by_task), others, strict=True))
+    for label, _ in labelled:
+        if label in named:
+            raise ConfigError(f"another group is {label} already, by its config: choose another name")
+    return [(name, runs) for name, runs in [*named.items(), *labelled] if runs]
 
 
 def launch_of(run: Run) -> str:

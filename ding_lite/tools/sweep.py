@@ -123,18 +123,12 @@ def storage_of(folder: Path) -> optuna.storages.BaseStorage:
     return optuna.storages.JournalStorage(JournalFileBackend(str(folder / "sweep.journal")))
 
 
-def open_study(folder: Path, seed: int = 0) -> optuna.Study:
-    """Opens the storage in the folder of a sweep, and creates it where it is missing.
-
-    Args:
-        folder: of the sweep.
-        seed: of the sampler; each process needs another one, or all propose the same first values.
-    """
+def open_study(folder: Path) -> optuna.Study:
+    """Opens the storage in the folder of a sweep, and creates it where it is missing."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna.create_study(
         study_name=STUDY,
         storage=storage_of(folder),
-        sampler=optuna.samplers.TPESampler(seed=seed, constant_liar=True),
         direction="maximize",
         load_if_exists=True,
     )
@@ -213,7 +207,7 @@ class Worker:
         """
         config = self.config_with({})
         study = open_study(self.folder)
-        # Another stream after each interruption: the same one would propose the first values again.
+        # Another stream in each process and after each interruption: else the first values come again.
         seed = integer_seed(config.values.seed, "sweep", len(study.get_trials()), number)
         study.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
         freq = config.values.policy.eval.eval_freq or config.values.max_env_step

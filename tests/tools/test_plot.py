@@ -39,7 +39,7 @@ def runs_at(x: list[float], *ys: list[float]) -> list[Run]:
 
 def test_the_lines_are_the_numbers_of_the_csv(tmp_path):
     names = ["training", LENGTH, "evaluation"]
-    figure, _ = draw([[read_run(write_run(tmp_path / "run"))]], panels=names)
+    figure, _ = draw({"run": [read_run(write_run(tmp_path / "run"))]}, panels=names)
     steps = [1000, 2000, 3000, 4000]
     assert lines(figure, 0) == [(steps, [10, 20, 15, 40])]
     assert lines(figure, 1) == [(steps, [30, 60, 45, 120])]
@@ -60,13 +60,13 @@ def test_two_seeds_are_drawn_beside_their_mean():
     assert drawn.y.tolist() == [2, 5]
     assert [y.tolist() for _, y in drawn.seeds] == [[1, 3], [3, 7]]
     assert drawn.band is None
-    assert len(lines(draw([two])[0], 0)) == 3
+    assert len(lines(draw({"two": two})[0], 0)) == 3
 
 
 def test_three_seeds_have_an_interquartile_mean_and_a_band():
     three = runs_at([0, 10], [1, 3], [3, 7], [5, 2])
     assert curve(three, TRAIN_RETURN).y.tolist() == [3, 3.5]
-    figure, _ = draw([three])
+    figure, _ = draw({"three": three})
     assert lines(figure, 0) == [([0, 10], [3, 3.5])]
     assert len(figure.axes[0].collections) == 1
 
@@ -91,7 +91,7 @@ def test_seeds_that_share_no_step_have_no_mean(tmp_path):
     drawn = curve(runs, EVAL_RETURN)
     assert drawn.x.size == 0
     assert [x.tolist() for x, _ in drawn.seeds] == [[4000], [4004], [4008]]
-    _, notes = draw([runs])
+    _, notes = draw({"runs": runs})
     assert any("Evaluation return: no mean" in note for note in notes)
 
 
@@ -101,18 +101,19 @@ def test_seeds_that_share_no_step_have_no_mean(tmp_path):
 def test_panels_are_chosen_by_name(tmp_path):
     run = read_run(write_run(tmp_path / "run"))
     for names in (["evaluation", "training"], ["collect/episode_return"]):
-        figure, _ = draw([[run]], panels=names)
+        figure, _ = draw({"run": [run]}, panels=names)
         assert len(figure.axes) == len(names)
     with pytest.raises(ConfigError, match="no run has data for the panels eval"):
-        draw([[run]], panels=["eval"])
+        draw({"run": [run]}, panels=["eval"])
     with pytest.raises(ConfigError, match="learn/nope"):
-        draw([[run]], panels=["training", "learn/nope"])
+        draw({"run": [run]}, panels=["training", "learn/nope"])
 
 
 def test_a_group_that_lacks_seeds_and_different_environments_are_noted(tmp_path):
     folders = [write_run(tmp_path / f"{seed}", seed=seed, every=2 * (seed > 0)) for seed in range(4)]
     folders.append(write_run(tmp_path / "other", env_id="Acrobot-v1"))
-    figure, notes = draw(seed_groups([read_run(folder) for folder in folders]), width=3.3)
+    groups = seed_groups([read_run(folder) for folder in folders])
+    figure, notes = draw({str(place): group for place, group in enumerate(groups)}, width=3.3)
     assert figure.get_figwidth() == 3.3
     assert len({axes.get_subplotspec().colspan.start for axes in figure.axes}) == 1, "one below the other"
     assert any("Evaluation return: 3 of 4 seeds" in note for note in notes)
