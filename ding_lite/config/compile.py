@@ -54,7 +54,7 @@ from ding_lite.errors import FOREIGN, CheckpointError, ConfigError, RegistryErro
 
 # Sources of values, besides "default" and the name of a config file.
 COMMAND_LINE = "command line"
-DERIVED = ("default", "max_env_step", "name")  # sources of values that no user wrote
+DERIVED = ("default", "max_env_step", "name", "n_step")  # sources of values that no user wrote
 POLICIES = ("ppo", "ppo_offpolicy", "ppg", "ppg_offpolicy")  # of the library
 CONFIG_FOLDERS = (
     Path(__file__).parents[1] / "_configs",  # an installed package
@@ -208,8 +208,14 @@ def compile_config(
     if not faults:
         defaults = default_values(schema)
         values = _merged(defaults, values)
+        collect, size = values["policy"]["collect"], "policy.collect.n_sample"
+        if by_steps := collect.get("n_step") is not None:
+            collect["n_sample"] = collect["n_step"] * values["env"]["collector_env_num"]
+        is_given = size in overrides or (size in written and saved.get(size) not in DERIVED)
         policy_class = POLICY_REGISTRY.get(values["policy"]["type"])
         faults = _contradictions(values) + policy_class.config_faults(values)
+        if by_steps and is_given:
+            faults.append("policy.collect.n_step: it is in place of n_sample; leave one of both out")
         section, keys = values["policy"], schema["policy"]
         own = {key: rule for key, rule in keys.items() if key not in ("model", "intrinsic")}
         for declared in ((section, own, "policy"), (section["model"], keys["model"], "policy.model")):
@@ -230,6 +236,8 @@ def compile_config(
     if "schedule_env_step" in learn and learn["schedule_env_step"] is None:
         learn["schedule_env_step"] = values["max_env_step"]
         source["policy.learn.schedule_env_step"] = "max_env_step"
+    if by_steps:
+        source[size] = "n_step"
     reference = learn.get("pretrained_model_path")
     if reference is not None and Path(reference).exists():  # a resumed run may begin in another folder
         learn["pretrained_model_path"] = str(Path(reference).absolute())

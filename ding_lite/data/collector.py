@@ -75,6 +75,10 @@ class Collector:
         """Transitions in a rollout, T * B."""
         return self.steps * self.envs.num_envs
 
+    def reserve(self) -> None:
+        """Takes the memory of the observations of a rollout."""
+        self.storage.write(0, "obs", self.obs[0], self.envs.groups[0])
+
     def collect(self) -> Rollout:
         """Returns one rollout with advantages. The next rollout overwrites its memory.
 

@@ -75,7 +75,7 @@ class NativeVectorEnv(VectorEnv):
         self._has_obs_branches = children(self.obs_space) is not None
         self._has_action_branches = children(self.action_space) is not None
         self.notes = notes_on(env, self.obs_space, self.action_space)
-        self.mode = _autoreset_mode(env)
+        self.mode = autoreset_mode(env)
         self.has_fillers = self.mode is AutoresetMode.NEXT_STEP
         self.backend = f"{type(env.unwrapped).__name__}, {self.num_envs} environments in one call"
         self._state = STATES.get(entry_point, ())
@@ -317,17 +317,17 @@ class EnvPoolVectorEnv(NativeVectorEnv):
         return done & (info["terminated"].astype(bool) | truncated) if "terminated" in info else done
 
 
-def _autoreset_mode(env: GymnasiumVectorEnv) -> AutoresetMode:
+def autoreset_mode(env: Any) -> AutoresetMode:
     """Returns the autoreset mode that a vector environment declares.
 
     Raises:
         EnvContractError: if it declares none. A wrong guess would train on wrong transitions.
     """
-    declared = env.metadata.get("autoreset_mode")
+    declared = (getattr(env, "metadata", None) or {}).get("autoreset_mode")
     try:
         return AutoresetMode(declared)
     except ValueError as error:
         raise EnvContractError(
-            f"{type(env.unwrapped).__name__}.metadata['autoreset_mode'] is {declared!r}; declare which row "
-            "follows an episode's end: NEXT_STEP, SAME_STEP or DISABLED of gymnasium.vector.AutoresetMode"
+            f"{type(getattr(env, 'unwrapped', env)).__name__}.metadata['autoreset_mode'] is {declared!r}; "
+            "declare which row follows an episode's end: NEXT_STEP, SAME_STEP or DISABLED of gymnasium.vector.AutoresetMode"
         ) from error

@@ -267,7 +267,7 @@ class Policy:
             for name, method in found
         )
 
-    def acting(self, samples: int = 0) -> Acting:
+    def acting(self, samples: int = 0, *, on_device: bool = False) -> Acting:
         """Returns what acts in one rollout of ``samples`` actions, or in one evaluation.
 
         The policy must not change meanwhile. Actions are the same within rounding, by the same random
@@ -277,20 +277,25 @@ class Policy:
             the network is recurrent, or large     log_prob
             a GPU                                  the same, as a CUDA graph
             a small network on the CPU             NumPy; ``finish`` computes the log-probs of all rows
+
+        Actions for environments of tensors stay ``on_device``.
         """
         inference = torch.inference_mode()
+        to_env = self._to_env
+        if on_device and not self.overrides("_to_env"):
+            to_env = self.model.actor_head.to_env_on_device
         by_torch = Acting(
             "torch",
             inference(self._forward_collect),
             inference(self._forward_eval),
-            inference(self._to_env),
+            to_env if on_device else inference(to_env),  # an environment may write into its actions
             inference(self._process_transition),
             self._complete_rollout,
         )
         if self.recurrence is not None or self.overrides(*ACTING) or has_hooks(self.model):
             return by_torch
         if self.device.type == "cuda" and self.cfg.cuda_graph:
-            graph = GraphActing(by_torch, self.device, self.generator, self._graph_pool)
+            graph = GraphActing(by_torch, self.device, self.generator, self._graph_pool, on_device)
             return by_torch._replace(name=graph.name, sample=graph.sample, greedy=graph.greedy)
         stacks = numpy_stacks(self.model, ("actor",)) if self.device.type == "cpu" else None
         if stacks is None:

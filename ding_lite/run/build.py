@@ -15,7 +15,9 @@ from ding_lite.config.registry import POLICY_REGISTRY, env_name
 from ding_lite.config.values import encode
 from ding_lite.data.collector import Collector
 from ding_lite.data.samples import even_sizes
+from ding_lite.data.tensors import TensorCollector
 from ding_lite.envs.make import EnvSetting, make_vector_env
+from ding_lite.envs.tensor import TensorVectorEnv
 from ding_lite.envs.vector import VectorEnv
 from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.policies.base import Policy
@@ -134,8 +136,10 @@ def build_policy(cfg: Any, envs: VectorEnv, model: torch.nn.Module | None, trust
         ConfigError: if the policy or its model cannot be built for these spaces.
         CheckpointError: if ``policy.learn.pretrained_model_path`` cannot be loaded.
     """
-    factory = POLICY_REGISTRY.get(cfg.policy.type)
-    policy: Policy = factory(cfg.policy, envs.obs_space, envs.action_space, model=model, seed=cfg.seed)
+    factory, section = POLICY_REGISTRY.get(cfg.policy.type), cfg.policy
+    if isinstance(envs, TensorVectorEnv) and section.device == "auto" and model is None:
+        section = EasyDict({**section, "device": str(envs.device)})
+    policy: Policy = factory(section, envs.obs_space, envs.action_space, model=model, seed=cfg.seed)
     reference = cfg.policy.learn.get("pretrained_model_path")
     if reference is not None and isinstance(policy, PPOPolicy):
         try:
@@ -146,6 +150,14 @@ def build_policy(cfg: Any, envs: VectorEnv, model: torch.nn.Module | None, trust
     # The model of a caller may differ between ranks.
     policy.ranks.copy_first([*policy.model.state_dict().values()])
     return policy
+
+
+def build_collector(own: Any, envs: VectorEnv, policy: Policy) -> Collector:
+    """Builds what collects from ``envs``; ``own`` is this rank's share of the config."""
+    n_sample = own.policy.collect.n_sample
+    if isinstance(envs, TensorVectorEnv):
+        return TensorCollector(envs, policy, n_sample, strict=own.env.strict_truncation)
+    return Collector(envs, policy, n_sample)
 
 
 def description(config: Config, own: Any, policy: Policy, collector: Collector) -> list[str]:

@@ -29,14 +29,20 @@ import torch
 from ding_lite.config.compile import AnyConfig, Config, as_config
 from ding_lite.config.registry import env_name, importing_only
 from ding_lite.config.values import encode
-from ding_lite.data.collector import Collector
 from ding_lite.data.episodes import Evaluator
 from ding_lite.envs.make import EnvSetting
 from ding_lite.envs.space_json import space_to_json
 from ding_lite.errors import CheckpointError, ContractError, error_text
 from ding_lite.policies.base import Policy
 from ding_lite.ranks import joined, keep_for_restart
-from ding_lite.run.build import build_envs, build_policy, description, own_share, with_env_setting
+from ding_lite.run.build import (
+    build_collector,
+    build_envs,
+    build_policy,
+    description,
+    own_share,
+    with_env_setting,
+)
 from ding_lite.run.checkpoint import checkpoints_of, on_host
 from ding_lite.run.display import display_for, score_text
 from ding_lite.run.folder import RunFolder, locked, new_run_folder
@@ -215,10 +221,8 @@ class SerialPipeline:
         changed = undo.enter_context(torch_defaults())
         self.policy = build_policy(own, envs, model, config.trusted)
         self.policy.lines += [changed] if changed else []
-        n_sample = own.policy.collect.n_sample
-        self.collector = Collector(envs, self.policy, n_sample)
-        # Memory that does not suffice for a rollout is noticed before the run has a folder.
-        self.collector.storage.write(0, "obs", self.collector.obs[0], envs.groups[0])
+        self.collector = build_collector(own, envs, self.policy)
+        self.collector.reserve()  # memory that does not suffice is noticed before the run has a folder
         self.evaluator: Evaluator | None = None
         if evaluator_envs is not None:
             limits = own.env.n_evaluator_episode, own.env.max_eval_steps
