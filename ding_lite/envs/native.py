@@ -329,5 +329,6 @@ def autoreset_mode(env: Any) -> AutoresetMode:
     except ValueError as error:
         raise EnvContractError(
             f"{type(getattr(env, 'unwrapped', env)).__name__}.metadata['autoreset_mode'] is {declared!r}; "
-            "declare which row follows an episode's end: NEXT_STEP, SAME_STEP or DISABLED of gymnasium.vector.AutoresetMode"
+            "declare which row follows an episode's end: NEXT_STEP, SAME_STEP or DISABLED of "
+            "gymnasium.vector.AutoresetMode"
         ) from error

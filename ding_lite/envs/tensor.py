@@ -65,7 +65,7 @@ class TensorStep(NamedTuple):
 
 
 class TensorVectorEnv(VectorEnv):
-    """Adapts a vector environment of tensors; :meth:`step_tensors` stays on the device, :meth:`step` does not.
+    """Adapts a vector environment of tensors; :meth:`step_tensors` stays on the device.
 
     Args:
         env: the simulator.

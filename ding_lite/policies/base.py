@@ -60,10 +60,12 @@ from ding_lite.rl.seeding import (
 from ding_lite.trees import (
     MASK_KEY,
     Tree,
+    children,
     example_observations,
     from_tree,
     is_branch,
     leading_size,
+    map_space,
     map_tree,
     named_leaves,
     observation_to_tree,
@@ -331,29 +333,48 @@ class Policy:
         Raises:
             ContractError: for other shapes, numbers that are not finite, or an index outside of its range.
         """
-        one = {path: tuple(leaf.shape or ()) for path, leaf in space_leaves(self.obs_space)}
+        space = self.actor_space
+        one = {path: tuple(leaf.shape or ()) for path, leaf in space_leaves(space)}
         try:
-            tree = map_tree(np.asarray, observation_to_tree(obs, self.obs_space))
+            tree = map_tree(np.asarray, observation_to_tree(obs, space))
             shapes = {path: leaf.shape for path, leaf in named_leaves(tree)}
             is_single = shapes == one
             if not is_single and {path: shape[1:] for path, shape in shapes.items()} != one:
                 raise ValueError(", ".join(map(str, shapes.values())))
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise ContractError(
-                f"act: expected an observation of {self.obs_space} (of the pair that reset() returns, the "
+                f"act: expected an observation of {space} (of the pair that reset() returns, the "
                 f"first) or a batch of such, got {error_text(error)}"
             ) from error
         if is_single:
             tree = map_tree(lambda x: x[None], tree)
         if any(leaf.dtype.kind == "f" and not np.isfinite(leaf).all() for leaf in tree_leaves(tree)):
             raise ContractError("act: the observation has numbers that are not finite (nan or infinity)")
-        if outside := first_outside(index_leaves(self.obs_space), tree):
+        if outside := first_outside(index_leaves(space), tree):
             raise ContractError(f"act: {outside.message}")
+        tree = self.completed(tree)
         forward = self._forward_eval if deterministic else self._forward_collect
         output = forward(tree) if self.recurrence is None else forward(tree, self._hidden_of_act)
         self._hidden_of_act = output.get("hidden")
         action = self._to_env(output["action"])
         return from_tree(map_tree(lambda x: x[0], action) if is_single else action, self.action_space)
+
+    @property
+    def actor_space(self) -> gym.Space:
+        """The space of what :meth:`act` needs of an observation: without the groups of the critic alone."""
+        groups = getattr(self.model, "obs_groups", None)
+        if groups is None:
+            return self.obs_space
+        names, branches = (*groups["actor"], MASK_KEY), children(self.obs_space) or {}
+        return gym.spaces.Dict({name: branch for name, branch in branches.items() if name in names})
+
+    def completed(self, obs: Tree) -> Tree:
+        """Returns observations (N, ...) of ``actor_space`` with zeros in the other groups."""
+        if self.actor_space is self.obs_space:
+            return obs
+        like = tree_leaves(obs)[0]
+        zeros = like.new_zeros if isinstance(like, Tensor) else np.zeros
+        return map_space(lambda leaf: zeros((len(like), *leaf.shape)), self.obs_space) | obs
 
     def reset(self, first: Any = None) -> None:
         """Begins the episodes that :meth:`act` plays next: those where ``first`` (B,) is True; None: all."""

@@ -71,12 +71,12 @@ class ExportedPolicy(nn.Module):
         super().__init__()
         self.model = policy.model
         self.policy = policy
-        self.paths = [path for path, _ in space_leaves(policy.obs_space)]
+        self.paths = [path for path, _ in space_leaves(policy.actor_space)]
         self.eval().requires_grad_(False)
 
     def forward(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         policy, model = self.policy, self.model
-        obs = _tree("obs", inputs, self.paths)
+        obs = policy.completed(_tree("obs", inputs, self.paths))
         if policy.recurrence is None:
             seen = policy._inputs(obs)
             logit, after = model.compute_actor(seen), {}
@@ -93,7 +93,7 @@ class ExportedPolicy(nn.Module):
 
     def example(self) -> dict[str, Tensor]:
         """Returns inputs of two observations."""
-        inputs = _named("obs", map_tree(torch.as_tensor, example_observations(self.policy.obs_space, 2)))
+        inputs = _named("obs", map_tree(torch.as_tensor, example_observations(self.policy.actor_space, 2)))
         if self.policy.recurrence is not None:
             inputs["first"] = torch.tensor([True, False])
             inputs |= _named("state", self.policy.recurrence.initial_hidden(2))
@@ -151,7 +151,7 @@ def export_policy(
     described = {
         "inputs": [_port(name, tensor) for name, tensor in example.items()],
         "outputs": [_port(name, tensor) for name, tensor in module(example).items()],
-        "obs_space": space_to_json(loaded.policy.obs_space),
+        "obs_space": space_to_json(loaded.policy.actor_space),
         "action_space": space_to_json(loaded.policy.action_space),
         "source": {
             "run": str(run),
@@ -301,7 +301,7 @@ def parity_of(run: Runner, module: ExportedPolicy, recorded: Sequence[Step]) -> 
 
 def _inputs(module: ExportedPolicy, obs: Tree, first: np.ndarray, before: Arrays) -> Arrays:
     """Returns the inputs of a step, after a step with the outputs ``before``; empty: there is none."""
-    inputs: Arrays = _named("obs", obs)
+    inputs: Arrays = _named("obs", to_tree(obs, module.policy.actor_space))
     if (recurrence := module.policy.recurrence) is None:
         return inputs
     initial = recurrence.initial_hidden(len(first))
