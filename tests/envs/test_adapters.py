@@ -20,8 +20,9 @@ SMALL = {
 }
 
 
-def trained(folder, **env):
-    pipeline = SerialPipeline({**SMALL, "env": {**SMALL["env"], **env}}, folder=folder)
+def trained(folder, groups=None, **env):
+    policy = {**SMALL["policy"], "model": {"obs_groups": groups}}
+    pipeline = SerialPipeline({**SMALL, "env": {**SMALL["env"], **env}, "policy": policy}, folder=folder)
     for _ in pipeline:
         pass
     return pipeline
@@ -55,13 +56,8 @@ def test_an_environment_of_rsl_rl_is_trained_with_approximate_truncation(old, tm
     def make(num_envs):
         return RslRlEnv(VecEnv(num_envs, old))
 
-    groups = {"policy.model.obs_groups": {"actor": ["policy"], "critic": ["policy", "critic"]}} if old else {}
-    config = {**SMALL, "env": {**SMALL["env"], "type": make, "init_at_random_ep_len": True}}
-    if old:
-        config["policy"] = {**SMALL["policy"], "model": {"obs_groups": groups["policy.model.obs_groups"]}}
-    pipeline = SerialPipeline(config, folder=tmp_path / "run")
-    for _ in pipeline:
-        pass
+    groups = {"actor": ["policy"], "critic": ["policy", "critic"]} if old else None
+    pipeline = trained(tmp_path / "run", groups, type=make, init_at_random_ep_len=True)
     log = (tmp_path / "run" / "log.txt").read_text()
     assert "WARNING: truncated episodes have no last observation" in log
     metrics = pipeline.progress.metrics
@@ -94,15 +90,16 @@ def test_brax_gives_its_own_last_observations_and_begins_anew(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of these packages
 @pytest.mark.parametrize(
-    ("module", "kind", "env_id"),
+    ("module", "kind", "env_id", "groups"),
     [
-        ("mujoco_playground", "playground", "CartpoleBalance"),
-        ("mjlab", "mjlab", "Mjlab-Cartpole-Balance"),
+        ("mujoco_playground", "playground", "CartpoleBalance", None),
+        ("mjlab", "mjlab", "Mjlab-Cartpole-Balance", {"actor": ["actor"], "critic": ["critic"]}),
     ],
 )
-def test_a_simulator_of_mujoco_is_trained(module, kind, env_id, tmp_path):
+def test_a_simulator_of_mujoco_is_trained(module, kind, env_id, groups, tmp_path):
     pytest.importorskip(module, reason=f"{module} is not installed")
-    found = trained(tmp_path / "run", type=kind, kwargs={"env_id": env_id})
+    found = trained(tmp_path / "run", groups, type=kind, kwargs={"env_id": env_id})
     assert found.status == "finished"
     assert "no last observation" not in (tmp_path / "run" / "log.txt").read_text()
