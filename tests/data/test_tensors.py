@@ -359,3 +359,13 @@ def test_a_simulator_is_seeded_when_it_is_made():
         make_vector_env(config(make).values.env, N, seed, evaluate=evaluate)
     assert len({seed for seed, _ in seeds}) == 3
     assert [evaluate for _, evaluate in seeds] == [False, False, True]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("rnn", [None, "lstm"])
+def test_nothing_leaves_the_gpu(rnn, tmp_path):
+    changes = {"env.kwargs.device": "cuda", "policy.model.rnn": rnn}
+    pipeline = finished(SerialPipeline(config(**changes), folder=tmp_path / "run"))
+    assert {x.device.type for x in pipeline.collector.rows.values()} == {"cuda"}
+    assert pipeline.policy.device.type == "cuda"
+    assert pipeline.progress.env_step == 4 * N * STEPS
