@@ -24,6 +24,7 @@ class Process(NamedTuple):
     seconds: float
     peak_mib: float
     output: str
+    cpu_seconds: float = 0.0
 
 
 def python(words: Sequence[str], threads: int = 1) -> Process:
@@ -44,7 +45,7 @@ def python(words: Sequence[str], threads: int = 1) -> Process:
     if process.returncode:
         raise RuntimeError(f"{' '.join(words)} ended with {process.returncode}:\n{error_text[-4000:]}")
     unit = 2**20 if sys.platform == "darwin" else 2**10
-    return Process(seconds, usage.ru_maxrss / unit, output_text)
+    return Process(seconds, usage.ru_maxrss / unit, output_text, usage.ru_utime + usage.ru_stime)
 
 
 def read(file: Path) -> list[dict[str, Any]]:

@@ -25,7 +25,7 @@ from ding_lite.envs.spaces import sample_actions
 from ding_lite.envs.vector import RECENT_EPISODES, Episode, VectorEnv
 from ding_lite.errors import EnvError, ReplayError
 from ding_lite.rl.seeding import integer_seed
-from ding_lite.trees import MASK_KEY, Tree, map_tree
+from ding_lite.trees import MASK_KEY, Tree, map_tree, tree_leaves
 
 
 class Collector:
@@ -65,6 +65,11 @@ class Collector:
         self.episodes: list[Episode] = []
         self.episode_count = 0
         self.is_incomplete = False
+
+    def reserve(self) -> int:
+        """Takes the memory of the observations of a rollout; returns its bytes."""
+        self.storage.write(0, "obs", self.obs[0], self.envs.groups[0])
+        return sum(leaf.nbytes for leaf in tree_leaves(self.storage.array("obs")))
 
     def collect(self) -> Rollout:
         """Returns one rollout with advantages. The next rollout overwrites its memory.

@@ -20,6 +20,7 @@ from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.envs.vector import VectorEnv, close_each, warn
 from ding_lite.envs.wrappers import find_wrapper, wrap
 from ding_lite.errors import FOREIGN, DingLiteError, EnvError, error_text
+from ding_lite.rl.seeding import integer_seed
 
 CONFIG: dict[str, Any] = dict(
     type=Key(
@@ -38,7 +39,8 @@ CONFIG: dict[str, Any] = dict(
         # shimmy's environments give it to the old gym, which imports the module of an id, too.
         faults=lambda kwargs, path: id_faults(dict.get(kwargs, "env_id", ""), f"{path}.env_id"),
         doc="arguments of the environment, in training and in evaluation. A class or a function also gets "
-        "env_index, the number of the environment, and evaluate, if it has parameters of these names",
+        "env_index, the number of the environment, and evaluate, if it has parameters of these names; a "
+        "vector gets num_envs, and if it has such parameters seed and evaluate",
     ),
     wrappers=Key(
         [],
@@ -64,6 +66,16 @@ CONFIG: dict[str, Any] = dict(
         Literal["every", "first"],
         doc='"every": each reset has a seed, which open episodes are restored from; "first": only the first '
         "one, for levels that a seed draws; a resumed run begins new episodes in the same levels",
+    ),
+    strict_truncation=Key(
+        False,
+        doc="refuse environments of tensors that truncate episodes without a last observation; False: the "
+        "value of the observation before takes its place",
+    ),
+    init_at_random_ep_len=Key(
+        False,
+        doc="environments of tensors that have episode_length_buf begin training at random times of their "
+        "first episodes, so that not all end together",
     ),
     strict_resume=Key(
         False, doc="refuse to resume a run whose open episodes cannot be restored; False: it begins new ones"
@@ -179,10 +191,7 @@ def make_env(
                 "new env my_env` writes one, with the arguments of __init__ in env.kwargs"
             )
         else:
-            with contextlib.suppress(ValueError):  # a class in C may not say its parameters
-                names = inspect.signature(factory).parameters
-                own = {"env_index": index, "evaluate": evaluate}
-                kwargs = {name: value for name, value in own.items() if name in names} | kwargs
+            kwargs = _known_to(factory, {"env_index": index, "evaluate": evaluate}) | kwargs
         env: gym.Env = factory(**kwargs)
         if not isinstance(env, gym.Env):
             kind = type(env)
@@ -234,8 +243,13 @@ def make_vector_env(
         options["info_keys"] = tuple(env_cfg["info_keys"])
         if kind == "env_pool":
             return EnvPoolVectorEnv(env_cfg["env_id"], num_envs, kwargs=env_cfg["kwargs"], **options)
-        entry_point = native_entry_point(env_cfg)
-        return NativeVectorEnv(_make_native(env_cfg, num_envs), entry_point=entry_point, **options)
+        env = _make_native(env_cfg, num_envs, seed, evaluate, index_offset)
+        if env_cfg["type"] != "gymnasium":
+            from ding_lite.envs.tensor import TensorVectorEnv, gives_tensors  # a worker does without torch
+
+            if gives_tensors(env):
+                return TensorVectorEnv(env, seed, index_offset, env_cfg["init_at_random_ep_len"])
+        return NativeVectorEnv(env, entry_point=native_entry_point(env_cfg), **options)
     manager, options["seed_every"] = env_cfg["manager"], env_cfg["seed_resets"] == "every"
     if kind in ("subprocess", "ray"):
         from ding_lite.envs.workers.vector_env import SubprocessVectorEnv
@@ -300,11 +314,24 @@ def _resolved(env_cfg: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def _make_native(env_cfg: Mapping[str, Any], num_envs: int) -> gym.vector.VectorEnv:
+def _make_native(
+    env_cfg: Mapping[str, Any], num_envs: int, seed: int, evaluate: bool, index_offset: int
+) -> Any:
     kwargs = {"num_envs": num_envs, **env_cfg["kwargs"]}
     with _naming(env_name(env_cfg)):
         if env_cfg["type"] == "gymnasium":
             register_ids(env_cfg["env_id"])
             return gym.make_vec(env_cfg["env_id"], vectorization_mode="vector_entry_point", **kwargs)
-        made: gym.vector.VectorEnv = ENV_REGISTRY.get(env_cfg["type"])(**kwargs)
-        return made
+        factory, side = ENV_REGISTRY.get(env_cfg["type"]), "evaluate" if evaluate else "collect"
+        # A simulator may draw its terrains when it is made.
+        own = {"seed": integer_seed(seed, "make", side, index_offset), "evaluate": evaluate}
+        return factory(**_known_to(factory, own) | kwargs)
+
+
+def _known_to(factory: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns those of some arguments for which ``factory`` has a parameter of the same name."""
+    try:
+        names = inspect.signature(factory).parameters
+    except ValueError:  # a class in C may not say its parameters
+        return {}
+    return {name: value for name, value in arguments.items() if name in names}

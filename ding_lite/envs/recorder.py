@@ -146,8 +146,8 @@ def check_spaces(env: Any, prefix: str = "") -> None:
         space = getattr(env, name, None)
         if not isinstance(space, gym.Space):
             raise EnvContractError(
-                f"{type(env.unwrapped).__name__}.{name} is {space!r:.60}; define it in the class or in "
-                "__init__ as one of gymnasium.spaces, such as Box(-1.0, 1.0, (2,)) or Discrete(3)"
+                f"{type(getattr(env, 'unwrapped', env)).__name__}.{name} is {space!r:.60}; define it in the "
+                "class or in __init__ as one of gymnasium.spaces, such as Box(-1.0, 1.0, (2,)) or Discrete(3)"
             )
         _check_branches(space, name)
 

@@ -31,27 +31,37 @@ RAW = "raw_output"  # of a row: the output of the network, from which its log-pr
 class GraphActing:
     """Acts as ``acting`` does, by a GPU whose kernels are launched together and waited for once.
 
-    Results are on the host.
+    Args:
+        acting, device, generator, pool: what it stands for, and how it is captured.
+        stays: whether results stay on the device, where the next ones overwrite them.
     """
 
     name = "torch (CUDA graph)"
 
     def __init__(
-        self, acting: Acting, device: torch.device, generator: torch.Generator, pool: GraphPool
+        self,
+        acting: Acting,
+        device: torch.device,
+        generator: torch.Generator,
+        pool: GraphPool,
+        stays: bool = False,
     ) -> None:
+        self._stays = stays
         self._device, self._stream, self._pinned = device, torch.cuda.current_stream(device), PinnedMemory()
         self._sample = CapturedFunction(pool, acting.sample, "sample", generator)
         self._greedy = CapturedFunction(pool, acting.greedy, "greedy", generator)
 
     def sample(self, obs: Tree) -> dict[str, Any]:
-        return self._on_host(self._sample, obs)
+        return self._called(self._sample, obs)
 
     def greedy(self, obs: Tree) -> dict[str, Any]:
-        return self._on_host(self._greedy, obs)
+        return self._called(self._greedy, obs)
 
     @torch.inference_mode()
-    def _on_host(self, function: Callable[[Tree], Tree], obs: Tree) -> dict[str, Any]:
-        on_device = function(self._pinned.to_device(obs, self._device))
+    def _called(self, function: Callable[[Tree], Tree], obs: Tree) -> dict[str, Any]:
+        on_device: dict[str, Any] = function(self._pinned.to_device(obs, self._device))
+        if self._stays:
+            return on_device
         row: dict[str, Any] = map_tree(lambda leaf: leaf.to("cpu", non_blocking=True), on_device)
         self._stream.synchronize()
         return row

@@ -13,13 +13,16 @@ from torch import Tensor, nn
 
 from ding_lite.config.registry import MODEL_REGISTRY
 from ding_lite.config.schema import DROPPED, Choice, Key, Name
-from ding_lite.models.encoders import ACTIVATIONS, Encoder, encoder_faults, has_image, mlp
+from ding_lite.errors import ConfigError
+from ding_lite.models.encoders import ACTIVATIONS, Encoder, encoder_faults, for_groups, has_image, mlp
 from ding_lite.models.heads import ActionHead, box_distribution_faults
 from ding_lite.models.init import chrono, initialize
 from ding_lite.models.recurrent import RecurrentEncoder, RecurrentLayer, Sequences
 from ding_lite.rl.distributions import Distribution
-from ding_lite.trees import Tree
+from ding_lite.trees import Tree, children
 
+# Groups of observations for the value alone: an actor that reads them cannot be deployed.
+PRIVILEGED = ("critic", "privileged", "privileged_state")
 # Methods with several results, and the methods whose results they must repeat.
 COMBINED = {
     "compute_actor_critic": ("compute_actor", "compute_critic"),
@@ -47,6 +50,43 @@ class Stack(NamedTuple):
     encoder: nn.Module
     head: nn.Sequential
     detached: bool = False
+
+
+def group_faults(groups: Any, path: str) -> list[str]:
+    """Returns the faults of ``policy.model.obs_groups`` that do not depend on the observation space."""
+    if groups is None or (
+        set(groups) == {"actor", "critic"}
+        and all(isinstance(names, (list, tuple)) and names for names in groups.values())
+    ):
+        return []
+    return [f'{path}: expected {{"actor": [names], "critic": [names]}}, got {groups!r:.80}']
+
+
+def spaces_of_groups(space: gym.Space, groups: Mapping[str, Sequence[str]] | None) -> dict[str, gym.Space]:
+    """Returns what the actor and the critic read of an observation space.
+
+    Raises:
+        ConfigError: if a group is unknown, or if the groups must be named.
+    """
+    branches = children(space) or {}
+    if groups is None:
+        if found := [name for name in PRIVILEGED if name in branches]:
+            rest = [name for name in branches if name not in PRIVILEGED]
+            raise ConfigError(
+                f"policy.model.obs_groups: observations have a group {found[0]!r}. Name what each network "
+                f'reads, such as {{"actor": {rest}, "critic": {list(branches)}}}: an actor that reads what '
+                "only the simulator knows cannot be deployed"
+            )
+        return {"actor": space, "critic": space}
+    if unknown := [name for names in groups.values() for name in names if name not in branches]:
+        raise ConfigError(
+            f"policy.model.obs_groups: unknown group {unknown[0]!r}; the groups of {type(space).__name__} "
+            f"observations are {list(branches)}"
+        )
+    return {
+        network: gym.spaces.Dict({name: branch for name, branch in branches.items() if name in names})
+        for network, names in groups.items()
+    }
 
 
 class ActorCritic(nn.Module):
@@ -137,6 +177,13 @@ class VAC(ActorCritic):
             faults=encoder_faults,
             doc='{"type": name, ...}, or one {"type": ...} for each leaf',
         ),
+        obs_groups=Key(
+            None,
+            dict | None,
+            faults=group_faults,
+            doc='branches of a Dict observation for each network: {"actor": ["policy"], "critic": ["policy", '
+            '"privileged"]}; None: both read all',
+        ),
         encoder_hidden_size_list=Key(
             None, list[int] | None, low=1, doc="layers after the encoder; None: 64-64 for vectors"
         ),
@@ -179,6 +226,7 @@ class VAC(ActorCritic):
         *,
         share_encoder: bool | None = None,
         encoder: Mapping[str, Any] | None = None,
+        obs_groups: Mapping[str, Sequence[str]] | None = None,
         encoder_hidden_size_list: Sequence[int] | None = None,
         rnn: str | None = None,
         rnn_hidden_size: int = 128,
@@ -193,12 +241,17 @@ class VAC(ActorCritic):
         **box_options: Any,
     ) -> None:
         super().__init__(obs_space, action_space)
-        self.share_encoder = has_image(obs_space) if share_encoder is None else share_encoder
+        self.obs_groups, spaces = obs_groups, spaces_of_groups(obs_space, obs_groups)
+        if share_encoder and obs_groups is not None:
+            raise ConfigError("policy.model.obs_groups: networks that share an encoder read the same")
+        by_kind = has_image(obs_space) and obs_groups is None
+        self.share_encoder = by_kind if share_encoder is None else share_encoder
         self.detaches_value = False  # whether the value's gradient stops at shared features
         self.activation = activation = activation or ("relu" if has_image(obs_space) else "tanh")
 
         def make_encoder(name: str) -> Encoder | RecurrentEncoder:
-            made = Encoder(obs_space, encoder, encoder_hidden_size_list, activation, encoder_dtype)
+            own = encoder if obs_groups is None else for_groups(encoder, obs_groups[name])
+            made = Encoder(spaces[name], own, encoder_hidden_size_list, activation, encoder_dtype)
             if rnn is None:
                 return made
             layer = RecurrentLayer(rnn, made.out_features, rnn_hidden_size, rnn_layers)

@@ -360,6 +360,13 @@ def encoder_faults(encoder: Mapping[str, Any] | None, path: str) -> list[str]:
     return ENCODER_REGISTRY.choice_faults(encoder or {}, path)
 
 
+def for_groups(encoder: Mapping[str, Any] | None, groups: Sequence[str]) -> Mapping[str, Any] | None:
+    """Returns the part of ``policy.model.encoder`` that is about leaves of some branches."""
+    if not encoder or not _is_by_leaf(encoder):
+        return encoder
+    return {path: leaf for path, leaf in encoder.items() if path.split(".")[0] in groups}
+
+
 def _is_by_leaf(encoder: Mapping[str, Any]) -> bool:
     """Returns whether ``encoder`` is ``{"leaf.path": {...}}`` and not ``{"type": name, ...}``."""
     return all(isinstance(value, Mapping) for value in encoder.values())

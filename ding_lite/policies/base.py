@@ -61,10 +61,12 @@ from ding_lite.rl.seeding import (
 from ding_lite.trees import (
     MASK_KEY,
     Tree,
+    children,
     example_observations,
     from_tree,
     is_branch,
     leading_size,
+    map_space,
     map_tree,
     named_leaves,
     observation_to_tree,
@@ -275,7 +277,7 @@ class Policy:
                 return True
         return False
 
-    def acting(self, samples: int = 0) -> Acting:
+    def acting(self, samples: int = 0, *, on_device: bool = False) -> Acting:
         """Returns what acts in one rollout of ``samples`` actions, or in one evaluation.
 
         The policy must not change meanwhile. Actions are the same within rounding, by the same random
@@ -285,20 +287,25 @@ class Policy:
             the network is recurrent, or large     log_prob
             a GPU                                  the same, as a CUDA graph
             a small network on the CPU             NumPy; ``finish`` computes the log-probs of all rows
+
+        Actions for environments of tensors stay ``on_device``.
         """
         inference = torch.inference_mode()
+        to_env = self._to_env
+        if on_device and not self.overrides("_to_env"):
+            to_env = self.model.actor_head.to_env_on_device
         by_torch = Acting(
             "torch",
             inference(self._forward_collect),
             inference(self._forward_eval),
-            inference(self._to_env),
+            to_env if on_device else inference(to_env),  # an environment may write into its actions
             inference(self._process_transition),
             self._complete_rollout,
         )
         if self.recurrence is not None or self.overrides(*ACTING) or is_changed(self.model):
             return by_torch
         if self.device.type == "cuda" and self.cfg.cuda_graph:
-            graph = GraphActing(by_torch, self.device, self.generator, self._graph_pool)
+            graph = GraphActing(by_torch, self.device, self.generator, self._graph_pool, on_device)
             return by_torch._replace(name=graph.name, sample=graph.sample, greedy=graph.greedy)
         stacks = numpy_stacks(self.model, ("actor",)) if self.device.type == "cpu" else None
         if stacks is None:
@@ -334,22 +341,24 @@ class Policy:
         Raises:
             ContractError: for other shapes, numbers that are not finite, or an index outside of its range.
         """
-        one = {path: tuple(leaf.shape or ()) for path, leaf in space_leaves(self.obs_space)}
+        space = self.actor_space
+        one = {path: tuple(leaf.shape or ()) for path, leaf in space_leaves(space)}
         try:
-            tree = map_tree(np.asarray, observation_to_tree(obs, self.obs_space))
+            tree = map_tree(np.asarray, observation_to_tree(obs, space))
             shapes = {path: leaf.shape for path, leaf in named_leaves(tree)}
             is_single = shapes == one
             if not is_single and {path: shape[1:] for path, shape in shapes.items()} != one:
                 raise ValueError(", ".join(map(str, shapes.values())))
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise ContractError(
-                f"act: expected an observation of {self.obs_space} (of the pair that reset() returns, the "
+                f"act: expected an observation of {space} (of the pair that reset() returns, the "
                 f"first) or a batch of such, got {error_text(error)}"
             ) from error
         if is_single:
             tree = map_tree(lambda x: x[None], tree)
-        if fault := first_fault(space_leaves(self.obs_space), tree):
+        if fault := first_fault(space_leaves(space), tree):
             raise ContractError(f"act: {fault.message}")
+        tree = self.completed(tree)
         forward = self._forward_eval if deterministic else self._forward_collect
         output = forward(tree) if self.recurrence is None else forward(tree, self._hidden_of_act)
         self._hidden_of_act = output.get("hidden")
@@ -357,6 +366,23 @@ class Policy:
         for mapped in self.action_maps:
             action = mapped(action)
         return from_tree(map_tree(lambda x: x[0], action) if is_single else action, self.action_space)
+
+    @property
+    def actor_space(self) -> gym.Space:
+        """The space of what :meth:`act` needs of an observation: without the groups of the critic alone."""
+        groups = getattr(self.model, "obs_groups", None)
+        if groups is None:
+            return self.obs_space
+        names, branches = (*groups["actor"], MASK_KEY), children(self.obs_space) or {}
+        return gym.spaces.Dict({name: branch for name, branch in branches.items() if name in names})
+
+    def completed(self, obs: Tree) -> Tree:
+        """Returns observations (N, ...) of ``actor_space`` with zeros in the other groups."""
+        if self.actor_space is self.obs_space:
+            return obs
+        like = tree_leaves(obs)[0]
+        zeros = like.new_zeros if isinstance(like, Tensor) else np.zeros
+        return map_space(lambda leaf: zeros((len(like), *leaf.shape)), self.obs_space) | obs
 
     def reset(self, first: Any = None) -> None:
         """Resets the hidden state of :meth:`act` where ``first`` (B,) is True; None: of all episodes."""

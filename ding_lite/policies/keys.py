@@ -20,7 +20,15 @@ POLICY: dict[str, Any] = dict(
     ),
     cuda_graph=Key(True, doc="on a GPU: launch all kernels of acting, and all of a gradient, in one call"),
     model=dict(type=Key("vac", Name, doc='the model: a registered name, or "package.module:Class"')),
-    collect=dict(n_sample=Key(2048, low=2, doc="transitions in a rollout, over all environments")),
+    collect=dict(
+        n_sample=Key(2048, low=2, doc="transitions in a rollout, over all environments"),
+        n_step=Key(
+            None,
+            int | None,
+            low=1,
+            doc="steps of each environment in a rollout, in place of n_sample, which becomes their product",
+        ),
+    ),
     learn=dict(sequence_length=Key(64, low=1, doc="most steps that gradients of recurrent networks go back")),
     eval=dict(eval_freq=Key(10_000, low=0, doc="env steps between evaluations; 0: only at the end")),
     normalize=dict(

@@ -169,6 +169,9 @@ class PPOPolicy(Policy):
         log = mean_metrics([credit])  # waits for the device once
         log |= {"cur_lr": self.schedules.rate, "clip_ratio": self.clip_ratio}
         log |= self.improve(rollout)
+        log_sigma = getattr(getattr(self.model.actor_head, "out", None), "log_sigma", None)
+        if log_sigma is not None:
+            log["action_std"] = float(log_sigma.detach().exp().mean())
         if self.intrinsic is not None:
             log |= self.intrinsic.learn(rollout)
         if self.cfg.normalize.obs is True:

@@ -17,14 +17,15 @@ from ding_lite.config.registry import POLICY_REGISTRY, SCRIPT, env_name, script_
 from ding_lite.config.values import encode
 from ding_lite.data.collector import Collector
 from ding_lite.data.samples import even_sizes
+from ding_lite.data.tensors import TensorCollector
 from ding_lite.envs.make import EnvSetting, make_vector_env
+from ding_lite.envs.tensor import TensorVectorEnv
 from ding_lite.envs.vector import VectorEnv
 from ding_lite.errors import CheckpointError, ConfigError, counted
 from ding_lite.policies.base import Policy
 from ding_lite.policies.ppo import PPOPolicy
 from ding_lite.ranks import Ranks
 from ding_lite.run.load import load_policy
-from ding_lite.trees import tree_leaves
 
 
 def with_env_setting(cfg: Any, setting: EnvSetting | None) -> Any:
@@ -130,8 +131,10 @@ def build_policy(cfg: Any, envs: VectorEnv, model: torch.nn.Module | None, trust
         ConfigError: if the policy or its model cannot be built for these spaces.
         CheckpointError: if ``policy.learn.pretrained_model_path`` cannot be loaded.
     """
-    factory = POLICY_REGISTRY.get(cfg.policy.type)
-    policy: Policy = factory(cfg.policy, envs.obs_space, envs.action_space, model=model, seed=cfg.seed)
+    factory, section = POLICY_REGISTRY.get(cfg.policy.type), cfg.policy
+    if isinstance(envs, TensorVectorEnv) and section.device == "auto" and model is None:
+        section = EasyDict({**section, "device": str(envs.device)})
+    policy: Policy = factory(section, envs.obs_space, envs.action_space, model=model, seed=cfg.seed)
     policy.action_maps = envs.action_maps
     reference = cfg.policy.learn.get("pretrained_model_path")
     if reference is not None and isinstance(policy, PPOPolicy):
@@ -145,14 +148,27 @@ def build_policy(cfg: Any, envs: VectorEnv, model: torch.nn.Module | None, trust
     return policy
 
 
-def refuse_small_disk(folder: Path, learn: Mapping[str, Any], collector: Collector, ranks: Ranks) -> None:
+def build_collector(own: Any, envs: VectorEnv, policy: Policy) -> Collector:
+    """Builds what collects from ``envs``; ``own`` is this rank's share of the config."""
+    n_sample = own.policy.collect.n_sample
+    if isinstance(envs, TensorVectorEnv):
+        return TensorCollector(envs, policy, n_sample, strict=own.env.strict_truncation)
+    return Collector(envs, policy, n_sample)
+
+
+def refuse_small_disk(folder: Path, learn: Mapping[str, Any], rollout: int, ranks: Ranks) -> None:
     """Compares the samples that PPG saves for its auxiliary phase with the free space at a run's folder.
+
+    Args:
+        folder: of the run.
+        learn: the section ``policy.learn``.
+        rollout: bytes of the observations of one rollout.
+        ranks: each of which saves its own.
 
     Raises:
         ConfigError: if a checkpoint has no room.
     """
     iterations = learn.get("aux_freq", 0) if learn.get("aux_train_epoch") else 0
-    rollout = sum(leaf.nbytes for leaf in tree_leaves(collector.storage.array("obs")))
     planned, free = iterations * ranks.size * rollout, shutil.disk_usage(folder).free
     if planned > free:
         raise ConfigError(

@@ -29,7 +29,6 @@ import torch
 from ding_lite.config.compile import AnyConfig, Config, as_config
 from ding_lite.config.registry import SCRIPT, env_name, importing_only
 from ding_lite.config.values import encode
-from ding_lite.data.collector import Collector
 from ding_lite.data.episodes import Evaluator
 from ding_lite.envs.make import EnvSetting
 from ding_lite.envs.space_json import spaces_to_json
@@ -37,6 +36,7 @@ from ding_lite.errors import CheckpointError, ContractError, error_text
 from ding_lite.policies.base import Policy
 from ding_lite.ranks import joined, keep_for_restart
 from ding_lite.run.build import (
+    build_collector,
     build_envs,
     build_policy,
     description,
@@ -220,9 +220,8 @@ class SerialPipeline:
         lines = undo.enter_context(torch_defaults())
         self.policy = build_policy(own, envs, model, config.trusted)
         self.policy.lines += [*lines, *notes]
-        self.collector = Collector(envs, self.policy, own.policy.collect.n_sample)
-        # Memory that does not suffice for a rollout is noticed before the run has a folder.
-        self.collector.storage.write(0, "obs", self.collector.obs[0], envs.groups[0])
+        self.collector = build_collector(own, envs, self.policy)
+        self._rollout_bytes = self.collector.reserve()  # before the run has a folder
         self.evaluator: Evaluator | None = None
         if evaluator_envs is not None:
             limits = own.env.n_evaluator_episode, own.env.max_eval_steps
@@ -242,7 +241,7 @@ class SerialPipeline:
         self._watchers: list[Hook] = []
         if self.ranks.is_first:
             cfg, policy = self.cfg, self.policy
-            refuse_small_disk(self.folder, cfg.policy.learn, self.collector, self.ranks)
+            refuse_small_disk(self.folder, cfg.policy.learn, self._rollout_bytes, self.ranks)
             weights = sum(tensor.numel() for tensor in policy.model.state_dict().values())
             spaces = spaces_to_json(weights, obs=policy.obs_space, action=policy.action_space)
             maps = [each.as_json() for each in policy.action_maps]

@@ -42,6 +42,8 @@ EFFECTS = {
     "env.max_eval_steps": FREE,
     "env.info_keys": FREE,
     "env.strict_resume": FREE,
+    "env.strict_truncation": FREE,
+    "env.init_at_random_ep_len": FREE,
     "env.manager": FREE,  # transitions do not depend on worker processes and their limits
     "env.manager.type": REFUSED,
     "env.manager.double_buffer": WARNED,  # which environments share a batch of actions, and their order

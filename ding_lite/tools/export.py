@@ -76,7 +76,7 @@ class ExportedPolicy(nn.Module):
         super().__init__()
         self.model = policy.model
         self.policy = policy
-        self.paths = [path for path, _ in space_leaves(policy.obs_space)]
+        self.paths = [path for path, _ in space_leaves(policy.actor_space)]
         # ONNX takes no constants of NumPy.
         self.maps = [ActionMap(each.space, *map(torch.from_numpy, each[1:])) for each in policy.action_maps]
         self.eval().requires_grad_(False)
@@ -85,6 +85,7 @@ class ExportedPolicy(nn.Module):
         policy, model = self.policy, self.model
         obs = _tree("obs", inputs, self.paths)
         obs = map_tree(lambda leaf: leaf.float() if leaf.dtype == torch.float64 else leaf, obs)
+        obs = policy.completed(obs)
         if policy.recurrence is None:
             seen = policy._inputs(obs)
             logit, after = model.compute_actor(seen), {}
@@ -103,7 +104,7 @@ class ExportedPolicy(nn.Module):
 
     def example(self) -> dict[str, Tensor]:
         """Returns inputs of two observations."""
-        space = self.policy.obs_space
+        space = self.policy.actor_space
         obs = map_tree(torch.as_tensor, _declared(example_observations(space, 2), space))
         inputs = _named("obs", obs)
         if self.policy.recurrence is not None:
@@ -168,7 +169,7 @@ def export_policy(
     described = {
         "inputs": [_port(name, tensor) for name, tensor in example.items()],
         "outputs": [_port(name, tensor) for name, tensor in module(example).items()],
-        "obs_space": space_to_json(policy.obs_space),
+        "obs_space": space_to_json(policy.actor_space),
         "action_space": space_to_json(maps[-1].space if maps else policy.action_space),
         "leaves_out": left_out(config.env.wrappers, len(maps)),
         "source": {
@@ -331,7 +332,7 @@ def _width(leaf: gym.Space) -> np.ndarray | None:
 
 def _inputs(module: ExportedPolicy, obs: Tree, first: np.ndarray, before: Arrays) -> Arrays:
     """Returns the inputs of a step, after a step with the outputs ``before``; empty: there is none."""
-    inputs: Arrays = _named("obs", _declared(obs, module.policy.obs_space))
+    inputs: Arrays = _named("obs", _declared(obs, module.policy.actor_space))
     if (recurrence := module.policy.recurrence) is None:
         return inputs
     initial = recurrence.initial_hidden(len(first))

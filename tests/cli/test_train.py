@@ -132,14 +132,18 @@ SMALL = (
 
 def test_classes_of_ones_own_are_trained_and_only_trusted_when_named(ding_lite, well, tmp_path):
     (tmp_path / "world.py").write_text(WORLD)
-    own = ["--env", "world:Line", "--policy", "mine", "--import", "world.py"]
+    own = ["--policy", "mine", "--import", "world.py"]
     (tmp_path / "watch.py").write_text(WATCH)
     own += ["--import", "watch.py", 'hooks=["watching"]']
-    well("train", "-q", *own, "--exp-name", "run", *SMALL, "max_env_step=64")
+    well("train", "-q", "--env", "world:Line", *own, "--exp-name", "run", *SMALL, "max_env_step=64")
     refused = ding_lite("eval", "run", "--json")
     assert (refused.code, refused.out) == (5, "")
     assert "if you trust them: --import world --import watch (in" in refused.err
     assert json.loads(well("eval", "run", "-n", "2", "--json", "--import", "world"))["episodes"] == 2
+    file = str(tmp_path / "world.py")  # the environment by the path of its file
+    well("train", "-q", "--env", f"{file}:Line", *own, "--exp-name", "by_file", *SMALL, "max_env_step=64")
+    assert "--import" in ding_lite("eval", "by_file", "--json").err
+    assert json.loads(well("eval", "by_file", "-n", "2", "--json", "--import", file))["episodes"] == 2
 
 
 def test_a_run_that_its_environment_ends_keeps_its_last_whole_iteration(ding_lite, well, tmp_path):

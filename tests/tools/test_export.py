@@ -70,6 +70,11 @@ CASES = {
     "bins": case(action="beta", env=dict(wrappers=["action_bins"])),
     "for the value": case("nested", model=dict(type=OneEye)),
     "lstm, ppg": case(kind="ppg", model=dict(rnn="lstm", rnn_hidden_size=16)),
+    "groups, gru": case(
+        "nested",
+        normalize=dict(obs=True),
+        model=dict(rnn="gru", rnn_hidden_size=16, obs_groups={"actor": ["ape"], "critic": ["ape", "zoo"]}),
+    ),
     "gru, hybrid": case("nested", "tree", model=dict(rnn="gru", rnn_hidden_size=16, rnn_layers=2)),
 }
 
