@@ -93,6 +93,8 @@ class Rough:
         obs, reward, terminated, truncated, info = self.env.step(action.clone())
         action.fill_(0)
         truncated = truncated | terminated
+        if "final_obs" in info and isinstance(self.env, Pendulum):
+            info["final_observation"] = info.pop("final_obs")  # as ManiSkill and gymnax name it
         found = {
             name: self.given(name, x, torch.float64, ~(truncated & ~terminated)) for name, x in info.items()
         }
