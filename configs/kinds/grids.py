@@ -10,7 +10,7 @@ config = dict(
             batch_size=128,
             learning_rate=1e-3,
             lr_schedule="linear",
-            value_norm_std=1.0,  # where a rare 1 is the whole return, a larger weight drowns the policy's loss
+            value_norm_std=1.0,  # where a rare 1 is the whole return, more drowns the loss of the policy
             entropy_weight=0.01,
         )
     ),

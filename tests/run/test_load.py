@@ -155,7 +155,7 @@ def test_weights_and_scales_are_those_of_the_run_and_all_else_is_new(trained, tm
     for scale in ("obs_norm", "value_norm"):
         assert digest(getattr(new, scale).state_dict()) == digest(getattr(old, scale).state_dict())
     assert (new.reward_scale.std, new.reward_scale.running_return) == (old.reward_scale.std, None)
-    assert (new.progress.env_step, pipeline.progress.iteration, pipeline.cfg.seed) == (0, 0, 7)
+    assert (new.schedules.env_step, pipeline.progress.iteration, pipeline.cfg.seed) == (0, 0, 7)
     assert f"begins from the weights of {trained}/ckpt/best" in log
 
 
