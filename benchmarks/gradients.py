@@ -56,7 +56,10 @@ def ways_of(size: int, space: gym.Space, samples: int) -> dict[str, Callable[[],
         "NumPy layers, any loss": optimizer.gradient_of(any_loss),
         "NumPy layers and slopes": optimizer.gradient_of(own),
     }
-    return {name: lambda g=gradient: optimizer._take(g(batch)) for name, gradient in gradients.items()}
+    return {
+        name: lambda g=gradient: optimizer._step(g(batch), policy.learning_rate)
+        for name, gradient in gradients.items()
+    }
 
 
 def main() -> None:

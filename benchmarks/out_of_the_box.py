@@ -1,4 +1,4 @@
-"""Tasks without a setting: ``ding-lite train --env ID`` beside Stable-Baselines3's defaults; writes RESULTS.md.
+"""``ding-lite train --env ID`` beside Stable-Baselines3's defaults; writes RESULTS.md.
 
     python benchmarks/out_of_the_box.py             every task; a stopped measurement continues
     python benchmarks/out_of_the_box.py Taxi-v4 ... these tasks
@@ -118,9 +118,11 @@ def sections() -> dict[str, list[str]]:
         return " / ".join(f"{times.mean():.0f}" for times in both if times.size)
 
     arms = ["`ppo`", "Stable-Baselines3", "CPU seconds of both"]
-    tables = {}
+    tables: dict[str, list[str]] = {}
     for section, tasks, others in (("out-of-the-box", TASKS, OTHERS), ("units", OTHER_UNITS, ())):
         measured = {name: task for name, task in tasks.items() if column(name, OURS).size}
+        if not measured:
+            continue
         rows = [["task", "env steps", *arms, *(f"`{arm}`" for arm in others)]]
         for name, task in measured.items():
             own = [cell(name, OURS), cell(name, PEER), seconds(name), *(cell(name, arm) for arm in others)]
@@ -128,7 +130,7 @@ def sections() -> dict[str, list[str]]:
         seeds_of = {row: [line for line in lines if line["row"].startswith(f"{row}.")] for row in measured}
         commits = ", ".join(dict.fromkeys(line["commit"] for seeds in seeds_of.values() for line in seeds))
         tables[section] = [*harness.table(*rows), "", f"{measured_at(seeds_of)}; commits {commits}."]
-    return {section: lines for section, lines in tables.items() if len(lines) > 4}
+    return tables
 
 
 def main() -> None:

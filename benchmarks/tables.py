@@ -99,6 +99,7 @@ def _span(values: Collection[Any]) -> str:
 
 
 def score_cell(scores: Scores, digits: int) -> str:
+    """Returns the interquartile mean with its interval."""
     edges = interval(aggregate_iqm, scores)
     span = "" if edges is None else f" ({edges[0]:,.{digits}f} to {edges[1]:,.{digits}f})"
     return f"**{aggregate_iqm(scores):,.{digits}f}**{span}"

@@ -7,6 +7,7 @@
 
     cartpole, cartpole_lstm, halfcheetah, breakout  env steps per second of training
     collect, sleeping                               collecting alone; from environments that sleep
+    tensors, tensors_4096                           training 1,024 and 4,096 environments of tensors
     humanoid_64, humanoid_512, slow_humanoid_512    training on one and on two ranks
     solve                                           from the command line until CartPole-v1 is solved
     start                                           importing, and the command line's first answer
@@ -71,11 +72,13 @@ class Training:
             process, done = self.run(steps)
             if wrong := faults(self.work, steps, done):
                 raise RuntimeError("; ".join(wrong))
-            runs.append((process.seconds, done.env_steps))
-        (short, first), (long, second) = runs
+            runs.append((process.seconds, process.cpu_seconds, done.env_steps))
+        (short, short_cpu, first), (long, long_cpu, second) = runs
         if long <= short:
             raise RuntimeError("the longer run took no longer; is the machine busy?")
-        return {"steps_per_second": (second - first) / (long - short), "peak_mib": process.peak_mib}
+        steps = second - first
+        of_cpu = {"steps_per_cpu_second": steps / (long_cpu - short_cpu)} if long_cpu > short_cpu else {}
+        return {"steps_per_second": steps / (long - short), **of_cpu, "peak_mib": process.peak_mib}
 
     def run(self, steps: int) -> tuple[harness.Process, Done]:
         """Runs it once."""
@@ -170,6 +173,12 @@ def sections() -> dict[str, list[str]]:
     stored = harness.read(STORE)
     return {
         "speed": _tables(stored, "steps_per_second", "steps/s", 0),
+        "cpu": _tables(
+            [line for line in stored if line["row"].startswith("tensors")],
+            "steps_per_cpu_second",
+            "steps per CPU second",
+            0,
+        ),
         "seconds": _tables(stored, "seconds", "s", 2),
     }
 

@@ -9,7 +9,12 @@ steps with policy.learn.lr_schedule=constant. The games have no time limit; env.
 episodes of evaluations.
 """
 
-environments = {"MinAtar/*": {}}  # that `train --env` trains with this config
+environments = {  # that `train --env` trains with this config
+    "MinAtar/*": {},
+    "MinAtar/Breakout-v1": dict(
+        policy=dict(learn=dict(lr_schedule="constant"), collect=dict(discount_factor=0.999, gae_lambda=0.95))
+    ),
+}
 config = dict(
     num_threads=1,  # 10 x 10 cells: more threads are slower
     env=dict(env_id="MinAtar/SpaceInvaders-v1", collector_env_num=16, n_evaluator_episode=32),

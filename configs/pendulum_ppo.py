@@ -1,6 +1,6 @@
 """Classic control: Pendulum-v1.
 
-Observations in units of their own, and actions in -1 .. 1, as `train --env ID` has them for a task without a config.
+Scaled observations, and actions in -1 .. 1: the settings of `train --env` for a task without a config.
 
 ding-lite train -c pendulum_ppo
 """

@@ -115,6 +115,11 @@ def error_text(error: BaseException) -> str:
     return f"{message} (at {place})" if place else message
 
 
+def counted(number: int, noun: str) -> str:
+    """Returns "1 run", or "1,200 runs"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def is_of_user(error: BaseException) -> bool:
     """Returns whether an exception was raised by the user's code, or by another library that it called.
 

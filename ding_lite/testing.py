@@ -38,6 +38,7 @@ from ding_lite.policies.intrinsic import Intrinsic, StepTable
 from ding_lite.policies.ppg import PPGPolicy
 from ding_lite.policies.ppo import PPOPolicy
 from ding_lite.rl.distributions import Distribution
+from ding_lite.rl.scales import NoScale
 from ding_lite.run.pipeline import SerialPipeline
 from ding_lite.trees import map_tree, to_dict, tree_leaves
 
@@ -202,7 +203,7 @@ def _check_shapes(policy: Policy, rollout: Rollout) -> None:
         policy.action_space.contains(scalars),  # a Discrete contains no 0-d arrays
         f"act returns an action in {policy.action_space}, got {action!r}",
     )
-    recomputed = policy.over_rollout(policy.log_prob, rollout, rollout.action).flatten()
+    recomputed = policy.over_rollout(policy.log_prob, rollout, "action").flatten()
     difference = float((recomputed - rollout.log_prob.flatten()).abs().max())
     reduced_precision = any(
         isinstance(part, Encoder) and part.dtype != torch.float32 for part in policy.model.modules()
@@ -457,9 +458,9 @@ def _check_learning_step(policy: Policy, rollout: Rollout) -> None:
     numbers = all(isinstance(value, float) for value in metrics.values())
     _expect(numbers, "learn_mode.forward returns a dict of floats")
     if isinstance(policy, PPOPolicy):
-        learned, valid = policy.progress.env_step, int(rollout.valid.sum())
+        learned, valid = policy.schedules.env_step, int(rollout.valid.sum())
         _expect(
-            learned == valid and (not policy.cfg.learn.value_norm or policy.value_norm.count > 0),
+            learned == valid and (isinstance(policy.value_norm, NoScale) or policy.value_norm.count > 0),
             "improve is overridden, not _forward_learn, which has scales and schedules around it; got ones "
             f"that know {learned} of {valid} steps",
         )

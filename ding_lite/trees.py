@@ -39,11 +39,9 @@ def map_tree(function: Callable[..., Any], tree: Tree, *others: Tree) -> Any:
         tree: gives the structure.
         others: trees of the same structure.
     """
-    if is_branch(tree):
-        return {
-            name: map_tree(function, x, *[other[name] for other in others]) for name, x in branches_of(tree)
-        }
-    return function(tree, *others)
+    if not is_branch(tree):
+        return function(tree, *others)
+    return {name: map_tree(function, x, *[other[name] for other in others]) for name, x in branches_of(tree)}
 
 
 def tree_leaves(tree: Tree) -> list[Any]:

@@ -14,7 +14,7 @@ from cases import slow_but
 
 FOLDER = Path(__file__).parents[1] / "examples"
 PROGRAMS = ["custom_env", "custom_model", "custom_policy", "dict_observation", "embed_pipeline"]
-CONFIGS = ["hybrid_actions", "masked_actions"]
+CONFIGS = ["hybrid_actions", "masked_actions", "torch_envs"]
 RESULTS = {
     "custom_env": {"env_id": "thermostat"},
     "custom_policy": {"policy": "ppo_kl_penalty"},

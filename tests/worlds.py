@@ -72,7 +72,7 @@ def uncredited(collector):
 
 def rollout_log_probs(policy, rollout):
     """Returns the log-probs (T, B), under the newest policy, of the actions of a rollout."""
-    return policy.over_rollout(policy.log_prob, rollout, rollout.action)
+    return policy.over_rollout(policy.log_prob, rollout, "action")
 
 
 def copy_of(transition):

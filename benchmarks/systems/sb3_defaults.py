@@ -1,6 +1,6 @@
 """Trains Stable-Baselines3's PPO with its defaults and 8 environments; prints return and processor's seconds.
 
-    python -m systems.sb3_defaults ENV_ID STEPS SEED EPISODES FORM
+python -m systems.sb3_defaults ENV_ID STEPS SEED EPISODES FORM
 """
 
 from __future__ import annotations

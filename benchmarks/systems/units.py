@@ -17,9 +17,16 @@ FORMS = {
 }
 
 
-def make(env_id: str, reward: float = 1.0, scale: float = 1.0, offset: float = 0.0, action: float = 0.0) -> gym.Env[Any, Any]:
-    """Returns an environment of gymnasium with rewards times ``reward``, observations times ``scale`` plus
-    ``offset``, and, if ``action`` is not 0, actions between -action and action.
+def make(
+    env_id: str, reward: float = 1.0, scale: float = 1.0, offset: float = 0.0, action: float = 0.0
+) -> gym.Env[Any, Any]:
+    """Returns an environment of gymnasium in other units.
+
+    Args:
+        env_id: of gymnasium.
+        reward: rewards are multiplied with it.
+        scale, offset: observations are multiplied with the one, and the other is added.
+        action: if it is not 0, actions are between -action and action.
     """
     env = gym.make(env_id)
     if reward != 1.0:

@@ -32,11 +32,12 @@ def reference_of(text: str) -> tuple[str, tuple[float, float]]:
 )
 @options.option(
     "-o --output FILE",
-    "write a .html page or a .png, .pdf or .svg figure; may be repeated",
-    options.file_of(".html", *options.PICTURES),
+    "write a .html page, a .png, .pdf or .svg figure, or a .md or .tex table; may be repeated",
+    options.file_of(".html", ".md", ".tex", *options.PICTURES),
     multiple=True,
 )
 @options.title_option
+@options.width_option
 @options.option(
     "--reference ENV=LOW:HIGH",
     "the returns of ENV that count as scores 0 and 1; may be repeated (default: the lowest and the "
@@ -49,6 +50,7 @@ def run(
     groups: tuple[str, ...],
     output: tuple[Path, ...],
     title: str | None,
+    width: float | None,
     reference: tuple[tuple[str, tuple[float, float]], ...],
     json: bool,
 ) -> None:
@@ -64,21 +66,22 @@ def run(
     scores higher than one of the first group. docs/comparing.md explains the statistics. Pictures need
     matplotlib, and a page plotly: pip install "ding_lite[plot]".
 
-    ding-lite compare runs/ppo_* runs/ppg_* -o comparison.html
+    ding-lite compare runs/ppo_* runs/ppg_* -o comparison.html -o table.tex
     ding-lite compare runs --reference CartPole-v1=20:500 --reference Pendulum-v1=-1300:-150
     """
-    from ding_lite.tools.compare import compare
+    from ding_lite.tools.compare import compare, table_text
 
     comparison = compare(groups, dict(reference))
     for file in output:
         from ding_lite.tools.compare_pictures import draw_comparison, page_of
         from ding_lite.tools.plot import save
 
-        if file.suffix.lower() == ".html":
-            page = page_of(comparison, title)
-            file.write_text(page, encoding="utf-8", errors="replace")  # names of folders may be no text
+        suffix = file.suffix.lower()
+        if suffix in options.PICTURES:
+            save(draw_comparison(comparison, title, width), file, width)
         else:
-            save(draw_comparison(comparison, title), file)
+            text = page_of(comparison, title) if suffix == ".html" else table_text(comparison, suffix)
+            file.write_text(text, encoding="utf-8", errors="replace")  # names of folders may be no text
     if json:
         options.print_json(comparison.as_json())
     else:
@@ -89,7 +92,6 @@ def run(
 
 def _print(comparison: Comparison) -> None:
     from ding_lite.tools.compare import table_of
-    from ding_lite.tools.runs import NOT_SET
 
     if comparison.title:
         print(options.shown(f"{comparison.title}\n"))
@@ -98,12 +100,8 @@ def _print(comparison: Comparison) -> None:
         header, *rows = table_of(comparison.summaries(task))
         options.print_table(header, rows, right=range(1, 5))
     differences = comparison.differences()
-    of_all = {key: values for key, values in differences.items() if NOT_SET not in values}
-    if of_all:
+    if differences:
         print()
-        options.print_table(
-            ["what differs", *comparison.labels], [[key, *values] for key, values in of_all.items()]
-        )
-    if others := len(differences) - len(of_all):
-        print(f"{others} keys that some groups lack (a .html page and --json list them)")
+        rows = [[key, *values] for key, values in differences.items()]
+        options.print_table(["what differs", *comparison.labels], rows)
     print(options.shown("\n".join(["", *comparison.notes])))

@@ -61,7 +61,7 @@ def _explain(text: str, source: options.Source) -> None:
     from ding_lite.config.compile import POLICIES
     from ding_lite.config.schema import leaves, paths_named
     from ding_lite.config.values import plain
-    from ding_lite.tools.key_reference import defaults_of, keys_of, keys_of_policies, rules, sentences
+    from ding_lite.tools.key_reference import defaults_of, keys_of, keys_of_policies, rules
 
     values = {}
     policies = [source.policy] if source.policy else POLICIES
@@ -88,5 +88,5 @@ def _explain(text: str, source: options.Source) -> None:
         shown = ", ".join([value, *(f"{' and '.join(names)}: {other}" for other, names in others)])
         only = "" if len(keys[path]) == len(policies) else f"; only {' and '.join(keys[path])}"
         print(f"{path} = {shown}    ({rules(key_of[path])}{only})")
-        for line in textwrap.wrap(sentences(key_of[path]), 100):
+        for line in textwrap.wrap(key_of[path].doc, 100):
             print(f"    {line}")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ding_lite.cli import options
-from ding_lite.errors import ConfigError
+from ding_lite.errors import ConfigError, counted
 
 EPISODES, SHOWN = 16, 3  # episodes by default; with --video or --human, which take long
 
@@ -77,7 +77,7 @@ def run(
     for name, values in (("return", evaluation.returns), ("length", evaluation.lengths)):
         numbers = [np.mean(values), np.std(values), *np.percentile(values, (0, 25, 50, 75, 100))]
         rows.append([name, *(f"{number:.2f}" for number in numbers)])
-    print(f"{report['episodes']} episodes of {checkpoint}, seed {seed}")
+    print(f"{counted(report['episodes'], 'episode')} of {checkpoint}, seed {seed}")
     options.print_table(["", "mean", "std", "min", "25%", "50%", "75%", "max"], rows, right=range(1, 8))
     for name, value in report["info"].items():
         print(f"{name} {value:.4g}")

@@ -21,20 +21,24 @@ def run(run: Path, output: Path, imports: tuple[str, ...]) -> None:
 
     The file acts without ding_lite and torch, for example in onnxruntime. It takes observations as the
     environment returns them and puts out greedy actions as the environment takes them, in batches of any
-    size. It holds the scale of observations, action masks, the hidden state and the bounds of actions.
+    size. It holds the scale of observations, action masks, the hidden state, the bounds of actions, and
+    the wrappers action_rescale and action_bins. Other wrappers are named. ONNX is the only format, since it
+    runs in C++, Rust, C# and JavaScript, and torch no longer develops TorchScript.
 
-    Plays the environment of the run and compares the file with the policy. If a number differs by more
-    than 1e-5 (relative for numbers above 1), or a discrete action is another one, no file is written.
-    Beside the file, policy.onnx.json names and describes its inputs and outputs. Needs more packages:
-    pip install "ding_lite[export]".
+    Plays the environment of the run and compares the file with the policy. If an action differs by more
+    than 1e-5 of the distance of its bounds, another number by more than 1e-5 of its size, or a discrete
+    action is another one, no file is written. Beside the file, policy.onnx.json describes its inputs and
+    outputs. Needs more packages: pip install "ding_lite[export]".
     """
     from ding_lite.tools.export import export_policy
 
     trust = options.import_modules(imports)
     manifest = export_policy(run, output, trust=trust)
-    of, parity = manifest["source"], manifest["parity"]
+    of, parity, names = manifest["source"], manifest["parity"], ", ".join(manifest["leaves_out"])
     print(f"{output} ({output.stat().st_size / 1000:,.0f} kB), described in {output}.json")
     print(
         f"{of['policy']} on {of['env_id']}, {of['checkpoint']} of {of['run']} at {of['env_step']:,} env steps"
     )
     print(f"on {parity['observations']} observations the largest difference is {parity['difference']:.1e}")
+    if names:
+        print(f"the file leaves out: {names}. Apply what these wrappers do outside of it")

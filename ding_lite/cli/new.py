@@ -1,4 +1,4 @@
-"""``ding-lite new``: writes the files that a policy, environment, model, encoder or config begins with."""
+"""``ding-lite new``: writes the files that a policy, environment or model begins with."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import click
 
 from ding_lite.cli import options
 
-KINDS = ("policy", "env", "model", "encoder", "config")
+KINDS = ("policy", "env", "model")
 
 
 @options.command()
@@ -16,14 +16,14 @@ KINDS = ("policy", "env", "model", "encoder", "config")
 @click.argument("name", help="of the module: my_part, my-part or MyPart")
 @options.option("-o --output FOLDER", "folder of the files (default: .)", default=".")
 def run(kind: str, name: str, output: str) -> None:
-    """Writes a policy, environment, model, encoder or config to start from.
+    """Writes a policy, environment or model to start from.
 
     A working file NAME.py with a config at its end, and its test. Both run as they are; change the file, and
     the test tells what breaks. Nothing is overwritten.
 
-    policy   PPO with a loss of its own         model    a network for policy and value
-    env      a gymnasium environment            encoder  features of one part of an observation
-    config   an experiment, with the keys that matter most
+    policy   PPO with a loss of its own
+    env      a gymnasium environment
+    model    a network for policy and value
 
     ding-lite new policy my_policy           my_policy.py, test_my_policy.py
     ding-lite new env robot-arm -o envs      the class RobotArm in envs/robot_arm.py

@@ -9,7 +9,12 @@ from ding_lite.cli import options
 
 
 @options.command()
-@options.words("runs", "RUN...", "runs, folders with runs in them, or quoted patterns of such", required=True)
+@options.words(
+    "runs",
+    "RUN...",
+    "runs, folders with runs in them, or quoted patterns of such; NAME=RUN names a curve",
+    required=True,
+)
 @options.option(
     "-o --output FILE",
     "a .png, .pdf or .svg file (default: curves.png)",
@@ -17,12 +22,13 @@ from ding_lite.cli import options
     default="curves.png",
 )
 @options.title_option
+@options.width_option
 @options.option(
     "--panels NAME,...",
     "draw these plots: training, evaluation, or columns of metrics.csv (default: training,evaluation)",
     default="",
 )
-def run(runs: tuple[str, ...], output: Path, title: str | None, panels: str) -> None:
+def run(runs: tuple[str, ...], output: Path, title: str | None, width: float | None, panels: str) -> None:
     """Draws learning curves of runs.
 
     Returns in training and evaluation. Runs whose configs differ only in the seed, the name, the limits,
@@ -30,12 +36,15 @@ def run(runs: tuple[str, ...], output: Path, title: str | None, panels: str) -> 
     bootstrap interval. Needs matplotlib: pip install "ding_lite[plot]".
 
     ding-lite plot runs/ppo_* runs/ppg_* --title "PPO against PPG"
+    ding-lite plot 'before=old/run_*' 'after=new/run_*' --width 3.3in -o curves.pdf
     ding-lite plot runs/ppo_0 --panels learn/approx_kl,learn/clipfrac
     """
     from ding_lite.tools.plot import plot_runs
 
     names = [name.strip() for name in panels.split(",") if name]
-    plot_runs(
-        runs, output, title=title, panels=names, note=lambda line: print(options.shown(line), file=sys.stderr)
-    )
+
+    def say(line: str) -> None:
+        print(options.shown(line), file=sys.stderr)
+
+    plot_runs(runs, output, title=title, panels=names, width=width, note=say)
     print(output)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import shlex
+import time
+from typing import TYPE_CHECKING
 
 from ding_lite.cli import options
-from ding_lite.errors import EnvError
+from ding_lite.errors import EnvError, counted
+
+if TYPE_CHECKING:
+    from ding_lite.config.compile import Config
 
 
 @options.command()
@@ -18,7 +23,7 @@ from ding_lite.errors import EnvError
 )
 @options.option("--tune", "find the fastest settings, and print the command")
 @options.json_option
-def run(source: options.Source, iterations: int | None, tune: bool, json: bool) -> None:
+def run(source: options.Source, iterations: int | None, tune: bool, json: bool) -> int:
     """Shows where the time of training goes, and what to try.
 
     Trains for some iterations in a temporary folder, and shows how much time each phase takes:
@@ -34,17 +39,17 @@ def run(source: options.Source, iterations: int | None, tune: bool, json: bool) 
     --tune finds the fastest settings on this machine instead: env.manager.type with its worker_num and
     double_buffer, num_threads, and the device. It trains for some iterations with each of them, in a process
     of its own, beginning with the config as it is; a setting that is faster by 5 % stays. Keys that change
-    what is learned, such as policy.collect.n_sample, stay as they are.
+    what is learned, such as policy.collect.n_sample, stay as they are. Ctrl-C ends the search: the command
+    with the fastest setting so far is printed, and the exit code is 130.
     """
     if tune:
-        _tune(source, iterations, json)
-        return
+        return _tune(source.read(), source, iterations, json)
     from ding_lite.tools.profile import profile
 
     report = profile(source.read(), iterations)
     if json:
         options.print_json(report)
-        return
+        return 0
     print(
         f"{report['config']} on {report['device']}: {report['backend']}, torch threads: {report['threads']}"
     )
@@ -54,27 +59,43 @@ def run(source: options.Source, iterations: int | None, tune: bool, json: bool) 
     options.print_table(["phase", "ms/iteration", "%"], [*phases, total], right=(1, 2))
     print(f"\n{report['env_steps_per_second']:,.0f} env steps/s")
     print(f"{report['largest']} takes the most time; to try: {report['try']}")
+    return 0
 
 
-def _tune(source: options.Source, iterations: int | None, json: bool) -> None:
-    """Prints each setting as soon as it is measured, and at the end the command with the fastest one."""
-    from ding_lite.tools.tune import tune, with_setting
+def _tune(config: Config, source: options.Source, iterations: int | None, json: bool) -> int:
+    """Prints each setting as soon as it is measured, and the command with the fastest; returns the exit code.
+
+    A signal ends the search with what is measured so far.
+    """
+    from ding_lite.run.signals import EXIT_CODES
+    from ding_lite.tools.tune import settings, tune, with_setting
 
     words = options.words_with(overrides=None, iterations=None, tune=None, json=None)[1:]
-    trials = []
-    with contextlib.suppress(KeyboardInterrupt):  # what was measured so far is shown
-        for trial in tune(source.read(), words, source.overrides, iterations):
+    count, trials, code = len(settings(config)), [], 0
+    say = (lambda line: None) if json else functools.partial(print, flush=True)
+    say(f"{counted(count, 'setting')} to try beside the present one")
+    began = time.monotonic()
+    try:
+        for trial in tune(config, words, source.overrides, iterations):
             trials.append(trial)
-            if not json:
-                speed = f"{trial.speed or 0:,.0f} env steps/s"
-                result = speed if trial.speed else trial.error.partition("\n")[0]
-                print(f"{' '.join(with_setting([], trial.setting)) or 'as it is'}: {result}", flush=True)
+            speed = f"{trial.speed or 0:,.0f} env steps/s"
+            result = speed if trial.speed else trial.error.partition("\n")[0]
+            say(f"{' '.join(with_setting([], trial.setting)) or 'as it is'}: {result}")
+            if len(trials) == 1:
+                say(f"about {count * (time.monotonic() - began):,.0f} s are left")
+    except KeyboardInterrupt as signal:
+        code = EXIT_CODES.get(str(signal), EXIT_CODES["SIGINT"])
+        say(f"ended after {max(0, len(trials) - 1)} of {counted(count, 'setting')}")
     ranked = sorted(trials, key=lambda trial: -(trial.speed or 0.0))
     if not ranked or ranked[0].speed is None:
+        if code:
+            return code
         raise EnvError("no setting was measured; train with the config as it is to see its error")
     best = ranked[0]
     line = shlex.join(["ding-lite", "train", *words, *with_setting(source.overrides, best.setting)])
     if json:
-        options.print_json({"tried": [trial._asdict() for trial in ranked], "command": line})
-        return
-    print(f"\nthe fastest: {line}")
+        options.print_json(
+            {"tried": [trial._asdict() for trial in ranked], "left": 1 + count - len(ranked), "command": line}
+        )
+    say(f"\nthe fastest{' so far' if code else ''}: {line}")
+    return code

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ding_lite.cli import options
+from ding_lite.errors import counted
 
 SHOWN = 10  # best trials in the table
 
@@ -108,6 +109,8 @@ def _print(result: dict[str, Any]) -> None:
     rows = [[str(t["trial"]), score_text(t["score"]), assignments(t["values"])] for t in ranked[:SHOWN]]
     options.print_table(["trial", "score", "values"], rows, right=(0, 1))
     states = Counter(t["state"] for t in trials)
-    print(f"{len(trials)} trials: {', '.join(f'{count} {state}' for state, count in states.items())}")
+    print(
+        f"{counted(len(trials), 'trial')}: {', '.join(f'{count} {state}' for state, count in states.items())}"
+    )
     if result["best_config"]:
         print(f"best config: {result['best_config']}; train it with seeds that the sweep has not used")

@@ -10,6 +10,8 @@ from typing import Any
 from ding_lite.cli import options
 from ding_lite.errors import ConfigError
 
+AUTO = Path("auto")  # for --resume
+
 
 @options.command()
 @options.config_options
@@ -23,7 +25,11 @@ from ding_lite.errors import ConfigError
     options.POSITIVE,
 )
 @options.option("--max-train-iter N", "this run stops after N optimiser steps", options.POSITIVE)
-@options.option("--resume RUN|CKPT", "continue a run, from its newest checkpoint", options.PATH)
+@options.option(
+    "--resume RUN|CKPT",
+    "continue a run, from its newest checkpoint; auto: the run of --exp-name, which begins if it has none",
+    options.PATH,
+)
 @options.option(
     "--override",
     "with --resume: accept changes that the saved state does not fit, such as another number of "
@@ -74,6 +80,7 @@ def run(
     ding-lite train -c cartpole_ppo env.collector_env_num=16 -s 0,1,2 --jobs 2
     ding-lite train --env Pendulum-v1 --policy ppg --max-env-step 1e6
     ding-lite train --resume runs/cartpole_ppo --max-env-step 500000
+    ding-lite train -c cartpole_ppo --exp-name runs/mine --resume auto
     """
     from ding_lite.config.compile import parse_overrides
     from ding_lite.ranks import kept_before_restart, restarts
@@ -84,7 +91,13 @@ def run(
     from ding_lite.run.resume import folder_of
     from ding_lite.run.signals import EXIT_CODES
 
-    if resume and init_from:
+    if resume == AUTO:
+        if exp_name is None:
+            raise ConfigError("--resume auto continues the run of --exp-name DIR: name its folder")
+        if len(seeds) < 2:
+            has_begun = bool(checkpoints_of(exp_name))
+            resume, exp_name, init_from = (exp_name, None, None) if has_begun else (None, exp_name, init_from)
+    if init_from and resume not in (None, AUTO):
         raise ConfigError("--resume and --init-from exclude each other: a resumed run has weights of its own")
     if len(seeds) > 1:
         return _train_seeds(source, seeds, exp_name, max_env_step, resume, quiet, jobs, ray, json)
@@ -133,19 +146,25 @@ def _train_seeds(
     from ding_lite.run.display import lines_of_seeds, score_digits, score_text
     from ding_lite.run.folder import is_replaceable
     from ding_lite.run.signals import EXIT_CODES, StopSignals
-    from ding_lite.tools.parallel import Job, exit_code_of, seed_folders, seeds_report
+    from ding_lite.tools.parallel import Job, exit_code_of, seeds_report
 
     config = source.read()
-    prefix = resume or exp_name or Path("runs") / config.values.exp_name
-    folders = seed_folders(seeds, prefix, resume=resume is not None)
+    prefix = (exp_name if resume == AUTO else resume or exp_name) or Path("runs", config.values.exp_name)
+    folders = {seed: prefix.with_name(f"{prefix.name}_s{seed}") for seed in seeds}
+    taken = [str(folder) for folder in folders.values() if folder.exists() and not is_replaceable(folder)]
+    if taken and resume is None:
+        raise ConfigError(
+            f"these run folders exist: {', '.join(taken)}; choose another --exp-name, continue the runs with "
+            "--resume, or remove the folders"
+        )
+    if not taken and resume not in (None, AUTO):
+        raise ConfigError(f"--resume: there is no run to continue: {', '.join(map(str, folders.values()))}")
     is_silent = quiet or json
     to_do = []
     for seed, folder in folders.items():
-        place: dict[str, Any] = {"exp_name": folder, "resume": None, "override": None}
-        if resume and folder.exists() and not is_replaceable(folder):
-            place = {"exp_name": None, "resume": folder}
-        alone = {"jobs": None, "ray": None, "json": None, "quiet": is_silent}
-        to_do.append(Job(f"seed {seed}", options.words_with(seeds=seed, **place, **alone)))
+        alone: dict[str, Any] = {"exp_name": folder, "resume": resume and AUTO}
+        alone |= {"jobs": None, "ray": None, "json": None, "quiet": is_silent}
+        to_do.append(Job(f"seed {seed}", options.words_with(seeds=seed, **alone)))
     limit = max_env_step or config.values.max_env_step
     with contextlib.ExitStack() as stack:
         lines = lines_of_seeds(sys.stdout, [job.name for job in to_do], limit)
@@ -174,5 +193,5 @@ def _train_seeds(
             line += f", 95 % bootstrap interval [{edges[0]:.{digits}f}, {edges[1]:.{digits}f}]"
         print(line)
         if pool.stopped_by:
-            print(f"to continue: the same command with --resume {prefix}")
+            print(f"to continue: the same command with --resume {resume or prefix}")
     return EXIT_CODES.get(pool.stopped_by, 0) or exit_code_of(outcomes)

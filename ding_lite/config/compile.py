@@ -58,7 +58,8 @@ from ding_lite.errors import FOREIGN, CheckpointError, ConfigError, RegistryErro
 
 # Sources of values, besides "default" and the name of a config file.
 COMMAND_LINE = "command line"
-DERIVED = ("default", "max_env_step", "name")  # sources of values that no user wrote
+DERIVED = ("default", "max_env_step", "name", "n_step")  # sources of values that no user wrote
+SIZE = "policy.collect.n_sample"
 POLICIES = ("ppo", "ppo_offpolicy", "ppg", "ppg_offpolicy")  # of the library
 CONFIG_FOLDERS = (
     Path(__file__).parents[1] / "_configs",  # an installed package
@@ -86,7 +87,8 @@ RUN_CONFIG: dict[str, Any] = dict(
         "for images. A script has its own number again when the pipeline closes",
     ),
     checkpoint=dict(
-        freq=Key(50_000, low=0, doc="env steps between saves of ckpt/last; 0: save at the end only"),
+        freq=Key(50_000, low=0, doc="env steps between saves of ckpt/last, beside those at the end; 0: none"),
+        minutes=Key(10.0, low=0, doc="minutes between saves of ckpt/last, for slow environments; 0: none"),
         keep_freq=Key(0, low=0, doc="env steps between snapshots ckpt/iteration_*; 0: none"),
         keep=Key(3, low=1, doc="number of the newest snapshots to keep"),
     ),
@@ -222,11 +224,16 @@ def _checked(written: _Written) -> Config:
     schema, faults = schema_of(written.values)
     user, value_faults = check(written.values, schema)
     faults, notes = faults + value_faults, list(written.notes)
-    defaults = default_values(schema)
+    defaults, said = default_values(schema), dict(leaves(user))
     if not faults:
         values = merged(defaults, user)
+        collect = values["policy"]["collect"]
+        if collect.get("n_step") is not None:
+            collect["n_sample"] = collect["n_step"] * values["env"]["collector_env_num"]
+            if SIZE in said and written.saved.get(SIZE) not in DERIVED:
+                faults.append("policy.collect.n_step: it is in place of n_sample; leave one of both out")
         section, keys = values["policy"], schema["policy"]
-        faults = _contradictions(values) + POLICY_REGISTRY.get(section["type"]).config_faults(values)
+        faults += _contradictions(values) + POLICY_REGISTRY.get(section["type"]).config_faults(values)
         own = {key: rule for key, rule in keys.items() if key not in ("model", "intrinsic")}
         for declared in ((section, own, "policy"), (section["model"], keys["model"], "policy.model")):
             idle, idle_notes = without_effect(*declared)
@@ -234,7 +241,7 @@ def _checked(written: _Written) -> Config:
     with_overrides = written.overrides and written.origin != COMMAND_LINE
     refuse(f"{written.origin} with its overrides" if with_overrides else written.origin, faults)
     modules = named_modules(encode(values))  # a value that cannot be saved is refused
-    said, by_default = dict(leaves(user)), dict(leaves(defaults))
+    by_default = dict(leaves(defaults))
     source = {}
     for path, value in leaves(values):
         is_typed = any(f"{path}.".startswith(f"{above}.") for above in written.overrides)
@@ -253,6 +260,8 @@ def _derive(config: Config, name: str) -> None:
     if "schedule_env_step" in learn and learn.schedule_env_step is None:
         learn.schedule_env_step = values.max_env_step
         source["policy.learn.schedule_env_step"] = "max_env_step"
+    if values.policy.collect.get("n_step") is not None:
+        source[SIZE] = "n_step"
     reference = learn.get("pretrained_model_path")
     if reference is not None and Path(reference).exists():  # a resumed run may begin in another folder
         learn.pretrained_model_path = str(Path(reference).absolute())

@@ -77,7 +77,7 @@ FIXED = {
 }
 # Sections and keys that are refused unless they are empty or false.
 NOT_BUILT = {
-    "reward_model": "a reward that is learned is not built; for RND write policy.intrinsic.type='rnd'",
+    "reward_model": "a reward that is learned is not built, but RND",
     "world_model": "model-based training is not built",
     "level_replay": "prioritised level replay is not built",
     "policy.random_collect_size": "PPO learns only from actions of a policy: random ones have no log-prob",
@@ -195,6 +195,10 @@ class _Conversion:
     def convert(self) -> None:
         """Fills ``new``, ``notes`` and ``faults``."""
         self.new["policy.type"] = self.type
+        if self.left.get(f"{CREATE}.reward_model.type") == "rnd":
+            rnd = self.section("reward_model") | self.section(f"{CREATE}.reward_model")
+            self.new["policy.intrinsic"] = {"type": "rnd", "learning_rate": rnd.get("learning_rate", 1e-4)}
+            self.note("reward_model", "RND has a value network and weights of its own here: policy.intrinsic")
         for path, reason in NOT_BUILT.items():
             if any((self.section(path) | self.section(f"{CREATE}.{path}")).values()):
                 self.refuse(path, reason)

@@ -91,8 +91,9 @@ def importing_only(modules: Sequence[str]) -> Iterator[None]:
     """Imports modules that the user has named; within the block no other can be imported by a name."""
     before = _importable.set(None)
     try:
-        names = [import_module(module).__name__ for module in modules]
-        _importable.set(frozenset([*modules, *names]))
+        found = [import_module(module) for module in modules]
+        files = [str(Path(file).resolve()) for module in found if (file := getattr(module, "__file__", None))]
+        _importable.set(frozenset([*modules, *(module.__name__ for module in found), *files]))
         yield
     finally:
         _importable.reset(before)
@@ -101,7 +102,8 @@ def importing_only(modules: Sequence[str]) -> Iterator[None]:
 def import_fault(name: str) -> str:
     """Returns why the module of "module:Name" cannot be imported within :func:`importing_only`, or ""."""
     module, importable = name.partition(":")[0], _importable.get()
-    if importable is None or module in importable:
+    file = str(Path(module).resolve()) if module.endswith(".py") else module
+    if importable is None or not importable.isdisjoint((module, file)):
         return ""
     return (
         f"the module {module!r}, which only a checkpoint names, is not imported; if you trust it: "
@@ -281,7 +283,8 @@ class Registry:
             raise RegistryError(f"{self.noun} {path!r} cannot be imported: {error_text(error)}") from error
         is_script = module in (SCRIPT, script_name())
         owner = str(getattr(target, "__module__", None)).split(".")[0]
-        is_own = owner == SCRIPT if is_script else owner == module.split(".")[0]
+        root = Path(module).stem if module.endswith(".py") else module.split(".")[0]
+        is_own = owner == (SCRIPT if is_script else root)
         if _importable.get() is not None and not (is_own and (isinstance(target, type) or not is_script)):
             raise CheckpointError(f"the checkpoint names {path!r}, which {module} has only imported")
         return target

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
-from ding_lite.errors import ConfigError
+from ding_lite.errors import ConfigError, counted
 
 MAX_NAMES = 8  # names of keys in one message
 DROPPED: Any = object()  # as a value of a subclass's ``config``: the key of its base does not exist here
@@ -179,8 +179,7 @@ def set_value(tree: Any, path: str, value: Any) -> None:
 def refuse(origin: str, faults: Sequence[str]) -> None:
     """Raises a ConfigError that lists the faults, if there are any."""
     if faults:
-        count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
-        raise ConfigError("\n  ".join([f"{origin} has {count}:", *faults]))
+        raise ConfigError("\n  ".join([f"{origin} has {counted(len(faults), 'fault')}:", *faults]))
 
 
 def without_effect(values: Mapping[str, Any], schema: Schema, path: str) -> tuple[list[str], list[str]]:
@@ -253,7 +252,7 @@ def fitted(value: Any, annotation: Any) -> Any:
     elif kind is Choice and isinstance(value, str):
         return {"type": value}
     elif kind in (dict, Choice) and isinstance(value, Mapping):
-        return copy.deepcopy(dict(value))
+        return {name: fitted(x, parts[1]) if parts else copy.deepcopy(x) for name, x in dict(value).items()}
     elif kind is Any or type(value) is kind:
         return value
     elif kind in (int, float) and type(value) in (int, float):

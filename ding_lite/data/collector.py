@@ -25,7 +25,7 @@ from ding_lite.envs.spaces import sample_actions
 from ding_lite.envs.vector import RECENT_EPISODES, Episode, VectorEnv
 from ding_lite.errors import EnvError, ReplayError
 from ding_lite.rl.seeding import integer_seed
-from ding_lite.trees import MASK_KEY, Tree, map_tree
+from ding_lite.trees import MASK_KEY, Tree, map_tree, tree_leaves
 
 
 class Collector:
@@ -38,17 +38,19 @@ class Collector:
 
     Attributes:
         steps: T.
+        n_sample: T B.
         obs: current observations of each group, (G, ...).
         recent: the most recent finished episodes.
         episodes: that finished in the last rollout.
         episode_count: finished episodes since the start of the run.
-        is_incomplete: whether the last rollout is not complete: it runs, or an error ended it.
+        is_incomplete: True while a rollout is being collected, and after one that failed.
     """
 
     def __init__(self, envs: VectorEnv, policy: ActingPolicy, n_sample: int) -> None:
         self.envs, self.policy, self.timer = envs, policy, policy.timer
         self._watch = Watch(envs, "; nothing was learned from this rollout")
         self.steps = math.ceil(n_sample / envs.num_envs)
+        self.n_sample = self.steps * envs.num_envs
         self.storage = RolloutStorage(self.steps, envs.num_envs)
         self._last_row = RolloutStorage(1, envs.num_envs)  # the observations after the last row
         self._env_indices = [np.arange(envs.num_envs)[rows] for rows in envs.groups]  # of each group
@@ -64,10 +66,10 @@ class Collector:
         self.episode_count = 0
         self.is_incomplete = False
 
-    @property
-    def n_sample(self) -> int:
-        """Transitions in a rollout, T * B."""
-        return self.steps * self.envs.num_envs
+    def reserve(self) -> int:
+        """Takes the memory of the observations of a rollout; returns its bytes."""
+        self.storage.write(0, "obs", self.obs[0], self.envs.groups[0])
+        return sum(leaf.nbytes for leaf in tree_leaves(self.storage.array("obs")))
 
     def collect(self) -> Rollout:
         """Returns one rollout with advantages. The next rollout overwrites its memory.

@@ -1,4 +1,4 @@
-"""The rollouts that an iteration learns from: the fresh one, and off-policy those of the last iterations.
+"""The rollouts that an iteration learns from: the fresh one, and off-policy the last ones, too.
 
 On fresh data the queue holds one rollout. A rollout enters and leaves whole, so the code that assigns credit
 to a fresh one also does so to an old one, by the newest network.
@@ -32,7 +32,7 @@ class Stored:
         iteration: in which it was collected.
         uses: (T, B), how often each transition was drawn.
         ratio: (T, B), pi_prox / mu of each action (``policies.ppo``); 1 while it is fresh.
-        renewed: fields (T, B, ...) of this iteration that replace those of collection, or are added to them.
+        renewed: fields (T, B, ...) of this iteration that replace collected ones, or are added.
     """
 
     rollout: Rollout
@@ -43,7 +43,7 @@ class Stored:
 
 
 class Replay:
-    """A queue of rollouts; one leaves when its room is needed, or all its transitions are spent or stale.
+    """A queue of rollouts; the oldest is dropped when the queue is full, or none of its samples may be drawn.
 
     The defaults hold one fresh rollout for one iteration.
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -30,19 +30,46 @@ with warnings.catch_warnings():
     import treetensor.torch as ttorch
     from treevalue.tree.common import create_storage
 
-# A treetensor whose leaves are the fields above. (The library ships no type hints.)
-Rollout = Any
 UNLIKE_THE_REST = ("last_obs", "last_hidden", "final", "hidden")  # fields that are not (T, B, ...)
+
+
+class Rollout(Protocol):
+    """The fields above, as a type: rollouts are treetensors, whose library has no type hints."""
+
+    obs: Any
+    action: Any
+    log_prob: Tensor
+    reward: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    valid: Tensor
+    value: Tensor
+    advantage: Tensor
+    value_target: Tensor
+    last_obs: Any
+    final: Any
+    hidden: Any
+    intrinsic_reward: Tensor  # with an intrinsic reward
+    reference_logit: Any  # with a reference policy
+
+    def __getitem__(self, name: str) -> Any: ...
+
+    def __contains__(self, name: str) -> bool: ...
+
+    def pop(self, name: str) -> Any: ...
+
+    def to(self, device: torch.device) -> Rollout: ...
 
 
 def as_rollout(fields: Mapping[str, Any]) -> Rollout:
     """Makes a rollout of a nested dict of tensors."""
     # ttorch.Tensor(dict) formats every leaf as text, which takes milliseconds; this takes microseconds.
-    return ttorch.Tensor(create_storage(to_dict(fields)))
+    rollout: Rollout = ttorch.Tensor(create_storage(to_dict(fields)))
+    return rollout
 
 
 def require_rollout(data: Any, method: str) -> None:
-    """Raises a ContractError for what is no rollout, such as DI-engine's list of transitions.
+    """Raises a ContractError for what is no complete rollout, such as DI-engine's list of transitions.
 
     Args:
         data: that a caller gave.
@@ -53,14 +80,10 @@ def require_rollout(data: Any, method: str) -> None:
             f"{method}: expected a rollout, a tree of tensors (T, B, ...) such as Collector.collect returns "
             f"(ding_lite.data.rollout.as_rollout makes one of a dict); got a {type(data).__name__}"
         )
-
-
-def require_final(rollout: Rollout, method: str) -> None:
-    """Raises a ContractError if the values after truncated rows would be those of the next episodes."""
-    if "final" not in rollout and (rollout.truncated & ~rollout.terminated & rollout.valid)[:-1].any():
+    if "final" not in data and (data.truncated & ~data.terminated & data.valid)[:-1].any():
         raise ContractError(
-            f"{method}: the rollout has truncated rows and no final; add the last observations, as "
-            "ding_lite.data.rollout says"
+            f"{method}: the rollout has truncated rows and no final, so the values after these rows would be "
+            "of the next episodes; add the last observations, as ding_lite.data.rollout says"
         )
 
 

@@ -12,12 +12,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ding_lite.data.rollout import Rollout, as_field, bytes_of, to_device
+from ding_lite.data.rollout import Rollout, as_field, bytes_of, flat, to_device
 from ding_lite.models.recurrent import Sequences, chosen_hidden
 from ding_lite.ranks import ALONE, Ranks
 from ding_lite.rl.returns import normalize_advantage
@@ -50,7 +51,7 @@ class Runs(NamedTuple):
     hidden: Tree
 
 
-class Batch:
+class Batch(SimpleNamespace):
     """The fields of a minibatch, as attributes. A loss changes nothing in it.
 
     In the policy phase they are the fields of the rollout, such as obs (scaled), action, log_prob, reward,
@@ -59,9 +60,9 @@ class Batch:
 
     Attributes:
         dist, new_value, auxiliary: the model's fresh outputs, as far as the loss reads them.
-        log_prob: (N,), below the ratio: of pi_prox, or with proximal="behaviour" of mu.
+        log_prob: (N,), the denominator of the ratio: of pi_prox, or with proximal="behaviour" of mu.
         policy_weight: (N,), weights of stale samples in the policy loss; None is 1.
-        prox_log_prob: (N,), of pi_prox, if ``log_prob`` is that of mu; else None.
+        prox_log_prob: (N,), of pi_prox, if ``log_prob`` is of mu; else None.
 
     Shapes:
         every field: (N, ...)
@@ -69,10 +70,6 @@ class Batch:
 
     policy_weight: Tensor | None = None
     prox_log_prob: Tensor | None = None
-
-    def __init__(self, **fields: Any) -> None:
-        for name, field in fields.items():
-            setattr(self, name, field)
 
     def __len__(self) -> int:
         return len(self.value_target)
@@ -124,12 +121,10 @@ class Samples:
         else:
             place, runs = _runs_of(rollout, chosen, recurrence)
 
-        def at_place(leaf: Tensor) -> Tensor:
-            leaf = leaf.flatten(0, 1)
-            is_whole = runs is None and len(leaf) == len(place)
-            return leaf if is_whole else leaf.index_select(0, place)
-
-        return cls({name: map_tree(at_place, field) for name, field in fields.items()}, runs, place)
+        rows = flat(dict(fields))
+        if runs is not None or len(place) < chosen.numel():
+            rows = map_tree(lambda leaf: leaf.index_select(0, place), rows)
+        return cls(rows, runs, place)
 
     def __len__(self) -> int:
         return leading_size(self.fields)
@@ -190,16 +185,21 @@ class Samples:
 
     def _batches(self, groups: Sequence[Group], advantages: list[Tensor] | None) -> Iterator[Batch]:
         fields = {k: field for k, field in self.fields.items() if k != "advantage" or advantages is None}
-        trees = [name for name, field in fields.items() if name != "obs" and is_branch(field)]
-        cut: Sequence[Any] = [None] * len(groups)
+        trees = [name for name, field in fields.items() if is_branch(field)]
+        parts: Any = None
         if bytes_of(fields) <= SHUFFLED_BYTES:  # of few samples all are gathered at once, in far fewer calls
             order, sizes = torch.cat([group.rows for group in groups]), [len(group.rows) for group in groups]
-            cut = _cut(fields, order, sizes)
+            parts = map_tree(lambda leaf: leaf.index_select(0, order).split_with_sizes(sizes), fields)
         for k, group in enumerate(groups):
-            batch = cut[k] or map_tree(lambda leaf, g=group: leaf.index_select(0, g.rows), fields)
+            if parts is None:
+                batch = map_tree(lambda leaf, g=group: leaf.index_select(0, g.rows), fields)
+            else:
+                batch = {name: part if name in trees else part[k] for name, part in parts.items()}
+                for name in trees:
+                    batch[name] = map_tree(lambda leaves, k=k: leaves[k], parts[name])
             batch = batch if self.device is None else to_device(batch, self.device)
             for name in trees:
-                batch[name] = as_field(batch[name])
+                batch[name] = batch[name] if name == "obs" else as_field(batch[name])
             if advantages is not None:
                 batch["advantage"] = advantages[k]
             batch["obs"] = self._inputs(batch["obs"], group, self.inputs)
@@ -374,15 +374,6 @@ def _runs_of(rollout: Rollout, chosen: Tensor, recurrence: Recurrence) -> tuple[
 def _joined_runs(parts: Sequence[Runs]) -> Runs:
     hidden = map_tree(lambda *leaves: torch.cat(leaves), *[runs.hidden for runs in parts])
     return Runs(torch.cat([runs.length for runs in parts]), hidden)
-
-
-def _cut(tree: Any, order: Tensor, sizes: list[int]) -> Sequence[Any]:
-    """Returns the rows of a tree in an order, cut into parts."""
-    if not is_branch(tree):
-        parts: Sequence[Any] = tree.index_select(0, order).split_with_sizes(sizes)
-        return parts
-    columns = [_cut(branch, order, sizes) for branch in tree.values()]
-    return [dict(zip(tree, [column[k] for column in columns], strict=True)) for k in range(len(sizes))]
 
 
 def _minibatch_sizes(n: int, size: int, ranks: Ranks = ALONE) -> list[int]:

@@ -16,7 +16,7 @@ import numpy as np
 from gymnasium.utils.seeding import np_random
 
 from ding_lite.envs.checks import bad_reward, layers, notes_on
-from ding_lite.envs.recorder import EpisodeRecorder, as_bool, as_float, info_numbers
+from ding_lite.envs.recorder import EpisodeRecorder, as_bool, as_float
 from ding_lite.envs.spaces import ObservationBuffer, split_actions, stack_actions
 from ding_lite.envs.vector import (
     ALL,
@@ -30,7 +30,8 @@ from ding_lite.envs.vector import (
     common_spaces,
     signals_kept,
 )
-from ding_lite.errors import FOREIGN, EnvError, NotFiniteError, ReplayError, error_text
+from ding_lite.envs.wrappers import action_maps
+from ding_lite.errors import FOREIGN, EnvError, NotFiniteError, ReplayError, counted, error_text
 from ding_lite.trees import Tree, map_tree, tree_leaves
 
 LEVELS = (
@@ -71,13 +72,14 @@ class InProcessVectorEnv(VectorEnv):
         self.seed = seed
         self.index_offset = index_offset
         self.seed_every = self.restorable = seed_every
-        self.backend = f"{num_envs} environments in this process"
+        self.backend = f"{counted(num_envs, 'environment')} in this process"
         self.envs: list[gym.Env] = []
         try:
             for number in range(index_offset, index_offset + num_envs):
                 self.envs.append(make(number))
             spaces = [(env.observation_space, env.action_space) for env in self.envs]
             self.obs_space, self.action_space = common_spaces(list(enumerate(spaces, index_offset)))
+            self.action_maps = action_maps(self.envs[0])
             self._recorders = [
                 next(layer for layer in layers(env) if isinstance(layer, EpisodeRecorder))
                 for env in self.envs
@@ -193,7 +195,7 @@ class InProcessVectorEnv(VectorEnv):
                     final_obs.append(self._buffer.rows(slice(i, i + 1)))
                 self._reset_one(i, recorder.game.number + 1, self.seed_every)
             for game in recorder.finished:
-                info = info_numbers(game.info, recorder.info_keys)
+                info = recorder.info_of(game)
                 episodes.append(Episode(row, game.episode_return, game.length, info, game.cut))
             recorder.finished.clear()
         self._is_ready = True

@@ -20,6 +20,7 @@ from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.envs.vector import VectorEnv, close_each, warn
 from ding_lite.envs.wrappers import find_wrapper, wrap
 from ding_lite.errors import FOREIGN, DingLiteError, EnvError, error_text
+from ding_lite.rl.seeding import integer_seed
 
 CONFIG: dict[str, Any] = dict(
     type=Key(
@@ -38,7 +39,8 @@ CONFIG: dict[str, Any] = dict(
         # shimmy's environments give it to the old gym, which imports the module of an id, too.
         faults=lambda kwargs, path: id_faults(dict.get(kwargs, "env_id", ""), f"{path}.env_id"),
         doc="arguments of the environment, in training and in evaluation. A class or a function also gets "
-        "env_index, the number of the environment, and evaluate, if it has parameters of these names",
+        "env_index, the number of the environment, and evaluate, if it has parameters of these names; a "
+        "vector gets num_envs, and if it has such parameters seed and evaluate",
     ),
     wrappers=Key(
         [],
@@ -65,6 +67,16 @@ CONFIG: dict[str, Any] = dict(
         doc='"every": each reset has a seed, which open episodes are restored from; "first": only the first '
         "one, for levels that a seed draws; a resumed run begins new episodes in the same levels",
     ),
+    strict_truncation=Key(
+        False,
+        doc="refuse environments of tensors that truncate episodes without a last observation; False: the "
+        "value of the observation before takes its place",
+    ),
+    init_at_random_ep_len=Key(
+        False,
+        doc="environments of tensors that have episode_length_buf begin training at random times of their "
+        "first episodes, so that not all end together",
+    ),
     strict_resume=Key(
         False, doc="refuse to resume a run whose open episodes cannot be restored; False: it begins new ones"
     ),
@@ -75,9 +87,9 @@ CONFIG: dict[str, Any] = dict(
     ),
     info_keys=Key(
         ["is_success"],
-        list[str],
-        doc="numbers of an ended episode's info, by their keys: written to episodes.csv, their means to "
-        "metrics.csv",
+        list[str] | dict[str, Literal["last", "sum", "mean", "max"]],
+        doc="numbers of info that each episode has in episodes.csv, and their means in metrics.csv: keys of "
+        'its last info, or {key: "last", "sum", "mean" or "max" over its steps}',
     ),
     manager=dict(
         type=Key(
@@ -120,6 +132,12 @@ SINGLE_KEYS = ("wrappers", "action_mask", "seed_resets")
 EnvSetting = tuple[Callable[[Any], gym.Env], Sequence[Any], Sequence[Any]]
 
 
+def single_keys(env: Mapping[str, Any]) -> list[str]:
+    """Returns the keys of the section ``env`` whose values need single environments."""
+    keys = [key for key in SINGLE_KEYS if env[key] != CONFIG[key].default]
+    return [*keys, "info_keys"] if isinstance(env["info_keys"], dict) else keys
+
+
 def section_faults(env: Mapping[str, Any]) -> list[str]:
     """Returns the contradictions between keys of the section ``env``, one line each."""
     faults = []
@@ -132,8 +150,8 @@ def section_faults(env: Mapping[str, Any]) -> list[str]:
     faults += [
         f"env.{key}: env.manager.type={kind!r} has no single environments, which this key needs; leave it "
         "out, or set env.manager.type='base' or 'subprocess'"
-        for key in SINGLE_KEYS
-        if kind in ("vector", "env_pool") and env[key] != CONFIG[key].default
+        for key in single_keys(env)
+        if kind in ("vector", "env_pool")
     ]
     return faults
 
@@ -173,16 +191,13 @@ def make_env(
                 "new env my_env` writes one, with the arguments of __init__ in env.kwargs"
             )
         else:
-            with contextlib.suppress(ValueError):  # a class in C may not say its parameters
-                names = inspect.signature(factory).parameters
-                own = {"env_index": index, "evaluate": evaluate}
-                kwargs = {name: value for name, value in own.items() if name in names} | kwargs
+            kwargs = _known_to(factory, {"env_index": index, "evaluate": evaluate}) | kwargs
         env: gym.Env = factory(**kwargs)
         if not isinstance(env, gym.Env):
             kind = type(env)
             raise EnvError(f"expected a gymnasium.Env, got a {kind.__module__}.{kind.__qualname__}")
         undo.callback(close_each, [(f"env {name!r}", env)], warn)
-        env = EpisodeRecorder(env, tuple(env_cfg["info_keys"]))
+        env = EpisodeRecorder(env, env_cfg["info_keys"])
         for wrapper in env_cfg["wrappers"]:
             env = wrap(env, wrapper, evaluate=evaluate, index=index)
         if env_cfg["action_mask"] == "info":
@@ -228,8 +243,13 @@ def make_vector_env(
         options["info_keys"] = tuple(env_cfg["info_keys"])
         if kind == "env_pool":
             return EnvPoolVectorEnv(env_cfg["env_id"], num_envs, kwargs=env_cfg["kwargs"], **options)
-        entry_point = native_entry_point(env_cfg)
-        return NativeVectorEnv(_make_native(env_cfg, num_envs), entry_point=entry_point, **options)
+        env = _make_native(env_cfg, num_envs, seed, evaluate, index_offset)
+        if env_cfg["type"] != "gymnasium":
+            from ding_lite.envs.tensor import TensorVectorEnv, gives_tensors  # a worker does without torch
+
+            if gives_tensors(env):
+                return TensorVectorEnv(env, seed, index_offset, env_cfg["init_at_random_ep_len"])
+        return NativeVectorEnv(env, entry_point=native_entry_point(env_cfg), **options)
     manager, options["seed_every"] = env_cfg["manager"], env_cfg["seed_resets"] == "every"
     if kind in ("subprocess", "ray"):
         from ding_lite.envs.workers.vector_env import SubprocessVectorEnv
@@ -267,7 +287,7 @@ def backend_of(env_cfg: Mapping[str, Any]) -> str:
     kind = str(env_cfg["manager"]["type"])
     if kind != "auto":
         return kind
-    is_plain = not env_cfg["kwargs"] and not any(env_cfg[key] != CONFIG[key].default for key in SINGLE_KEYS)
+    is_plain = not env_cfg["kwargs"] and not single_keys(env_cfg)
     return "vector" if is_plain and native_entry_point(env_cfg) in STATES else "base"
 
 
@@ -294,11 +314,24 @@ def _resolved(env_cfg: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def _make_native(env_cfg: Mapping[str, Any], num_envs: int) -> gym.vector.VectorEnv:
+def _make_native(
+    env_cfg: Mapping[str, Any], num_envs: int, seed: int, evaluate: bool, index_offset: int
+) -> Any:
     kwargs = {"num_envs": num_envs, **env_cfg["kwargs"]}
     with _naming(env_name(env_cfg)):
         if env_cfg["type"] == "gymnasium":
             register_ids(env_cfg["env_id"])
             return gym.make_vec(env_cfg["env_id"], vectorization_mode="vector_entry_point", **kwargs)
-        made: gym.vector.VectorEnv = ENV_REGISTRY.get(env_cfg["type"])(**kwargs)
-        return made
+        factory, side = ENV_REGISTRY.get(env_cfg["type"]), "evaluate" if evaluate else "collect"
+        # A simulator may draw its terrains when it is made.
+        own = {"seed": integer_seed(seed, "make", side, index_offset), "evaluate": evaluate}
+        return factory(**_known_to(factory, own) | kwargs)
+
+
+def _known_to(factory: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns those of some arguments for which ``factory`` has a parameter of the same name."""
+    try:
+        names = inspect.signature(factory).parameters
+    except ValueError:  # a class in C may not say its parameters
+        return {}
+    return {name: value for name, value in arguments.items() if name in names}

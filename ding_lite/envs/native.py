@@ -74,15 +74,7 @@ class NativeVectorEnv(VectorEnv):
         # Looked up once: looking up the class of a space in each step takes 1/30 of a CartPole step.
         self._has_obs_branches = children(self.obs_space) is not None
         self._has_action_branches = children(self.action_space) is not None
-        declared = env.metadata.get("autoreset_mode")
-        try:
-            self.mode = AutoresetMode(declared)
-        except ValueError as error:  # a guess would train on wrong transitions
-            raise EnvContractError(
-                f"{type(env.unwrapped).__name__}.metadata['autoreset_mode'] is {declared!r}; declare which "
-                "row follows an episode's end: NEXT_STEP, SAME_STEP or DISABLED of "
-                "gymnasium.vector.AutoresetMode"
-            ) from error
+        self.mode = autoreset_mode(env)
         self.has_fillers = self.mode is AutoresetMode.NEXT_STEP
         self.backend = f"{type(env.unwrapped).__name__}, {self.num_envs} environments in one call"
         self._state: Sequence[str] = STATES.get(entry_point, ())
@@ -219,7 +211,7 @@ class NativeVectorEnv(VectorEnv):
         ``info`` has arrays (B,), and in the array "_key" whether an environment has the key.
         """
         has = [key for key in self.info_keys if key in info and info.get(f"_{key}", self._all_valid)[env]]
-        return info_numbers({key: info[key][env] for key in has}, has)
+        return info_numbers({key: info[key][env] for key in has}, has) if has else {}
 
     def _call(self, name: str, args: Sequence[Any]) -> list[Any]:
         """Calls a method of the vector, or if it has none, that of each environment, as gymnasium does."""
@@ -310,3 +302,20 @@ class EnvPoolVectorEnv(NativeVectorEnv):
         # episodic_life a lost life is an end for the agent.
         ended = info["terminated"].astype(bool) | truncated if "terminated" in info else True
         return np.asarray(info.get("reward", reward), np.float32), done & ended
+
+
+def autoreset_mode(env: Any) -> AutoresetMode:
+    """Returns the autoreset mode that a vector environment declares.
+
+    Raises:
+        EnvContractError: if it declares none. A wrong guess would train on wrong transitions.
+    """
+    declared = (getattr(env, "metadata", None) or {}).get("autoreset_mode")
+    try:
+        return AutoresetMode(declared)
+    except ValueError as error:
+        raise EnvContractError(
+            f"{type(getattr(env, 'unwrapped', env)).__name__}.metadata['autoreset_mode'] is {declared!r}; "
+            "declare which row follows an episode's end: NEXT_STEP, SAME_STEP or DISABLED of "
+            "gymnasium.vector.AutoresetMode"
+        ) from error

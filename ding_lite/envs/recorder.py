@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
 
 import gymnasium as gym
@@ -17,6 +18,8 @@ OLD_API = (
     "This is the old gym API. Let reset(self, *, seed=None, options=None) return (obs, info), and step "
     "(obs, reward, terminated, truncated, info); or wrap the environment with `shimmy` (pip install shimmy)"
 )
+# What an episode has of the numbers of its steps.
+TOTALS: dict[str, Callable[[Sequence[float]], float]] = {"sum": sum, "mean": fmean, "max": max}
 
 
 @dataclass
@@ -35,6 +38,7 @@ class Game:
         counts_outside: whether a reward was of several numbers: then the return is a sum of the numbers that
             wrappers make of them.
         info: of the last reset or step.
+        terms: numbers of each step's info, by their keys.
     """
 
     number: int = 0
@@ -45,6 +49,7 @@ class Game:
     cut: bool = False
     counts_outside: bool = False
     info: Mapping[str, Any] = field(default_factory=dict)
+    terms: dict[str, list[float]] = field(default_factory=dict)
 
     @property
     def is_open(self) -> bool:
@@ -60,6 +65,10 @@ class Game:
 class EpisodeRecorder(gym.Wrapper):
     """The innermost wrapper: records the raw return and the length of each full game.
 
+    Args:
+        env: to wrap.
+        info_keys: keys of the last info, or for each key what is recorded: "last" or one of ``TOTALS``.
+
     Attributes:
         game: the open game; its ``actions`` are appended by the vector environment.
         next_number: of the game that the next reset begins.
@@ -70,10 +79,12 @@ class EpisodeRecorder(gym.Wrapper):
             follow gymnasium's API.
     """
 
-    def __init__(self, env: gym.Env, info_keys: tuple[str, ...] = ()) -> None:
+    def __init__(self, env: gym.Env, info_keys: Sequence[str] | Mapping[str, str] = ()) -> None:
         super().__init__(env)
         check_spaces(env)
-        self.info_keys = info_keys
+        rules = info_keys if isinstance(info_keys, Mapping) else dict.fromkeys(info_keys, "last")
+        self._last = [key for key, rule in rules.items() if rule == "last"]
+        self._totals = {key: TOTALS[rule] for key, rule in rules.items() if rule != "last"}
         self.game = Game()
         self.next_number = 0
         self.finished: list[Game] = []
@@ -106,11 +117,19 @@ class EpisodeRecorder(gym.Wrapper):
                 result = obs, number, terminated, truncated, info
             game.episode_return += number
         game.info = info
+        if self._totals:
+            for key, number in info_numbers(info, self._totals).items():
+                game.terms.setdefault(key, []).append(number)
         game.steps += 1
         if as_bool(terminated, "terminated") | as_bool(truncated, "truncated"):
             game.ended = True
             self.finished.append(game)
         return result
+
+    def info_of(self, game: Game) -> dict[str, float]:
+        """Returns the numbers of an ended game that ``info_keys`` asks for."""
+        totals = {key: total(game.terms[key]) for key, total in self._totals.items() if key in game.terms}
+        return info_numbers(game.info, self._last) | totals
 
 
 def check_spaces(env: Any, prefix: str = "") -> None:
@@ -127,8 +146,8 @@ def check_spaces(env: Any, prefix: str = "") -> None:
         space = getattr(env, name, None)
         if not isinstance(space, gym.Space):
             raise EnvContractError(
-                f"{type(env.unwrapped).__name__}.{name} is {space!r:.60}; define it in the class or in "
-                "__init__ as one of gymnasium.spaces, such as Box(-1.0, 1.0, (2,)) or Discrete(3)"
+                f"{type(getattr(env, 'unwrapped', env)).__name__}.{name} is {space!r:.60}; define it in the "
+                "class or in __init__ as one of gymnasium.spaces, such as Box(-1.0, 1.0, (2,)) or Discrete(3)"
             )
         _check_branches(space, name)
 
@@ -180,7 +199,7 @@ def as_bool(flag: Any, name: str) -> bool:
     raise EnvContractError(f"{name} must be a bool, got {flag!r:.100} ({type(flag).__name__})")
 
 
-def info_numbers(info: Mapping[str, Any], keys: Sequence[str]) -> dict[str, float]:
+def info_numbers(info: Mapping[str, Any], keys: Iterable[str]) -> dict[str, float]:
     """Returns the numbers that an info has for ``env.info_keys``; warns of values that are no numbers."""
     numbers = {}
     for key in keys:

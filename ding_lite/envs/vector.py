@@ -106,6 +106,7 @@ class VectorEnv(ABC):
         num_envs: B.
         seed: of the run.
         obs_space, action_space: of one environment.
+        action_maps: what its wrappers make of actions, the outermost first; see ``wrappers.action_maps``.
         episode_returns, episode_lengths: (B,) of the open episodes, recorded below every wrapper.
         backend: a one-line description of what steps the environments.
         index_offset: number of the first environment, if these are a part of a larger vector. Seeds and
@@ -125,6 +126,7 @@ class VectorEnv(ABC):
     seed: int
     obs_space: gym.Space
     action_space: gym.Space
+    action_maps: Sequence[Any] = ()
     episode_returns: np.ndarray
     episode_lengths: np.ndarray
     backend: str

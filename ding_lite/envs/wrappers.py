@@ -18,23 +18,27 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.wrappers import (
     FrameStackObservation,
-    RescaleAction,
     TimeLimit,
     TransformObservation,
     TransformReward,
 )
 
-from ding_lite.config.registry import WRAPPER_REGISTRY, as_choice
+from ding_lite.config.registry import WRAPPER_REGISTRY, as_choice, name_of
 from ding_lite.envs.masks import observation_parts, with_branch
+from ding_lite.envs.recorder import EpisodeRecorder
+from ding_lite.envs.space_json import space_to_json, spaces_from_json
 from ding_lite.errors import ConfigError
 from ding_lite.trees import has_channels_last, is_image
+
+# They change neither observations nor actions.
+WITHOUT_ACTIONS = ("time_limit", "ignore_done", "reward_clip", "episodic_life")
 
 
 def wrap(env: gym.Env, wrapper: Any, *, evaluate: bool = False, index: int = 0) -> gym.Env:
@@ -55,36 +59,123 @@ def find_wrapper(wrapper: Any) -> tuple[Callable[..., gym.Env], dict[str, Any]]:
     return WRAPPER_REGISTRY.get(arguments.pop("type", None)), arguments
 
 
+class ActionMap(NamedTuple):
+    """What a wrapper makes of an action: ``action * scale + offset``, from ``low`` to ``high``.
+
+    Attributes:
+        space: the Box of the results.
+        scale, offset, low, high: (*space.shape) float64.
+    """
+
+    space: gym.spaces.Box
+    scale: Any
+    offset: Any
+    low: Any
+    high: Any
+
+    def __call__(self, action: np.ndarray) -> np.ndarray:
+        """Maps a batch: (N,) or (N, *space.shape) -> (N, *space.shape)."""
+        mapped: np.ndarray = self.scaled(action).astype(self.space.dtype)
+        return mapped
+
+    def scaled(self, action: Any) -> Any:
+        """Maps a batch to float64; tensors if the fields are tensors."""
+        moved = action.reshape(-1, *self.scale.shape) * self.scale + self.offset
+        return moved.clip(self.low, self.high)
+
+    def as_json(self) -> dict[str, Any]:
+        space, *arrays = self
+        return {"space": space_to_json(space), "arrays": [array.tolist() for array in arrays]}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any], weights: int) -> ActionMap:
+        space: Any = spaces_from_json(weights, {"action": data["space"]})["action"]
+        return cls(space, *(np.array(array, np.float64) for array in data["arrays"]))
+
+
+class ScaledActions(gym.ActionWrapper):
+    """Base of the wrappers that scale actions to the bounds of the environment's Box.
+
+    A policy knows the ``action_map``, so ``act`` and an exported file give actions as the environment takes
+    them.
+
+    Args:
+        env: to wrap.
+        first, last: actions that become the low and the high of the Box.
+    """
+
+    def __init__(self, env: gym.Env, first: float, last: float) -> None:
+        super().__init__(env)
+        box = env.action_space
+        if not (isinstance(box, gym.spaces.Box) and box.is_bounded() and first < last):
+            raise ConfigError(
+                f"env.wrappers: {name_of(type(self))}: expected a Box of finite bounds, and actions from "
+                f"{first:g} to a higher number, got {box} and {last:g}"
+            )
+        low, high = box.low.astype(np.float64), box.high.astype(np.float64)
+        scale = high / (last - first) - low / (last - first)
+        self.action_map = ActionMap(box, scale, low - first * scale, low, high)
+
+    def action(self, action: Any) -> np.ndarray:
+        mapped: np.ndarray = self.action_map(np.asarray(action))[0]
+        return mapped
+
+
 @WRAPPER_REGISTRY.register("action_rescale")
-def action_rescale(env: gym.Env, min_action: float = -1.0, max_action: float = 1.0) -> gym.Env:
+class ActionRescale(ScaledActions):
     """Rescales Box actions from -1 .. 1 to the environment's own bounds."""
-    return RescaleAction(env, np.float32(min_action), np.float32(max_action))
+
+    def __init__(self, env: gym.Env, min_action: float = -1.0, max_action: float = 1.0) -> None:
+        super().__init__(env, min_action, max_action)
+        box = self.action_map.space
+        self.action_space = gym.spaces.Box(min_action, max_action, box.shape, box.dtype.type)
 
 
 @WRAPPER_REGISTRY.register("action_bins")
-class ActionBins(gym.ActionWrapper):
+class ActionBins(ScaledActions):
     """Replaces each number of a Box action by ``bins`` values, evenly spaced from its low to its high.
 
     The action space becomes Discrete for one number and MultiDiscrete for several (arXiv:1901.10500).
     """
 
     def __init__(self, env: gym.Env, bins: int = 11) -> None:
-        super().__init__(env)
-        box = env.action_space
-        if not (isinstance(box, gym.spaces.Box) and box.is_bounded() and bins >= 2):
-            raise ConfigError(
-                "env.wrappers: action_bins: expected at least 2 bins and a Box of finite bounds, got "
-                f"{bins} and {box}"
-            )
-        self._values = np.linspace(box.low, box.high, bins, dtype=box.dtype)  # (bins, *shape)
-        shape = box.shape
+        super().__init__(env, 0, bins - 1)
+        shape = self.action_map.space.shape
         self.action_space = (
             gym.spaces.Discrete(bins) if shape == (1,) else gym.spaces.MultiDiscrete(np.full(shape, bins))
         )
 
-    def action(self, action: Any) -> np.ndarray:
-        index = np.reshape(action, (1, *self._values.shape[1:]))
-        return np.take_along_axis(self._values, index, axis=0)[0]
+
+def action_maps(env: gym.Env) -> list[ActionMap]:
+    """Returns what the wrappers of an environment make of actions, the outermost first.
+
+    They end at another wrapper that changes the action space.
+    """
+    maps = []
+    while isinstance(env, gym.Wrapper) and not isinstance(env, EpisodeRecorder):
+        if isinstance(env, ScaledActions):
+            maps.append(env.action_map)
+        elif env.action_space != env.env.action_space:
+            break
+        env = env.env
+    return maps
+
+
+def left_out(wrappers: Sequence[Any], maps: int) -> list[str]:
+    """Returns the names of the wrappers that an environment has, and ``act`` and an exported file do not.
+
+    Args:
+        wrappers: ``env.wrappers``.
+        maps: number of :func:`action_maps`.
+    """
+    names = []
+    for wrapper in reversed(wrappers):
+        name = name_of(as_choice(wrapper)["type"])
+        if name in ("action_rescale", "action_bins") and maps:
+            maps -= 1
+        elif name not in WITHOUT_ACTIONS:
+            names.append(name)
+    return names[::-1]
 
 
 @WRAPPER_REGISTRY.register("frame_stack")

@@ -1,4 +1,4 @@
-"""Faster ways to act, which stand for the methods of a policy: a small network in NumPy, a CUDA graph.
+"""Faster ways to act than the methods of a policy: a small network in NumPy, a CUDA graph.
 
 ``Policy.acting`` decides when a rollout or an evaluation begins which one acts. All give the same actions
 within rounding, from the same random numbers.
@@ -31,30 +31,40 @@ RAW = "raw_output"  # of a row: the output of the network, from which its log-pr
 class GraphActing:
     """Acts as ``acting`` does, by a GPU whose kernels are launched together and waited for once.
 
-    Results are on the host.
+    Args:
+        acting, device, generator, pool: what it stands for, and how it is captured.
+        stays: whether results stay on the device, where the next ones overwrite them.
     """
 
     name = "torch (CUDA graph)"
 
     def __init__(
-        self, acting: Acting, device: torch.device, generator: torch.Generator, pool: GraphPool
+        self,
+        acting: Acting,
+        device: torch.device,
+        generator: torch.Generator,
+        pool: GraphPool,
+        stays: bool = False,
     ) -> None:
+        self._stays = stays
         self._device, self._stream, self._pinned = device, torch.cuda.current_stream(device), PinnedMemory()
         self._sample = CapturedFunction(pool, acting.sample, "sample", generator)
         self._greedy = CapturedFunction(pool, acting.greedy, "greedy", generator)
 
     def sample(self, obs: Tree) -> dict[str, Any]:
-        return self._on_host(self._sample, obs)
+        return self._called(self._sample, obs)
 
     def greedy(self, obs: Tree) -> dict[str, Any]:
-        return self._on_host(self._greedy, obs)
+        return self._called(self._greedy, obs)
 
     @torch.inference_mode()
-    def _on_host(self, function: Callable[[Tree], Tree], obs: Tree) -> dict[str, Any]:
-        results = function(self._pinned.to_device(obs, self._device))
-        found: dict[str, Any] = map_tree(lambda leaf: leaf.to("cpu", non_blocking=True), results)
+    def _called(self, function: Callable[[Tree], Tree], obs: Tree) -> dict[str, Any]:
+        on_device: dict[str, Any] = function(self._pinned.to_device(obs, self._device))
+        if self._stays:
+            return on_device
+        row: dict[str, Any] = map_tree(lambda leaf: leaf.to("cpu", non_blocking=True), on_device)
         self._stream.synchronize()
-        return found
+        return row
 
 
 class SmallPolicy(Protocol):
@@ -98,21 +108,34 @@ class NumpyActing:
                 self._sigma = out.logit(torch.zeros(1, out.size))["sigma"].numpy()
         # Known actions are arrays already.
         self.to_env = out.to_env if self._is_known else to_env
-        self._noise, self._used = np.empty(0, np.float32), 0  # drawn, and how many of them are used
+        self._noise, self._used = np.empty(0, np.float32), 0
 
     @np.errstate(all="ignore")  # the learner checks for numbers that are not finite
     def sample(self, obs: Tree) -> dict[str, Any]:
-        raw = self.stack(self.policy.obs_norm(obs))
-        if self._is_known:
-            return {"action": self._actions(raw, _mask(obs)), RAW: raw}
-        with torch.inference_mode():
-            dist = self._distribution(self.policy.scaled(obs), torch.from_numpy(raw))
-            action = dist.sample(self.policy.generator)
-            return {"action": action, "log_prob": dist.log_prob(action)}
+        """Draws actions as ``rl.distributions`` does, from the same random numbers."""
+        raw, out = self.stack(self.policy.obs_norm(obs)), self._out
+        if not self._is_known:
+            with torch.inference_mode():
+                dist = self._distribution(self.policy.scaled(obs), raw)
+                action = dist.sample(self.policy.generator)
+                return {"action": action, "log_prob": dist.log_prob(action)}
+        if isinstance(out, BoxHead):
+            mean = raw
+            if out.bound_type is not None:
+                with torch.inference_mode():
+                    mean = out.logit(torch.from_numpy(raw))["mu"].numpy()
+            return {"action": mean + self._sigma * self._random(raw.shape, raw.shape[1]), RAW: raw}
+        # With Exponential noise E, the argmax of p / E has the probabilities p.
+        logit = _legal(raw, obs)
+        if isinstance(out, DiscreteHead):
+            return {"action": (logit - self._random(logit.shape, logit.shape[1])).argmax(1), RAW: raw}
+        parts = np.split(logit, np.cumsum(out.sizes)[:-1], -1)
+        indices = [(part - self._random(part.shape, logit.shape[1])).argmax(1) for part in parts]
+        return {"action": np.stack(indices, 1), RAW: raw}
 
     @torch.no_grad()
     def with_log_probs(self, rollout: Rollout) -> Rollout:
-        """Returns a rollout of rows of :meth:`sample`, in which log-probs stand for raw outputs."""
+        """Returns a rollout of rows of :meth:`sample`, with log-probs in place of raw outputs."""
         if self._is_known:
             dist = self._distribution(flat(rollout.obs), flat(rollout.pop(RAW)))
             rollout.log_prob = dist.log_prob(flat(rollout.action)).unflatten(0, rollout.valid.shape)
@@ -123,35 +146,15 @@ class NumpyActing:
     def greedy(self, obs: Tree) -> dict[str, Any]:
         raw = self.stack(self.policy.obs_norm(obs))
         if type(self._out) is DiscreteHead:
-            return {"action": _legal(raw, _mask(obs)).argmax(-1)}
-        dist = self._distribution(self.policy.scaled(obs), torch.from_numpy(raw))
+            return {"action": _legal(raw, obs).argmax(-1)}
+        dist = self._distribution(self.policy.scaled(obs), raw)
         return {"action": map_tree(Tensor.numpy, dist.mode())}
 
-    def _distribution(self, obs: Any, raw: Tensor) -> Distribution:
-        return self.policy.distribution(obs, self.policy.model.from_raw("actor", raw))
+    def _distribution(self, obs: Any, raw: Any) -> Distribution:
+        return self.policy.distribution(obs, self.policy.model.from_raw("actor", torch.as_tensor(raw)))
 
-    def _actions(self, raw: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
-        """Draws actions as ``rl.distributions`` does, from the same random numbers."""
-        if isinstance(self._out, BoxHead):
-            mean = raw
-            if self._out.bound_type is not None:
-                with torch.inference_mode():
-                    mean = self._out.logit(torch.from_numpy(raw))["mu"].numpy()
-            return mean + self._sigma * self._noise_of(raw.shape, raw.shape[1])
-        if isinstance(self._out, DiscreteHead):
-            return self._index(raw, mask, raw.shape[1])
-        ends = np.cumsum(self._out.sizes)[:-1]
-        masks = [None] * (len(ends) + 1) if mask is None else np.split(mask, ends, -1)
-        parts = [self._index(x, m, raw.shape[1]) for x, m in zip(np.split(raw, ends, -1), masks, strict=True)]
-        return np.stack(parts, 1)
-
-    def _index(self, logit: np.ndarray, mask: np.ndarray | None, width: int) -> np.ndarray:
-        """Returns indices (B,): the argmax of p / E, with Exponential noise E, has the probabilities p."""
-        action: np.ndarray = (_legal(logit, mask) - self._noise_of(logit.shape, width)).argmax(1)
-        return action
-
-    def _noise_of(self, shape: tuple[int, ...], width: int) -> np.ndarray:
-        """Returns random numbers: of a Box Normals, else logarithms of Exponentials; an action has ``width``.
+    def _random(self, shape: tuple[int, ...], width: int) -> np.ndarray:
+        """Returns Normals for a Box, else logarithms of Exponentials; an action needs ``width`` of them.
 
         One large draw gives the same numbers as one draw for each row; with Normals only if a row has a
         multiple of 16 numbers, which is what torch fills at a time.
@@ -167,10 +170,8 @@ class NumpyActing:
         return self._noise[self._used - count : self._used].reshape(shape)
 
 
-def _mask(obs: Tree) -> np.ndarray | None:
-    mask = obs.get(MASK_KEY) if isinstance(obs, dict) else None
-    return None if mask is None else np.asarray(mask, np.bool_)
-
-
-def _legal(logit: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
-    return logit if mask is None else np.where(mask, logit, np.float32(ILLEGAL))
+def _legal(logit: np.ndarray, obs: Tree) -> np.ndarray:
+    """Returns logits (N, n); the logits of illegal actions are far below all others."""
+    if not isinstance(obs, dict) or MASK_KEY not in obs:
+        return logit
+    return np.where(np.asarray(obs[MASK_KEY], np.bool_), logit, np.float32(ILLEGAL))

@@ -1,7 +1,7 @@
 """The slopes of PPO's own losses by raw outputs, in NumPy: for Categorical actions and Normals.
 
 They save the hundred calls of torch that these losses and their autograd take on small minibatches. A policy
-with a loss of its own does not use them; tests compare them with autograd. With weights w and r = pi /
+that overrides a loss does not use them; tests compare them with autograd. With weights w and r = pi /
 pi_prox,
 
     d L_pi / d log pi(a|s) = -w r A / N where the clip does not hold, else 0;   d L_V / d V = (V - R) / N
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -29,7 +30,7 @@ from ding_lite.models.heads import BoxHead, DiscreteHead
 from ding_lite.rl.distributions import ILLEGAL, LOG_2PI
 from ding_lite.trees import MASK_KEY
 
-# The methods of a policy that the slopes stand for.
+# The methods of a policy that are not called where the slopes are used.
 LOSSES = ("policy_loss", "value_loss", "loss", "actor_loss", "critic_loss", "with_outputs", "distribution")
 
 
@@ -47,29 +48,26 @@ class ClippedPolicy(Protocol):
 
 
 def clipped_slopes(policy: ClippedPolicy) -> ClippedSlopes | None:
-    """Returns what stands for the losses of a policy on small networks; None if they are not PPO's own."""
+    """Returns the losses of a policy on small networks, with slopes; None if they are not PPO's own."""
     head: Any = getattr(policy.model.actor_head, "out", None)
     is_normal = type(head) is BoxHead and head.is_simple_normal and head.bound_type is None
     is_known = is_normal or type(head) is DiscreteHead
     if not is_known or policy.cfg.learn.kl_beta or policy.overrides(*LOSSES):
         return None
-    return ClippedSlopes(head, policy)
+    return ClippedSlopes(policy, head)
 
 
+@dataclass(frozen=True)
 class ClippedSlopes:
     """The losses of ``PPOPolicy``, and their slopes.
 
-    Args:
+    Attributes:
+        policy: has the coefficients, as schedules have set them.
         head: of the action space.
-        policy: whose coefficients are taken, as schedules have them now.
     """
 
-    def __init__(self, head: DiscreteHead | BoxHead, policy: ClippedPolicy) -> None:
-        learn = policy.cfg.learn
-        self.head, self.clip, self.dual_clip = head, policy.clip_ratio, learn.dual_clip
-        self.entropy_weight, self.value_weight = policy.entropy_weight, policy.value_weight
-        self.value_clip = policy.value_clip
-        self.value_loss = learn.value_loss
+    policy: ClippedPolicy
+    head: Any
 
     def __call__(
         self, batch: Batch, raw: Mapping[str, np.ndarray]
@@ -77,41 +75,15 @@ class ClippedSlopes:
         """Returns loss, metrics, slopes (N, K) by raw outputs, and the gradient by single parameters."""
         total, metrics, slopes, direct = 0.0, {}, {}, []
         if "actor" in raw:
-            total, metrics, slopes["actor"], direct = self._policy(batch, raw["actor"])
+            policy_loss = self._normal if isinstance(self.head, BoxHead) else self._categorical
+            total, metrics, slopes["actor"], direct = policy_loss(batch, raw["actor"])
         if "critic" in raw:
             metrics["value_loss"], slopes["critic"] = self._value(batch, raw["critic"][:, 0])
-            total += self.value_weight * metrics["value_loss"]
+            total += self.policy.value_weight * metrics["value_loss"]
         return total, {"total_loss": total, **metrics} if len(raw) == 2 else metrics, slopes, direct
 
-    def _policy(self, batch: Batch, raw: np.ndarray) -> Any:
-        action, advantage = view(batch.action), view(batch.advantage)
-        of_actions = self._normal if isinstance(self.head, BoxHead) else self._categorical
-        log_prob, entropy, back = of_actions(raw, action, batch.obs)
-        log_ratio = log_prob - view(batch.log_prob)
-        # rl.losses.clipped_surrogate says which bound of log r holds where.
-        negative = np.maximum(log_ratio, math.log1p(-self.clip) if self.clip < 1 else -math.inf)
-        if self.dual_clip is not None:
-            negative = np.minimum(negative, math.log(self.dual_clip))
-        bounded = np.where(advantage >= 0, np.minimum(log_ratio, math.log1p(self.clip)), negative)
-        gain = np.exp(bounded) * advantage
-        slope = np.where(bounded == log_ratio, gain, np.float32(0)) * np.float32(-1 / len(gain))
-        if batch.policy_weight is not None:
-            weight = view(batch.policy_weight)
-            gain, slope = gain * weight, slope * weight
-        loss, moved, excess = -_mean(gain), log_ratio, np.expm1(log_ratio)
-        outside = np.count_nonzero(np.abs(excess) > self.clip) / len(gain)
-        if batch.prox_log_prob is not None:
-            moved = log_prob - view(batch.prox_log_prob)
-            excess = np.expm1(moved)
-        metrics = {
-            "policy_loss": loss,
-            "entropy_loss": entropy,
-            "approx_kl": _mean(excess - moved),
-            "clipfrac": outside,
-        }
-        return loss - self.entropy_weight * entropy, metrics, *back(slope)
-
-    def _categorical(self, logit: np.ndarray, action: np.ndarray, obs: Any) -> Any:
+    def _categorical(self, batch: Batch, logit: np.ndarray) -> Any:
+        obs, action = batch.obs, view(batch.action)
         mask = view(obs[MASK_KEY]).astype(bool) if not isinstance(obs, Tensor) and MASK_KEY in obs else None
         logit = logit if mask is None else np.where(mask, logit, np.float32(ILLEGAL))
         log_probs = np.ascontiguousarray(logit.T)  # (A, N): NumPy goes along the samples, of which are more
@@ -122,50 +94,71 @@ class ClippedSlopes:
         probs /= total
         chosen = action.astype(np.intp, copy=False) * len(action) + np.arange(len(action))
         entropy = -np.add.reduce(probs * log_probs, axis=0)
+        loss, metrics, of_log_prob = self._surrogate(batch, log_probs.take(chosen), _mean(entropy))
+        each = np.float32(-self.policy.entropy_weight / len(action))
+        slope = -probs * (of_log_prob + each * (log_probs + entropy))
+        slope.reshape(-1)[chosen] += of_log_prob
+        return loss, metrics, slope.T if mask is None else np.where(mask, slope.T, np.float32(0)), []
 
-        def back(of_log_prob: np.ndarray) -> tuple[np.ndarray, list[tuple[Tensor, Tensor]]]:
-            each = np.float32(-self.entropy_weight / len(action))
-            slope = -probs * (of_log_prob + each * (log_probs + entropy))
-            slope.reshape(-1)[chosen] += of_log_prob
-            return (slope.T if mask is None else np.where(mask, slope.T, np.float32(0))), []
-
-        return log_probs.take(chosen), _mean(entropy), back
-
-    def _normal(self, mu: np.ndarray, action: np.ndarray, obs: Any) -> Any:
-        head: Any = self.head
+    def _normal(self, batch: Batch, mu: np.ndarray) -> Any:
+        head = self.head
         is_free = head.sigma_type == "independent"
         sigma = np.exp(view(head.log_sigma)) if is_free else view(head.sigma)
-        z, log_sigma = (action - mu) / sigma, float(np.add.reduce(np.log(sigma)))
+        z, log_sigma = (view(batch.action) - mu) / sigma, float(np.add.reduce(np.log(sigma)))
         log_prob = -0.5 * np.vecdot(z, z) - np.float32(0.5 * LOG_2PI * len(sigma) + log_sigma)
+        entropy = 0.5 * (1 + LOG_2PI) * len(sigma) + log_sigma
+        loss, metrics, of_log_prob = self._surrogate(batch, log_prob, entropy)
+        direct = []
+        if is_free and head.log_sigma.requires_grad:
+            slope = of_log_prob @ (z * z - 1) - np.float32(self.policy.entropy_weight)
+            direct = [(head.log_sigma, torch.from_numpy(slope))]
+        return loss, metrics, of_log_prob[:, None] * z / sigma, direct
 
-        def back(of_log_prob: np.ndarray) -> tuple[np.ndarray, list[tuple[Tensor, Tensor]]]:
-            of_sigma = of_log_prob @ (z * z - 1) - np.float32(self.entropy_weight)
-            is_trained = is_free and head.log_sigma.requires_grad
-            direct = [(head.log_sigma, torch.from_numpy(of_sigma))] if is_trained else []
-            return of_log_prob[:, None] * z / sigma, direct
-
-        return log_prob, 0.5 * (1 + LOG_2PI) * len(sigma) + log_sigma, back
+    def _surrogate(self, batch: Batch, log_prob: np.ndarray, entropy: float) -> Any:
+        """Returns the policy loss, its metrics, and its slopes (N,) by the log-probs."""
+        clip, dual_clip = self.policy.clip_ratio, self.policy.cfg.learn.dual_clip
+        advantage, log_ratio = view(batch.advantage), log_prob - view(batch.log_prob)
+        # rl.losses.clipped_surrogate says which bound of log r holds where.
+        negative = np.maximum(log_ratio, math.log1p(-clip) if clip < 1 else -math.inf)
+        if dual_clip is not None:
+            negative = np.minimum(negative, math.log(dual_clip))
+        bounded = np.where(advantage >= 0, np.minimum(log_ratio, math.log1p(clip)), negative)
+        gain = np.exp(bounded) * advantage
+        slope = np.where(bounded == log_ratio, gain, np.float32(0)) * np.float32(-1 / len(gain))
+        if batch.policy_weight is not None:
+            weight = view(batch.policy_weight)
+            gain, slope = gain * weight, slope * weight
+        loss, moved, excess = -_mean(gain), log_ratio, np.expm1(log_ratio)
+        outside = np.count_nonzero(np.abs(excess) > clip) / len(gain)
+        if batch.prox_log_prob is not None:
+            moved = log_prob - view(batch.prox_log_prob)
+            excess = np.expm1(moved)
+        metrics = {
+            "policy_loss": loss,
+            "entropy_loss": entropy,
+            "approx_kl": _mean(excess - moved),
+            "clipfrac": outside,
+        }
+        return loss - self.policy.entropy_weight * entropy, metrics, slope
 
     def _value(self, batch: Batch, value: np.ndarray) -> tuple[float, np.ndarray]:
-        target = view(batch.value_target)
-        error, slope = self._error(value - target)
-        if self.value_clip is not None:
+        """Returns the value loss, and the slopes (N, 1) of its weighted one."""
+        target, clip = view(batch.value_target), self.policy.value_clip
+        differences = [value - target]
+        if clip is not None:
             old = view(batch.value)
             shift = value - old
-            bounded = np.minimum(np.maximum(shift, -self.value_clip), self.value_clip)
-            far, _ = self._error(old + bounded - target)
+            differences.append(old + np.minimum(np.maximum(shift, -clip), clip) - target)
+        slopes = differences
+        if self.policy.cfg.learn.value_loss == "smooth_l1":
+            slopes = [np.minimum(np.maximum(x, -1), 1) for x in differences]
+        errors = [slope * (x - 0.5 * slope) for slope, x in zip(slopes, differences, strict=True)]
+        error, slope = errors[0], slopes[0]
+        if clip is not None:
             # Where the clip holds and the error is that of the clipped value, nothing moves it.
-            slope = np.where((far > error) & (np.abs(shift) > self.value_clip), np.float32(0), slope)
-            error = np.maximum(error, far)
-        return _mean(error), slope[:, None] * np.float32(self.value_weight / len(value))
-
-    def _error(self, difference: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the error of each sample, and its slope."""
-        if self.value_loss == "mse":
-            return 0.5 * difference * difference, difference
-        size = np.abs(difference)  # smooth L1
-        error = np.where(size < 1, 0.5 * difference * difference, size - 0.5)
-        return error, np.minimum(np.maximum(difference, -1), 1)
+            slope = np.where((errors[1] > error) & (np.abs(shift) > clip), np.float32(0), slope)
+            error = np.maximum(error, errors[1])
+        return _mean(error), slope[:, None] * np.float32(self.policy.value_weight / len(value))
 
 
 def _mean(x: np.ndarray) -> float:

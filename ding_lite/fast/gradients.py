@@ -9,6 +9,7 @@ usual.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from ding_lite.data.rollout import as_field, view
 from ding_lite.data.samples import Batch
 from ding_lite.errors import ContractError
 from ding_lite.fast.cuda_graphs import CapturedFunction, GraphPool
-from ding_lite.fast.stacks import NumpyEncoder, NumpyLayers, NumpyStack, numpy_stacks
+from ding_lite.fast.stacks import NumpyLayers, NumpyStack, numpy_stacks
 
 Number = Tensor | float
 Metrics = Mapping[str, Number]
@@ -89,7 +90,9 @@ def gradient_of(
     if (
         stacks is None
         or torch.is_autocast_enabled("cpu")
-        or not all(id(p) in trained for stack in stacks.values() for p in stack.parameters)
+        or not all(
+            id(p) in trained for stack in stacks.values() for part in stack[:2] for p in part.parameters
+        )
     ):
         return ByAutograd(objective, model, parameters)
     return ThroughStacks(stacks, objective, model, parameters)
@@ -139,6 +142,7 @@ def checked(returned: Any, policy: Any, method: str) -> tuple[Tensor, dict[str, 
     return returned
 
 
+@dataclass(eq=False)
 class ByAutograd:
     """The gradient of an objective by torch's autograd; valid while only gradient steps change the model.
 
@@ -147,27 +151,27 @@ class ByAutograd:
         calls_layers: whether torch calls layers of the model, which then are in training mode.
     """
 
-    name, calls_layers = "autograd", True
-
-    def __init__(self, objective: Objective, model: Any, parameters: Sequence[Tensor]) -> None:
-        self.objective, self.model, self.parameters = objective, model, parameters
+    objective: Objective
+    model: Any
+    parameters: Sequence[Tensor]
+    name: str = "autograd"
+    calls_layers: bool = True
 
     def __call__(self, batch: Batch) -> Gradient:
         objective = self.objective
         total, metrics = evaluated(objective, batch, outputs_of(self.model, objective.reads, batch.obs))
         trained = [p for p in self.parameters if p.requires_grad]
-        found = iter(torch.autograd.grad(total, trained, allow_unused=True))
-        values = [next(found) if p.requires_grad else None for p in self.parameters]
+        gradients = iter(torch.autograd.grad(total, trained, allow_unused=True))
+        values = [next(gradients) if p.requires_grad else None for p in self.parameters]
         return Gradient(total.detach(), {name: value.detach() for name, value in metrics.items()}, values)
 
 
 class ByGraph(ByAutograd):
     """The same as a CUDA graph, for minibatches of ``size`` samples."""
 
-    name = "CUDA graph"
-
     def __init__(self, size: int, pool: GraphPool, *arguments: Any) -> None:
         super().__init__(*arguments)
+        self.name = "CUDA graph"
         self.size, self._captured = size, CapturedFunction(pool, self._of_fields, self.objective.name)
 
     def _of_fields(self, fields: Mapping[str, Any]) -> Gradient:
@@ -176,10 +180,10 @@ class ByGraph(ByAutograd):
     def __call__(self, batch: Batch) -> Gradient:
         if len(batch) != self.size:
             return super().__call__(batch)
-        found: Gradient = self._captured(vars(batch))
-        # A replay writes its results over those of the step before; gradients are read at once.
-        total, *numbers = torch.stack([torch.as_tensor(x) for x in (found.total, *found.metrics.values())])
-        return Gradient(total, dict(zip(found.metrics, numbers, strict=True)), found.values)
+        total, metrics, values, _ = self._captured(vars(batch))
+        # The next replay overwrites its results; gradients are read before it.
+        total, *numbers = torch.stack([torch.as_tensor(x) for x in (total, *metrics.values())])
+        return Gradient(total, dict(zip(metrics, numbers, strict=True)), values)
 
 
 class ThroughStacks(ByAutograd):
@@ -187,69 +191,62 @@ class ThroughStacks(ByAutograd):
 
     Args:
         stacks: in NumPy, of the outputs that the objective reads.
-        arguments: those of :class:`ByAutograd`.
+        arguments: of :class:`ByAutograd`.
     """
 
     def __init__(self, stacks: Mapping[str, NumpyStack], *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.stacks, objective, parameters = stacks, self.objective, self.parameters
-        self.trained = [p for p in parameters if p.requires_grad]
-        self.calls_layers = objective.slopes is None  # a loss may call any layer
-        self.name = "NumPy, the loss by autograd" if objective.slopes is None else "NumPy"
-        self._slopes = objective.slopes or self._slopes_by_autograd
-        flat = torch.zeros(sum(p.numel() for p in parameters))
-        self._flat, pieces = view(flat), flat.split([p.numel() for p in parameters])
+        self.stacks, slopes = stacks, self.objective.slopes
+        self.calls_layers = slopes is None  # a loss may call any layer
+        self.name = "NumPy, the loss by autograd" if slopes is None else "NumPy"
+        self._slopes = slopes or self._slopes_by_autograd
+        sizes = [p.numel() for p in self.parameters]
+        flat = torch.zeros(sum(sizes))
+        self._flat = view(flat)
         # In the layout of the parameters: that of large layers is not the usual one.
-        self._memory = [x.as_strided(p.shape, p.stride()) for x, p in zip(pieces, parameters, strict=True)]
-        self._place = {id(p): place for place, p in enumerate(parameters)}
+        self._memory = {
+            id(p): piece.as_strided(p.shape, p.stride())
+            for p, piece in zip(self.parameters, flat.split(sizes), strict=True)
+        }
         parts = {part for stack in stacks.values() for part in (stack.encoder, stack.head)}
-        # Where the gradient of each part is: places among the parameters, and arrays on their memory.
-        self._places = {part: [self._place[id(p)] for p in part.parameters] for part in parts}
-        self._arrays = {part: [view(self._memory[k]) for k in at] for part, at in self._places.items()}
+        self._memory_of = {part: {id(p): self._memory[id(p)] for p in part.parameters} for part in parts}
+        self._arrays = {part: [view(x) for x in memory.values()] for part, memory in self._memory_of.items()}
 
     def __call__(self, batch: Batch) -> Gradient:
-        traces: dict[NumpyEncoder, list[np.ndarray]] = {}
-        heads: dict[str, list[np.ndarray]] = {}
-        slope_of: dict[NumpyEncoder, np.ndarray] = {}
-        values: list[Tensor | None] = [None] * len(self._memory)
+        traces: dict[NumpyLayers, list[np.ndarray]] = {}  # the outputs of all layers
+        slope_of: dict[NumpyLayers, np.ndarray] = {}  # by the features of an encoder
         with np.errstate(all="ignore"):  # the optimiser looks for numbers that are not finite
-            for name, stack in self.stacks.items():
-                encoder = stack.encoder
+            for encoder, head, _ in self.stacks.values():
                 if encoder not in traces:
-                    traces[encoder] = encoder.layers.trace(encoder.features(batch.obs))
-                heads[name] = stack.head.trace(traces[encoder][-1])
-            total, metrics, slopes, direct = self._slopes(batch, {k: x[-1] for k, x in heads.items()})
+                    traces[encoder] = encoder.trace(encoder.features(batch.obs))
+                traces[head] = head.trace(traces[encoder][-1])
+            raw = {name: traces[stack.head][-1] for name, stack in self.stacks.items()}
+            total, metrics, slopes, direct = self._slopes(batch, raw)
             for name, slope in slopes.items():
-                stack = self.stacks[name]
-                back = stack.head.backward(
-                    heads[name], slope, self._arrays[stack.head], to_input=not stack.detached
-                )
-                self._reach(values, stack.head)
+                encoder, head, detached = self.stacks[name]
+                back = head.backward(traces[head], slope, self._arrays[head], to_input=not detached)
                 if back is not None:
-                    of_others = slope_of.get(stack.encoder)
-                    slope_of[stack.encoder] = back if of_others is None else of_others + back
+                    slope_of[encoder] = slope_of[encoder] + back if encoder in slope_of else back
             for encoder, slope in slope_of.items():
-                encoder.backward(batch.obs, traces[encoder], slope, self._arrays[encoder])
-                self._reach(values, encoder)
+                encoder.backward(traces[encoder], slope, self._arrays[encoder], obs=batch.obs)
+        values: dict[int, Tensor | None] = dict.fromkeys(self._memory)
+        for part in (*slope_of, *(self.stacks[name].head for name in slopes)):
+            values.update(self._memory_of[part])
         for p, value in direct:
-            place = self._place[id(p)]
-            memory = self._memory[place]
-            values[place] = memory.copy_(value) if values[place] is None else memory.add_(value)
-        if unreached := [memory for memory, x in zip(self._memory, values, strict=True) if x is None]:
+            memory = self._memory[id(p)]
+            values[id(p)] = memory.copy_(value) if values[id(p)] is None else memory.add_(value)
+        if unreached := [self._memory[key] for key, value in values.items() if value is None]:
             torch._foreach_zero_(unreached)  # not the numbers of the step before: the norm reads all
-        return Gradient(total, metrics, values, self._flat)
-
-    def _reach(self, values: list[Tensor | None], part: NumpyEncoder | NumpyLayers) -> None:
-        for place in self._places[part]:
-            values[place] = self._memory[place]
+        return Gradient(total, metrics, list(values.values()), self._flat)
 
     def _slopes_by_autograd(self, batch: Batch, raw: Mapping[str, np.ndarray]) -> Any:
         leaves = {name: torch.from_numpy(x).requires_grad_() for name, x in raw.items()}
         outputs = {name: self.model.from_raw(name, leaf) for name, leaf in leaves.items()}
         loss, metrics = evaluated(self.objective, batch, outputs)
-        found = torch.autograd.grad(loss, [*leaves.values(), *self.trained], allow_unused=True)
-        slopes = {name: view(g) for name, g in zip(leaves, found, strict=False) if g is not None}
-        direct = [(p, g) for p, g in zip(self.trained, found[len(leaves) :], strict=True) if g is not None]
+        trained = [p for p in self.parameters if p.requires_grad]
+        slopes_of = torch.autograd.grad(loss, [*leaves.values(), *trained], allow_unused=True)
+        slopes = {name: view(g) for name, g in zip(leaves, slopes_of, strict=False) if g is not None}
+        direct = [(p, g) for p, g in zip(trained, slopes_of[len(leaves) :], strict=True) if g is not None]
         return loss.detach(), {name: value.detach() for name, value in metrics.items()}, slopes, direct
 
 

@@ -1,17 +1,18 @@
 """Small networks in NumPy: their linear layers, forward and backward, on the memory of torch's parameters.
 
-On small batches calls to torch cost more than their arithmetic. A model declares its stacks
-(``models.stacks``); torch runs what is above them. :func:`numpy_stacks` takes the arrays once for a rollout,
-an evaluation or a phase, in which nothing but gradient steps changes the model.
+On small batches calls to torch cost more than their arithmetic. A model names its networks
+(``ActorCritic.stacks``); torch runs what is above them. :func:`numpy_stacks` takes the arrays once for a
+rollout, an evaluation or a phase, in which nothing but gradient steps changes the model.
 
-Shapes: N samples, F features, K outputs of a stack.
+Shapes: N samples, F features, K outputs of a network.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cache, lru_cache
-from typing import Any
+from collections.abc import Mapping, Sequence
+from functools import cache, lru_cache, partial
+from itertools import chain
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,13 +20,17 @@ from threadpoolctl import ThreadpoolController
 from torch import Tensor, nn
 
 from ding_lite.data.rollout import view
-from ding_lite.models.stacks import Layer, Leaf, Stack, StackEncoder
+from ding_lite.models.actor_critic import COMBINED, Stack
+from ding_lite.models.encoders import Encoder, IndexEncoder, VectorEncoder
 from ding_lite.trees import value_at
 
 # Number of weights in a layer up to which NumPy is faster, with several threads and with one.
 MAX_WEIGHTS, MAX_WEIGHTS_OF_ONE_THREAD = 2**14, 2**18
 MANY_NUMBERS = 2**13  # torch's sigmoid is faster than NumPy's tanh from here on
 MAX_INDICES = 8  # in an observation; above it torch looks them up as fast
+METHODS = frozenset(("forward", "logit", "stacks", *COMBINED["stacks"]))  # which NumPy does not call
+ACTIVATIONS: dict[type, str] = {nn.Tanh: "tanh", nn.ReLU: "relu"}
+_ones = lru_cache(partial(np.ones, dtype=np.float32))
 
 
 def has_one_thread() -> bool:
@@ -38,9 +43,12 @@ def _blas() -> Any:
     return ThreadpoolController().select(user_api="blas").lib_controllers
 
 
-def has_hooks(model: nn.Module) -> bool:
-    """Returns whether a forward hook listens to a module, which only torch calls."""
-    return any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+def is_changed(model: nn.Module) -> bool:
+    """Returns whether a forward hook or a method is set on a module, which only calls of torch would run."""
+    return any(
+        module._forward_hooks or module._forward_pre_hooks or not METHODS.isdisjoint(vars(module))
+        for module in model.modules()
+    )
 
 
 def numpy_stacks(model: Any, names: Sequence[str]) -> dict[str, NumpyStack] | None:
@@ -48,58 +56,112 @@ def numpy_stacks(model: Any, names: Sequence[str]) -> dict[str, NumpyStack] | No
 
     Networks that share features share an encoder.
     """
-    declared = model.stacks() if names else None
-    if declared is None or not all(name in declared for name in names):
+    stacks: Mapping[str, Stack] | None = model.stacks() if names else None
+    if stacks is None or any(name not in stacks for name in names) or is_changed(model):
         return None
-    stacks = {name: declared[name] for name in names}
-    layers = [layer for stack in stacks.values() for layer in (*stack.encoder.layers, *stack.head)]
-    linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
-    most = MAX_WEIGHTS_OF_ONE_THREAD if has_one_thread() else MAX_WEIGHTS
-    indices = [
-        leaf.offset.numel() for s in stacks.values() for leaf in s.encoder.leaves if leaf.offset is not None
-    ]
-    if (
-        any(layer.weight.numel() > most for layer in linear)
-        or any(layer not in ("tanh", "relu") for layer in layers if isinstance(layer, str))
-        or sum(indices) > MAX_INDICES * len(stacks)
-        or has_hooks(model)
-    ):
+    chosen = {name: stacks[name] for name in names}
+    layers: dict[nn.Module, NumpyLayers] = {}
+    for part in dict.fromkeys(part for stack in chosen.values() for part in (stack.encoder, stack.head)):
+        made = numpy_layers(part)
+        if made is None:
+            return None
+        layers[part] = made
+    return {name: NumpyStack(layers[s.encoder], layers[s.head], s.detached) for name, s in chosen.items()}
+
+
+def numpy_layers(part: nn.Module) -> NumpyLayers | None:
+    """Returns an encoder, or layers in sequence, in NumPy; None if torch is as fast, or must run them."""
+    leaves: list[tuple[tuple[str, ...], Any]] = [((), None)]
+    sequences: list[Any] = [part]
+    if type(part) is Encoder and part.dtype == torch.float32:
+        leaves = list(zip(part.paths, part.leaves, strict=True))
+        sequences = [leaf.layers for leaf in part.leaves if type(leaf) is VectorEncoder and len(leaf.layers)]
+        is_one_network = len(leaves) == 1 or not sequences
+        if not is_one_network or any(type(leaf) not in (VectorEncoder, IndexEncoder) for _, leaf in leaves):
+            return None
+        sequences.append(part.trunk)
+    if any(type(sequence) is not nn.Sequential for sequence in sequences):
         return None
-    encoders = {stack.encoder: NumpyEncoder(stack.encoder) for stack in stacks.values()}
-    return {name: NumpyStack(stack, encoders[stack.encoder]) for name, stack in stacks.items()}
+    layers = list(chain(*sequences))
+    for layer in layers:
+        if type(layer) in ACTIVATIONS:
+            continue
+        # spectral_norm, for one, computes a weight at every call.
+        if type(layer) is not nn.Linear or not all(
+            isinstance(x, nn.Parameter) and x.is_cpu and x.dtype == torch.float32
+            for x in (layer.weight, layer.bias)
+        ):
+            return None
+        size = layer.weight.numel()
+        if size > MAX_WEIGHTS_OF_ONE_THREAD or (size > MAX_WEIGHTS and not has_one_thread()):
+            return None
+    if sum(leaf.offset.numel() for _, leaf in leaves if type(leaf) is IndexEncoder) > MAX_INDICES:
+        return None
+    return NumpyLayers(layers, leaves)
 
 
 class NumpyLayers:
-    """Linear layers and activations in sequence.
+    """Linear layers and activations in sequence, of an encoder behind the features of an observation.
 
     Attributes:
-        parameters: weight and bias of each linear layer, in order.
+        parameters: of an encoder the tables of indices; weight and bias of each linear layer.
     """
 
-    def __init__(self, layers: Sequence[Layer]) -> None:
-        linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
-        self.parameters: list[Tensor] = [p for layer in linear for p in (layer.weight, layer.bias)]
-        # An activation by its name, or the arrays of a linear layer: bias, weight (out, in), and (in, out).
+    def __init__(self, layers: Sequence[Any], leaves: Sequence[tuple[tuple[str, ...], Any]]) -> None:
+        self._leaves = leaves
+        tables = [leaf.table.weight for _, leaf in leaves if type(leaf) is IndexEncoder]
+        linear = [layer for layer in layers if type(layer) is nn.Linear]
+        self._tables = len(tables)
+        self.parameters: list[Tensor] = [
+            *tables,
+            *(p for layer in linear for p in (layer.weight, layer.bias)),
+        ]
+        # The name of an activation, or the arrays of a linear layer: bias, weight (out, in), and (in, out).
         self._steps: list[Any] = [
-            x if isinstance(x, str) else (view(x.bias), view(x.weight), view(x.weight).T) for x in layers
+            ACTIVATIONS.get(type(x)) or (view(x.bias), view(x.weight), view(x.weight).T) for x in layers
         ]
 
+    def features(self, obs: Any) -> np.ndarray:
+        """Returns the features (N, F) of observations (N, ...), arrays or tensors on the CPU."""
+        features = []
+        for path, leaf in self._leaves:
+            x = value_at(obs, path)
+            x = view(x) if isinstance(x, Tensor) else x
+            if type(leaf) is IndexEncoder:
+                x = view(leaf.table.weight).take(_rows(leaf, x), 0)
+            if x.ndim != 2 or x.dtype != np.float32:
+                x = x.reshape(len(x), -1).astype(np.float32, copy=False)
+            features.append(x)
+        return features[0] if len(features) == 1 else np.concatenate(features, 1)
+
     def trace(self, x: np.ndarray) -> list[np.ndarray]:
-        """Returns ``x`` (N, F) and the outputs of all layers; an activation overwrites those of its layer."""
+        """Returns ``x`` (N, F) and the outputs of all layers; an activation overwrites its input."""
         outputs = [x]
         for step in self._steps:
+            out = x if len(outputs) > 1 else None
             if isinstance(step, tuple):
                 x = x @ step[2]
                 x += step[0]
-            elif step == "tanh":
-                x = _tanh(x, out=x if len(outputs) > 1 else None)
-            else:
-                x = np.maximum(x, 0, out=x if len(outputs) > 1 else None)
+            elif step == "relu":
+                x = np.maximum(x, 0, out=out)
+            elif x.size < MANY_NUMBERS:
+                x = np.tanh(x, out=out)
+            else:  # tanh x = 2 sigmoid(2 x) - 1, within 2e-7 and in half the time
+                x = np.add(x, x, out=out)
+                torch.from_numpy(x).sigmoid_()
+                x += x
+                x -= 1
             outputs.append(x)
         return outputs
 
     def backward(
-        self, outputs: list[np.ndarray], slope: np.ndarray, into: list[np.ndarray], *, to_input: bool
+        self,
+        outputs: list[np.ndarray],
+        slope: np.ndarray,
+        into: list[np.ndarray],
+        *,
+        obs: Any = None,
+        to_input: bool = False,
     ) -> np.ndarray | None:
         """Writes the gradient of the parameters, and returns that of the input if it is asked for.
 
@@ -107,6 +169,7 @@ class NumpyLayers:
             outputs: from :meth:`trace`.
             slope: (N, K), the gradient of the last output.
             into: an array for each of ``parameters``.
+            obs: of an encoder, that the features are of.
             to_input: whether to compute the gradient of the input.
         """
         ones, left = _ones(len(slope)), len(into)
@@ -121,101 +184,45 @@ class NumpyLayers:
                 # With one output it is a product of vectors, in a quarter of the time.
                 slope = slope * step[1] if slope.shape[1] == 1 else slope @ step[1]
             elif step == "tanh":  # slope (1 - output^2)
-                held = output * output
-                held *= slope
-                slope = np.subtract(slope, held, out=held)
+                square = output * output
+                square *= slope
+                slope = np.subtract(slope, square, out=square)
             else:
                 slope = slope * (output > 0)
-        return slope if to_input else None
+        if self._tables:
+            self._into_tables(obs, slope, into)
+        return slope
 
-
-def _tanh(x: np.ndarray, out: np.ndarray | None) -> np.ndarray:
-    """Returns tanh x; of many numbers as 2 sigmoid(2 x) - 1, within 2e-7 and in half the time."""
-    if x.size < MANY_NUMBERS:
-        return np.tanh(x, out=out)
-    out = np.add(x, x, out=out)
-    torch.from_numpy(out).sigmoid_()
-    out += out
-    out -= 1
-    return out
-
-
-@lru_cache
-def _ones(n: int) -> np.ndarray:
-    return np.ones(n, np.float32)
-
-
-class NumpyEncoder:
-    """The features of an observation, and the layers behind them.
-
-    Attributes:
-        parameters: the tables of indices, then weights and biases.
-    """
-
-    def __init__(self, encoder: StackEncoder) -> None:
-        self.leaves, self.layers = encoder.leaves, NumpyLayers(encoder.layers)
-        self._tables = [leaf.table for leaf in self.leaves if leaf.table is not None]
-        self.parameters: list[Tensor] = [*self._tables, *self.layers.parameters]
-
-    def features(self, obs: Any) -> np.ndarray:
-        """Returns the features (N, F) of observations (N, ...), arrays or tensors on the CPU."""
-        features = []
-        for leaf in self.leaves:
-            x = value_at(obs, leaf.path)
-            x = view(x) if isinstance(x, Tensor) else x
-            if leaf.table is not None:
-                x = view(leaf.table).take(_rows(leaf, x), 0)
-            if x.ndim != 2 or x.dtype != np.float32:
-                x = x.reshape(len(x), -1).astype(np.float32, copy=False)
-            features.append(x)
-        return features[0] if len(features) == 1 else np.concatenate(features, 1)
-
-    def backward(
-        self, obs: Any, outputs: list[np.ndarray], slope: np.ndarray, into: list[np.ndarray]
-    ) -> None:
-        """Writes the gradient of the parameters ``into`` arrays.
-
-        Args:
-            obs: that the features are of.
-            outputs: of the layers, from their ``trace``.
-            slope: (N, K), the gradient of the last output.
-            into: an array for each of ``parameters``.
-        """
-        count = len(self._tables)
-        of_features = self.layers.backward(outputs, slope, into[count:], to_input=count > 0)
-        if of_features is None:
-            return
+    def _into_tables(self, obs: Any, slope: np.ndarray, into: list[np.ndarray]) -> None:
+        """Writes the gradient of the tables of indices, from that of all features (N, F)."""
         tables, end = iter(into), 0
-        for leaf in self.leaves:
-            start, end = end, end + leaf.size
-            if leaf.table is not None:
-                x, table = value_at(obs, leaf.path), next(tables)
+        for path, leaf in self._leaves:
+            is_index = type(leaf) is IndexEncoder
+            start, end = end, end + (leaf.out_features if is_index else leaf.in_features)
+            if is_index:
+                x, table = value_at(obs, path), next(tables)
                 table.fill(0)
-                slopes = torch.from_numpy(of_features[:, start:end].reshape(-1, table.shape[1]))
+                slopes = torch.from_numpy(slope[:, start:end].reshape(-1, table.shape[1]))
                 rows = _rows(leaf, view(x) if isinstance(x, Tensor) else x).ravel()
                 # A tenth of the time of np.add.at for 30 indices.
                 torch.from_numpy(table).index_add_(0, torch.from_numpy(rows), slopes)
 
 
-class NumpyStack:
+class NumpyStack(NamedTuple):
     """A network: an encoder, which others may share, and a head.
 
     Attributes:
         detached: whether the gradient of the head stops at the features.
     """
 
-    def __init__(self, stack: Stack, encoder: NumpyEncoder) -> None:
-        self.encoder, self.head, self.detached = encoder, NumpyLayers(stack.head), stack.detached
-        self.parameters = [*encoder.parameters, *self.head.parameters]
+    encoder: NumpyLayers
+    head: NumpyLayers
+    detached: bool
 
-    def __call__(self, obs: Any, block: int = 2**10) -> np.ndarray:
-        """Returns raw outputs (N, K), computing ``block`` rows at a time, so that they stay in the cache."""
-        x = self.encoder.features(obs)
-        parts = [x] if len(x) <= block else np.split(x, range(block, len(x), block))
-        found = [self.head.trace(self.encoder.layers.trace(part)[-1])[-1] for part in parts]
-        return found[0] if len(found) == 1 else np.concatenate(found)
+    def __call__(self, obs: Any) -> np.ndarray:
+        """Returns raw outputs (N, K) of observations (N, ...)."""
+        return self.head.trace(self.encoder.trace(self.encoder.features(obs))[-1])[-1]
 
 
-def _rows(leaf: Leaf, x: np.ndarray) -> np.ndarray:
-    assert leaf.offset is not None
+def _rows(leaf: IndexEncoder, x: np.ndarray) -> np.ndarray:
     return x.reshape(len(x), -1).astype(np.int64, copy=False) + view(leaf.offset)

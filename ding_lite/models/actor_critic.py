@@ -6,22 +6,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import gymnasium as gym
 from torch import Tensor, nn
 
 from ding_lite.config.registry import MODEL_REGISTRY
 from ding_lite.config.schema import DROPPED, Choice, Key, Name
-from ding_lite.models.encoders import ACTIVATIONS, Encoder, encoder_faults, has_image, mlp
+from ding_lite.errors import ConfigError
+from ding_lite.models.encoders import ACTIVATIONS, Encoder, encoder_faults, for_groups, has_image, mlp
 from ding_lite.models.heads import ActionHead, box_distribution_faults
 from ding_lite.models.init import chrono, initialize
 from ding_lite.models.recurrent import RecurrentEncoder, RecurrentLayer, Sequences
-from ding_lite.models.stacks import Stack, encoder_stack, stack
 from ding_lite.rl.distributions import Distribution
-from ding_lite.trees import Tree
+from ding_lite.trees import Tree, children
 
-# Methods that give several outputs, or describe them, and the methods that they stand for.
+# Groups of observations for the value alone: an actor that reads them cannot be deployed.
+PRIVILEGED = ("critic", "privileged", "privileged_state")
+# Methods with several results, and the methods whose results they must repeat.
 COMBINED = {
     "compute_actor_critic": ("compute_actor", "compute_critic"),
     "step": ("compute_actor", "compute_critic"),
@@ -36,11 +38,62 @@ COMBINED = {
 }
 
 
+class Stack(NamedTuple):
+    """A network that NumPy may run, if ``fast.stacks`` knows all of its layers.
+
+    Attributes:
+        encoder: an ``Encoder``, or an ``nn.Sequential`` of vectors; stacks that share features share it.
+        head: layers behind the encoder; the last one is linear.
+        detached: whether the gradient of the head stops at the features.
+    """
+
+    encoder: nn.Module
+    head: nn.Sequential
+    detached: bool = False
+
+
+def group_faults(groups: Any, path: str) -> list[str]:
+    """Returns the faults of ``policy.model.obs_groups`` that do not depend on the observation space."""
+    if groups is None or (
+        set(groups) == {"actor", "critic"}
+        and all(isinstance(names, (list, tuple)) and names for names in groups.values())
+    ):
+        return []
+    return [f'{path}: expected {{"actor": [names], "critic": [names]}}, got {groups!r:.80}']
+
+
+def spaces_of_groups(space: gym.Space, groups: Mapping[str, Sequence[str]] | None) -> dict[str, gym.Space]:
+    """Returns what the actor and the critic read of an observation space.
+
+    Raises:
+        ConfigError: if a group is unknown, or if the groups must be named.
+    """
+    branches = children(space) or {}
+    if groups is None:
+        if found := [name for name in PRIVILEGED if name in branches]:
+            rest = [name for name in branches if name not in PRIVILEGED]
+            raise ConfigError(
+                f"policy.model.obs_groups: observations have a group {found[0]!r}. Name what each network "
+                f'reads, such as {{"actor": {rest}, "critic": {list(branches)}}}: an actor that reads what '
+                "only the simulator knows cannot be deployed"
+            )
+        return {"actor": space, "critic": space}
+    if unknown := [name for names in groups.values() for name in names if name not in branches]:
+        raise ConfigError(
+            f"policy.model.obs_groups: unknown group {unknown[0]!r}; the groups of {type(space).__name__} "
+            f"observations are {list(branches)}"
+        )
+    return {
+        network: gym.spaces.Dict({name: branch for name, branch in branches.items() if name in names})
+        for network, names in groups.items()
+    }
+
+
 class ActorCritic(nn.Module):
     """The base class of models: the methods that a policy calls.
 
-    If a subclass overrides an output, the methods of ``COMBINED`` that it inherits would bypass it. So it has
-    those of this class, unless it defines its own.
+    A method of ``COMBINED`` would ignore a method that a subclass overrides. So it is reset to that of this
+    class in such a subclass, unless the subclass defines it.
 
     Args:
         obs_space: of single observations.
@@ -97,12 +150,12 @@ class ActorCritic(nn.Module):
         )
 
     def stacks(self) -> dict[str, Stack] | None:
-        """Returns the networks by output where NumPy can run them (``models.stacks``), else None."""
+        """Returns the networks that NumPy may run, by output: "actor", "critic", of PPG "auxiliary"."""
         return None
 
     def from_raw(self, name: str, raw: Tensor) -> Any:
         """Returns an output from that of its stack: raw (N, K) -> logit, or (N, 1) -> value (N,)."""
-        return self.actor_head.logit(raw) if name == "actor" else raw.squeeze(-1)
+        return self.actor_head.out.logit(raw) if name == "actor" else raw.squeeze(-1)
 
     def distribution(self, logit: Any, mask: Any = None) -> Distribution:
         """Returns the action distribution with the parameters ``logit``; ``mask`` is True where legal."""
@@ -113,7 +166,7 @@ class ActorCritic(nn.Module):
 class VAC(ActorCritic):
     """A policy network and a value network, with separate encoders or a shared one.
 
-    The arguments are the keys of ``config``; ``box_options`` are those of ``heads.BoxHead``.
+    The arguments are the keys of ``config``; ``box_options`` are the options of ``heads.BoxHead``.
     """
 
     config = dict(
@@ -123,6 +176,13 @@ class VAC(ActorCritic):
             Choice | None,
             faults=encoder_faults,
             doc='{"type": name, ...}, or one {"type": ...} for each leaf',
+        ),
+        obs_groups=Key(
+            None,
+            dict | None,
+            faults=group_faults,
+            doc='branches of a Dict observation for each network: {"actor": ["policy"], "critic": ["policy", '
+            '"privileged"]}; None: both read all',
         ),
         encoder_hidden_size_list=Key(
             None, list[int] | None, low=1, doc="layers after the encoder; None: 64-64 for vectors"
@@ -166,6 +226,7 @@ class VAC(ActorCritic):
         *,
         share_encoder: bool | None = None,
         encoder: Mapping[str, Any] | None = None,
+        obs_groups: Mapping[str, Sequence[str]] | None = None,
         encoder_hidden_size_list: Sequence[int] | None = None,
         rnn: str | None = None,
         rnn_hidden_size: int = 128,
@@ -180,12 +241,17 @@ class VAC(ActorCritic):
         **box_options: Any,
     ) -> None:
         super().__init__(obs_space, action_space)
-        self.share_encoder = has_image(obs_space) if share_encoder is None else share_encoder
+        self.obs_groups, spaces = obs_groups, spaces_of_groups(obs_space, obs_groups)
+        if share_encoder and obs_groups is not None:
+            raise ConfigError("policy.model.obs_groups: networks that share an encoder read the same")
+        by_kind = has_image(obs_space) and obs_groups is None
+        self.share_encoder = by_kind if share_encoder is None else share_encoder
         self.detaches_value = False  # whether the value's gradient stops at shared features
         self.activation = activation = activation or ("relu" if has_image(obs_space) else "tanh")
 
         def make_encoder(name: str) -> Encoder | RecurrentEncoder:
-            made = Encoder(obs_space, encoder, encoder_hidden_size_list, activation, encoder_dtype)
+            own = encoder if obs_groups is None else for_groups(encoder, obs_groups[name])
+            made = Encoder(spaces[name], own, encoder_hidden_size_list, activation, encoder_dtype)
             if rnn is None:
                 return made
             layer = RecurrentLayer(rnn, made.out_features, rnn_hidden_size, rnn_layers)
@@ -210,15 +276,12 @@ class VAC(ActorCritic):
     def compute_actor(self, obs: Any) -> Any:
         return self.actor_head(self.actor_encoder(obs))
 
-    def compute_critic(self, obs: Any) -> Tensor:
-        return self._value(obs)
-
     def compute_actor_critic(self, obs: Any) -> tuple[Any, Tensor]:
         features = self.actor_encoder(obs)
-        return self.actor_head(features), self._value(obs, features)
+        return self.actor_head(features), self.compute_critic(obs, features)
 
-    def _value(self, obs: Any, features: Tensor | None = None) -> Tensor:
-        """Returns the values (N,); ``features`` (N, F) are those of the policy's encoder, if known."""
+    def compute_critic(self, obs: Any, features: Tensor | None = None) -> Tensor:
+        """Returns the values (N,); ``features`` (N, F): the output of the policy's encoder, if known."""
         if self.critic_encoder is None:
             features = self.actor_encoder(obs) if features is None else features
             features = features.detach() if self.detaches_value else features
@@ -242,14 +305,15 @@ class VAC(ActorCritic):
         return self.actor_head(features), self.critic_head(of_value).squeeze(-1), after
 
     def stacks(self) -> dict[str, Stack] | None:
-        encoder = encoder_stack(self.actor_encoder)
-        is_shared = self.critic_encoder is None
-        of_value = encoder if is_shared else encoder_stack(self.critic_encoder)
-        actor = stack(encoder, self.actor_head.layers)
-        critic = stack(of_value, self.critic_head, is_shared and self.detaches_value)
-        if actor is None or critic is None or type(self.actor_head) is not ActionHead:
+        if type(self.actor_head) is not ActionHead:
             return None
-        return {"actor": actor, "critic": critic}
+        critic, detached = self.critic_encoder, False
+        if critic is None:
+            critic, detached = self.actor_encoder, self.detaches_value
+        return {
+            "actor": Stack(self.actor_encoder, self.actor_head.layers),
+            "critic": Stack(critic, self.critic_head, detached),
+        }
 
 
 class PhasicActorCritic(ActorCritic):
@@ -288,26 +352,16 @@ class PPG(VAC, PhasicActorCritic):
         action_space: gym.Space,
         *,
         arch: str = "dual",
-        critic_head_hidden_size_list: Sequence[int] = (),
-        init: str = "orthogonal",
-        init_gain: Mapping[str, float] | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(
-            obs_space,
-            action_space,
-            share_encoder=arch != "dual",
-            critic_head_hidden_size_list=critic_head_hidden_size_list,
-            init=init,
-            init_gain=init_gain,
-            **options,
-        )
+        super().__init__(obs_space, action_space, share_encoder=arch != "dual", **options)
         self.arch = arch
         self.detaches_value = arch == "detach"
-        # Made last, so that all other layers start with the same random weights as those of ``vac``.
-        features = self.actor_encoder.out_features
-        self.auxiliary_head, last = value_head(features, critic_head_hidden_size_list, self.activation)
-        initialize(self.auxiliary_head, init, init_gain or {}, value_layer=last)
+        # Made last, so that all other layers have the same first weights as in ``vac``.
+        features, sizes = self.actor_encoder.out_features, options.get("critic_head_hidden_size_list", ())
+        self.auxiliary_head, last = value_head(features, sizes, self.activation)
+        init, gain = options.get("init", "orthogonal"), options.get("init_gain") or {}
+        initialize(self.auxiliary_head, init, gain, value_layer=last)
         self.value_heads = (*self.value_heads, last)
 
     def compute_auxiliary(self, obs: Any) -> tuple[Any, Tensor, Tensor]:
@@ -315,13 +369,12 @@ class PPG(VAC, PhasicActorCritic):
         if type(self).compute_actor_critic is not VAC.compute_actor_critic:  # a subclass has its own outputs
             logit, value = self.compute_actor_critic(obs)
         else:
-            logit, value = self.actor_head(features), self._value(obs, features)
+            logit, value = self.actor_head(features), self.compute_critic(obs, features)
         return logit, self.auxiliary_head(features).squeeze(-1), value
 
     def stacks(self) -> dict[str, Stack] | None:
         stacks = super().stacks()
-        auxiliary = None if stacks is None else stack(stacks["actor"].encoder, self.auxiliary_head)
-        return None if stacks is None or auxiliary is None else {**stacks, "auxiliary": auxiliary}
+        return stacks and {**stacks, "auxiliary": Stack(self.actor_encoder, self.auxiliary_head)}
 
 
 def value_head(

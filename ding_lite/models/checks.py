@@ -51,11 +51,11 @@ def check_outputs(model: Any, inputs: Any, space: gym.Space, *, with_actions: bo
             dist = model.distribution(logit)
             check_distribution(dist, space, value.device, SAMPLES)
             actions = model.actor_head.to_env(map_tree(lambda x: x.cpu().numpy(), dist.mode()))
-    for found, shape in tree_leaves(map_space(lambda leaf, x: (np.shape(x), leaf.shape), space, actions)):
-        if shape is not None and found != (SAMPLES, *shape):
+    for got, shape in tree_leaves(map_space(lambda leaf, x: (np.shape(x), leaf.shape), space, actions)):
+        if shape is not None and got != (SAMPLES, *shape):
             raise ContractError(
                 f"{where}: actor_head.to_env must return actions (N, *shape), here {(SAMPLES, *shape)} for "
-                f"{space}; got {found}"
+                f"{space}; got {got}"
             )
 
 
@@ -80,8 +80,8 @@ def check_distribution(dist: Distribution, space: gym.Space, device: torch.devic
     title = type(dist).__name__
     action = dist.sample(torch_generator(0, "shapes", device=device))
     width = [math.prod(space.shape)] if isinstance(space, gym.spaces.Box) else []
-    for method, drawn in {"sample": action, "mode": dist.mode()}.items():
-        for shape in (tuple(leaf.shape) for leaf in tree_leaves(drawn)):
+    for method, actions in {"sample": action, "mode": dist.mode()}.items():
+        for shape in (tuple(leaf.shape) for leaf in tree_leaves(actions)):
             expected = (n, *width) if isinstance(dist, BoxDistribution) else (n, *shape[1:])
             if shape != expected:
                 raise ContractError(

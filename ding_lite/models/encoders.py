@@ -18,6 +18,7 @@ Shapes: N samples, C channels, H x W pixels, F features.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, Literal
 
 import gymnasium as gym
@@ -31,7 +32,7 @@ from ding_lite.errors import ConfigError
 from ding_lite.models.layout import to_channels_last
 from ding_lite.trees import MASK_KEY, has_channels_last, is_image, space_leaves, value_at
 
-WIDEST = 2**16  # bounds beyond those of 16 bits, such as infinite ones, say nothing about pixels
+WIDEST = 2**16  # bounds of more than 16 bits, such as infinite ones, say nothing about pixels
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "tanh": nn.Tanh,
     "relu": nn.ReLU,
@@ -96,7 +97,7 @@ class IndexEncoder(nn.Module):
         super().__init__()
         sizes = [int(space.n)] if isinstance(space, gym.spaces.Discrete) else space.nvec.flatten().tolist()
         start = np.atleast_1d(space.start).flatten()
-        # All indices share one table; the rows of each index begin where those of the previous one end.
+        # All indices share one table; the rows of an index follow the rows of the previous index.
         offset = np.concatenate([[0], np.cumsum(sizes)[:-1]]) - start
         self.offset: Tensor
         self.register_buffer("offset", torch.as_tensor(offset), persistent=False)
@@ -341,16 +342,15 @@ class Encoder(nn.Module):
         self.out_features = sizes[-1]
 
     def forward(self, obs: Any) -> Tensor:
-        if self.dtype == torch.float32:
-            return self._features(obs)
-        device = value_at(obs, self.paths[0]).device.type
-        # Each weight is converted once per call, so autocast needs no cache of converted weights.
-        with torch.autocast(device, self.dtype, cache_enabled=False):
-            return self._features(obs).float()
-
-    def _features(self, obs: Any) -> Tensor:
-        features = [leaf(value_at(obs, path)) for path, leaf in zip(self.paths, self.leaves, strict=True)]
-        return self.trunk(features[0] if len(features) == 1 else torch.cat(features, -1))
+        context: Any = nullcontext()
+        if self.dtype != torch.float32:
+            # Each weight is converted once per call, so autocast needs no cache of converted weights.
+            device = value_at(obs, self.paths[0]).device.type
+            context = torch.autocast(device, self.dtype, cache_enabled=False)
+        with context:
+            features = [leaf(value_at(obs, path)) for path, leaf in zip(self.paths, self.leaves, strict=True)]
+            output: Tensor = self.trunk(features[0] if len(features) == 1 else torch.cat(features, -1))
+        return output if self.dtype == torch.float32 else output.float()
 
 
 def encoder_faults(encoder: Mapping[str, Any] | None, path: str) -> list[str]:
@@ -358,6 +358,13 @@ def encoder_faults(encoder: Mapping[str, Any] | None, path: str) -> list[str]:
     if encoder and _is_by_leaf(encoder):
         return [fault for name, leaf in encoder.items() for fault in encoder_faults(leaf, f"{path}.{name}")]
     return ENCODER_REGISTRY.choice_faults(encoder or {}, path)
+
+
+def for_groups(encoder: Mapping[str, Any] | None, groups: Sequence[str]) -> Mapping[str, Any] | None:
+    """Returns the part of ``policy.model.encoder`` that is about leaves of some branches."""
+    if not encoder or not _is_by_leaf(encoder):
+        return encoder
+    return {path: leaf for path, leaf in encoder.items() if path.split(".")[0] in groups}
 
 
 def _is_by_leaf(encoder: Mapping[str, Any]) -> bool:

@@ -29,7 +29,7 @@ from ding_lite.config.registry import BOX_DISTRIBUTION_REGISTRY, name_of
 from ding_lite.errors import ConfigError
 from ding_lite.models.encoders import mlp
 from ding_lite.rl import distributions as D
-from ding_lite.trees import children
+from ding_lite.trees import children, map_tree, tree_leaves
 
 LOG_SIGMA_RANGE = (-20.0, 2.0)
 MIN_SIGMA = 1e-4  # of sigma_type="conditioned"
@@ -55,7 +55,7 @@ def parameter_ranges(model: nn.Module) -> list[tuple[nn.Parameter, float, float]
 
 @torch.no_grad()
 def clamp_to_ranges(ranges: Sequence[tuple[Tensor, float, float]]) -> None:
-    """Clamps each parameter to its range, in place; ``ranges`` are those of :func:`parameter_ranges`."""
+    """Clamps each parameter to its range, in place; ``ranges``: from :func:`parameter_ranges`."""
     for parameter, low, high in ranges:
         parameter.clamp_(low, high)
 
@@ -68,7 +68,7 @@ def box_distribution_faults(kind: Any, path: str) -> list[str]:
 class Head(nn.Module, ABC):
     """What raw outputs of a policy network mean in one action space.
 
-    A subclass is made as ``cls(space, **box_options)``. The options are those of :class:`BoxHead`; other
+    A subclass is made as ``cls(space, **box_options)``. The options are :class:`BoxHead`'s; other
     heads ignore them. It sets ``size``, K.
     """
 
@@ -90,6 +90,15 @@ class Head(nn.Module, ABC):
             (N,) or (N, A), or a dict of those -> (N, *space.shape), or a dict of those
         """
 
+    def to_env_on_device(self, action: Any) -> Any:
+        """Converts raw actions, tensors, as :meth:`to_env` does; the result is on their device.
+
+        A head that does not override it waits for the device.
+        """
+        device = tree_leaves(action)[0].device
+        on_host = self.to_env(map_tree(lambda leaf: leaf.cpu().numpy(), action))
+        return map_tree(lambda leaf: torch.as_tensor(leaf, device=device), on_host)
+
 
 class DiscreteHead(Head):
     """A categorical distribution over Discrete(n, start).
@@ -107,6 +116,9 @@ class DiscreteHead(Head):
 
     def to_env(self, action: np.ndarray) -> np.ndarray:
         return action + self.start  # a copy, because an environment may write into its actions
+
+    def to_env_on_device(self, action: Tensor) -> Tensor:
+        return action + self.start
 
 
 class MultiDiscreteHead(Head):
@@ -188,6 +200,11 @@ class BoxHead(Head):
         size = math.prod(space.shape)
         low, high = space.low.astype(np.float64), space.high.astype(np.float64)
         self._low, self._high = torch.from_numpy(low), torch.from_numpy(high)
+        # float64, as a space has them, for actions on the host; float32 on the device of the model.
+        self.low: Tensor
+        self.high: Tensor
+        for name, bound in (("low", space.low), ("high", space.high)):
+            self.register_buffer(name, torch.as_tensor(bound, dtype=torch.float32), persistent=False)
         half = torch.as_tensor((high - low) / 2, dtype=torch.float32).flatten()
         self.half_width: Tensor
         self.register_buffer("half_width", half, persistent=False)
@@ -245,6 +262,11 @@ class BoxHead(Head):
         action = self._distribution.to_bounds(action.reshape(-1, *self.shape), low, high)
         return action.clip(low, high).astype(self.dtype)
 
+    def to_env_on_device(self, action: Tensor) -> Any:
+        if self._distribution.to_bounds is not D.BoxDistribution.to_bounds:
+            return super().to_env_on_device(action)
+        return action.reshape(-1, *self.shape).clamp(self.low, self.high)
+
 
 class TreeHead(Head):
     """One head for each branch of a Dict or a Tuple; the branches of a Tuple are named "0", "1", ...
@@ -277,6 +299,9 @@ class TreeHead(Head):
     def to_env(self, action: Mapping[str, Any]) -> dict[str, Any]:
         return {name: head.to_env(action[name]) for name, head in self.by_name.items()}
 
+    def to_env_on_device(self, action: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: head.to_env_on_device(action[name]) for name, head in self.by_name.items()}
+
 
 HEADS: dict[type[gym.Space], type[Head]] = {
     gym.spaces.Discrete: DiscreteHead,
@@ -308,7 +333,7 @@ class ActionHead(nn.Module):
         features: F.
         hidden_size_list: widths of the layers before the last one.
         activation: behind each of these, a key of ``models.encoders.ACTIVATIONS``.
-        box_options: those of :class:`BoxHead`.
+        box_options: of :class:`BoxHead`.
 
     Attributes:
         layers: (N, F) -> raw outputs (N, K); the last layer is linear.
@@ -333,11 +358,7 @@ class ActionHead(nn.Module):
         self.layers = nn.Sequential(*mlp(sizes, activation), nn.Linear(sizes[-1], self.out.size))
 
     def forward(self, features: Tensor) -> Any:
-        return self.logit(self.layers(features))
-
-    def logit(self, raw: Tensor) -> Any:
-        """Returns the parameters of the distribution from the raw outputs (N, K) of ``layers``."""
-        return self.out.logit(raw)
+        return self.out.logit(self.layers(features))
 
     def distribution(self, logit: Any, mask: Any = None) -> D.Distribution:
         """Returns the distribution with the parameters ``logit``.
@@ -353,3 +374,7 @@ class ActionHead(nn.Module):
             (N,) or (N, A), or a dict of those -> (N, *space.shape), or a dict of those
         """
         return self.out.to_env(action)
+
+    def to_env_on_device(self, action: Any) -> Any:
+        """Converts raw actions, tensors, on their device."""
+        return self.out.to_env_on_device(action)

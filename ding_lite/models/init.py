@@ -36,10 +36,10 @@ def initialize(
             orthogonal(policy_layers, gain.get("policy", 0.01))
         orthogonal(value_layer, gain.get("value", 1.0))
         return
-    for layer in module.modules():  # rows of linear layers have the norm 1.4, those of convolutions 1
+    for layer in module.modules():  # rows of linear layers have the norm 1.4, rows of convolutions 1
         if isinstance(layer, LAYERS):
             normed(layer, 1.4 if isinstance(layer, nn.Linear) else 1.0)
-    for block in module.modules():  # residual blocks have a norm of their own, for all rows inside
+    for block in module.modules():  # all rows inside a residual block have its norm
         if (scale := getattr(block, "normed_scale", None)) is not None:
             normed(block, scale)
     if policy_layers is not None:

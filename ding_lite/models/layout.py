@@ -17,7 +17,7 @@ SHUFFLE_DTYPES = (torch.uint8, torch.float32)  # torch.channel_shuffle does not 
 def lay_out(model: nn.Module) -> None:
     """Stores each weight of a network in the memory order that its layer reads fastest, in place.
 
-    Afterwards the weights of convolutions, and on the CPU those of large linear layers, are not contiguous.
+    Afterwards the weights of convolutions, and on the CPU of large linear layers, are not contiguous.
     """
     # Convolutions are a fifth faster where the channels of a pixel are adjacent in memory.
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

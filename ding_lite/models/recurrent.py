@@ -80,7 +80,7 @@ class RecurrentLayer(nn.Module):
         is_exporting, has_single_steps = torch.compiler.is_exporting(), len(sizes) == 1
         if has_single_steps and features.is_cpu and not is_exporting:
             return self._step(features, hidden)
-        # Graphs that torch.export makes have no packed sequences; those of a policy that acts need none.
+        # Graphs that torch.export makes have no packed sequences; a policy that acts needs none.
         is_plain = is_exporting and has_single_steps
         samples = features.unsqueeze(0) if is_plain else PackedSequence(features, sizes)
         output, after = self.rnn(samples, self._of_torch(hidden))

@@ -5,8 +5,8 @@
     learn_mode.forward(rollout)       -> metrics                     improves the model
     eval_mode.forward(obs)            -> {"action"}                  acts greedily
 
-Everything is batched. The forward of a recurrent policy also takes hidden states (B, ...), and returns those
-after the step as "hidden". Where policy and value share layers, collecting also gives the "value".
+Everything is batched. The forward of a recurrent policy also takes hidden states (B, ...), and returns the
+next ones as "hidden". Where policy and value share layers, collecting also gives the "value".
 
 A collector and an evaluator ask :meth:`Policy.acting` what acts in one rollout or one evaluation.
 
@@ -33,15 +33,16 @@ from ding_lite.config.schema import merged_config
 from ding_lite.data.hidden import begin_episodes
 from ding_lite.data.modes import Acting, CollectMode, EvalMode, LearnMode
 from ding_lite.data.replay import Replay
-from ding_lite.data.rollout import Rollout, as_array, flat, require_final, require_rollout, to_device
+from ding_lite.data.rollout import Rollout, as_array, require_rollout, to_device
 from ding_lite.data.samples import Batch, Recurrence, Samples, Store
 from ding_lite.data.timer import Timer
 from ding_lite.envs.checks import first_fault
 from ding_lite.envs.vector import Transition
+from ding_lite.envs.wrappers import ActionMap
 from ding_lite.errors import CheckpointError, ConfigError, ContractError, error_text
 from ding_lite.fast.acting import GraphActing, NumpyActing
 from ding_lite.fast.cuda_graphs import GraphPool
-from ding_lite.fast.stacks import has_hooks, numpy_stacks
+from ding_lite.fast.stacks import is_changed, numpy_stacks
 from ding_lite.models.actor_critic import ActorCritic
 from ding_lite.models.checks import SAMPLES, check_outputs
 from ding_lite.models.heads import clamp_to_ranges, parameter_ranges
@@ -49,7 +50,7 @@ from ding_lite.models.layout import lay_out
 from ding_lite.models.recurrent import Sequences, single_steps
 from ding_lite.policies.keys import POLICY
 from ding_lite.rl.distributions import Distribution
-from ding_lite.rl.scales import NoScale, ObservationNorm
+from ding_lite.rl.scales import NoScale, ObservationNorm, ValueNorm
 from ding_lite.rl.seeding import (
     GeneratorState,
     global_streams,
@@ -60,10 +61,12 @@ from ding_lite.rl.seeding import (
 from ding_lite.trees import (
     MASK_KEY,
     Tree,
+    children,
     example_observations,
     from_tree,
     is_branch,
     leading_size,
+    map_space,
     map_tree,
     named_leaves,
     observation_to_tree,
@@ -75,7 +78,7 @@ FIELDS = ("learn", "collect", "eval")
 OUTPUTS = {"actor": "dist", "critic": "new_value", "auxiliary": "auxiliary"}  # of models, in a batch
 CHUNK_SAMPLES, CHUNK_BYTES = 2**13, 2**24  # what a network is given in one call without a gradient
 GPU_LAYER = 2**16  # weights; with 64 x 64 a gradient step takes four times as long on a GPU
-# What acts in NumPy or as a CUDA graph stands for these methods.
+# The methods that NumPy and CUDA graphs replace when they act.
 ACTING = ("_forward_collect", "_forward_eval", "_to_env", "_process_transition", "scaled", "distribution")
 LIBRARY: set[tuple[str, FunctionType]] = set()  # the methods of the library's policies, by their names
 
@@ -122,7 +125,9 @@ class Policy:
         self.parts: dict[str, Any] = {}  # what has a state, by name
         self.lines: list[str] = []  # about this policy, which a run prints when it begins
         self._generators: dict[str, torch.Generator] = {}  # by the names of their streams
-        self.model: Any = self.keep("model", self._make_model() if model is None else self._checked(model))
+        self.model: ActorCritic = self.keep(
+            "model", self._make_model() if model is None else self._checked(model)
+        )
         try:
             self.device = chosen_device(self.cfg.device, self.model)
             self.model.to(device=self.device)
@@ -143,14 +148,18 @@ class Policy:
             else Recurrence(self.cfg.learn.sequence_length, self.model.initial_hidden)
         )
         norm = self.cfg.normalize
-        self.obs_norm: Any = NoScale()
+        self.obs_norm: ObservationNorm | NoScale = NoScale()
         if norm.obs:
             scale = ObservationNorm(obs_space, norm.obs_clip, self.device, ranks=self.ranks)
             self.obs_norm = self.keep("obs_norm", scale)
-        self.obs_norms = [self.obs_norm]  # all that random steps begin
-        self.value_norm: Any = NoScale()  # a policy may set another
+        self.obs_norms = [
+            self.obs_norm
+        ]  # all scales of observations: random steps give their first statistics
+        self.value_norm: ValueNorm | NoScale = NoScale()  # a policy may set another
         self._graph_pool = GraphPool()
         self._hidden_of_act: Tree | None = None
+        # What the wrappers of a run make of actions; only `act` is called without these wrappers.
+        self.action_maps: Sequence[ActionMap] = ()
         self._init_shared()
         if "learn" in self.fields:
             is_ours = type(self).distribution is Policy.distribution
@@ -260,14 +269,15 @@ class Policy:
             raise ContractError(f"this policy was built with enable_field={self.fields}, without {field!r}")
 
     def overrides(self, *methods: str) -> bool:
-        """Returns whether one of these methods is not the library's; then no faster code may stand for it."""
-        found = [(name, getattr(self, name)) for name in methods]
-        return not all(
-            getattr(method, "__self__", None) is self and (name, getattr(method, "__func__", None)) in LIBRARY
-            for name, method in found
-        )
+        """Returns True if one of these methods is not the library's; then no faster code may replace it."""
+        for name in methods:
+            method = getattr(self, name)
+            is_bound = getattr(method, "__self__", None) is self
+            if not is_bound or (name, getattr(method, "__func__", None)) not in LIBRARY:
+                return True
+        return False
 
-    def acting(self, samples: int = 0) -> Acting:
+    def acting(self, samples: int = 0, *, on_device: bool = False) -> Acting:
         """Returns what acts in one rollout of ``samples`` actions, or in one evaluation.
 
         The policy must not change meanwhile. Actions are the same within rounding, by the same random
@@ -277,20 +287,25 @@ class Policy:
             the network is recurrent, or large     log_prob
             a GPU                                  the same, as a CUDA graph
             a small network on the CPU             NumPy; ``finish`` computes the log-probs of all rows
+
+        Actions for environments of tensors stay ``on_device``.
         """
         inference = torch.inference_mode()
+        to_env = self._to_env
+        if on_device and not self.overrides("_to_env"):
+            to_env = self.model.actor_head.to_env_on_device
         by_torch = Acting(
             "torch",
             inference(self._forward_collect),
             inference(self._forward_eval),
-            inference(self._to_env),
+            to_env if on_device else inference(to_env),  # an environment may write into its actions
             inference(self._process_transition),
             self._complete_rollout,
         )
-        if self.recurrence is not None or self.overrides(*ACTING) or has_hooks(self.model):
+        if self.recurrence is not None or self.overrides(*ACTING) or is_changed(self.model):
             return by_torch
         if self.device.type == "cuda" and self.cfg.cuda_graph:
-            graph = GraphActing(by_torch, self.device, self.generator, self._graph_pool)
+            graph = GraphActing(by_torch, self.device, self.generator, self._graph_pool, on_device)
             return by_torch._replace(name=graph.name, sample=graph.sample, greedy=graph.greedy)
         stacks = numpy_stacks(self.model, ("actor",)) if self.device.type == "cpu" else None
         if stacks is None:
@@ -308,7 +323,6 @@ class Policy:
     def _complete_rollout(self, rollout: Rollout) -> Rollout:
         """Does what ``collect_mode.get_train_sample`` does: updates statistics, then assigns credit."""
         require_rollout(rollout, "collect_mode.get_train_sample")
-        require_final(rollout, "collect_mode.get_train_sample")
         self._prepare_rollout(rollout)
         return self._get_train_sample(rollout)
 
@@ -317,6 +331,7 @@ class Policy:
     def act(self, obs: Any, *, deterministic: bool = True) -> Any:
         """Returns the environment's action for one observation or for a batch, NumPy in and out.
 
+        It is in the units of the environment, without the wrappers ``action_rescale`` and ``action_bins``.
         A recurrent policy remembers each episode until :meth:`reset`.
 
         Args:
@@ -326,30 +341,51 @@ class Policy:
         Raises:
             ContractError: for other shapes, numbers that are not finite, or an index outside of its range.
         """
-        one = {path: tuple(leaf.shape or ()) for path, leaf in space_leaves(self.obs_space)}
+        space = self.actor_space
+        one = {path: tuple(leaf.shape or ()) for path, leaf in space_leaves(space)}
         try:
-            tree = map_tree(np.asarray, observation_to_tree(obs, self.obs_space))
+            tree = map_tree(np.asarray, observation_to_tree(obs, space))
             shapes = {path: leaf.shape for path, leaf in named_leaves(tree)}
             is_single = shapes == one
             if not is_single and {path: shape[1:] for path, shape in shapes.items()} != one:
                 raise ValueError(", ".join(map(str, shapes.values())))
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise ContractError(
-                f"act: expected an observation of {self.obs_space} (of the pair that reset() returns, the "
+                f"act: expected an observation of {space} (of the pair that reset() returns, the "
                 f"first) or a batch of such, got {error_text(error)}"
             ) from error
         if is_single:
             tree = map_tree(lambda x: x[None], tree)
-        if fault := first_fault(space_leaves(self.obs_space), tree):
+        if fault := first_fault(space_leaves(space), tree):
             raise ContractError(f"act: {fault.message}")
+        tree = self.completed(tree)
         forward = self._forward_eval if deterministic else self._forward_collect
         output = forward(tree) if self.recurrence is None else forward(tree, self._hidden_of_act)
         self._hidden_of_act = output.get("hidden")
         action = self._to_env(output["action"])
+        for mapped in self.action_maps:
+            action = mapped(action)
         return from_tree(map_tree(lambda x: x[0], action) if is_single else action, self.action_space)
 
+    @property
+    def actor_space(self) -> gym.Space:
+        """The space of what :meth:`act` needs of an observation: without the groups of the critic alone."""
+        groups = getattr(self.model, "obs_groups", None)
+        if groups is None:
+            return self.obs_space
+        names, branches = (*groups["actor"], MASK_KEY), children(self.obs_space) or {}
+        return gym.spaces.Dict({name: branch for name, branch in branches.items() if name in names})
+
+    def completed(self, obs: Tree) -> Tree:
+        """Returns observations (N, ...) of ``actor_space`` with zeros in the other groups."""
+        if self.actor_space is self.obs_space:
+            return obs
+        like = tree_leaves(obs)[0]
+        zeros = like.new_zeros if isinstance(like, Tensor) else np.zeros
+        return map_space(lambda leaf: zeros((len(like), *leaf.shape)), self.obs_space) | obs
+
     def reset(self, first: Any = None) -> None:
-        """Begins the episodes that :meth:`act` plays next: those where ``first`` (B,) is True; None: all."""
+        """Resets the hidden state of :meth:`act` where ``first`` (B,) is True; None: of all episodes."""
         if first is None or self.recurrence is None:
             self._hidden_of_act = None
         elif self._hidden_of_act is not None:
@@ -389,10 +425,10 @@ class Policy:
 
     def with_outputs(self, batch: Batch, outputs: Mapping[str, Any]) -> Batch:
         """Returns a batch with fresh outputs of the model: dist, new_value, auxiliary."""
-        found = {OUTPUTS[name]: output for name, output in outputs.items()}
-        if "dist" in found:
-            found["dist"] = self.distribution(batch.obs, found["dist"])
-        return batch.plus(**found)
+        fields = {OUTPUTS[name]: output for name, output in outputs.items()}
+        if "actor" in outputs:
+            fields["dist"] = self.distribution(batch.obs, outputs["actor"])
+        return batch.plus(**fields)
 
     @torch.no_grad()
     def values(self, obs: Any, hidden: Tree = None) -> Tensor:
@@ -400,51 +436,43 @@ class Policy:
         inputs = self._inputs(obs, None if hidden is None else to_device(hidden, self.device))
         return self.value_norm.denormalize(self.model.compute_critic(inputs))
 
-    def rollout_values(self, rollout: Rollout) -> Tensor:
-        """Returns the values (T, B) of a rollout's observations, in units of the training reward.
-
-        They are ``rollout.value``, if the network gave it as it acted, else those of the network now.
-        """
-        if "value" in rollout:
-            return rollout.value
-        return self.value_norm.denormalize(self.over_rollout(self.model.compute_critic, rollout))
-
     def log_prob(self, inputs: Any, action: Any) -> Tensor:
         """Returns the log-probs (N,) of actions under the newest policy."""
         return self.distribution(inputs, self.model.compute_actor(inputs)).log_prob(action)
 
     @torch.no_grad()
-    def over(self, function: Callable[..., Any], samples: Samples, *others: Any) -> Any:
-        """Returns ``function(inputs, *others)`` of raw samples (N, ...), some megabytes at a time."""
+    def over(self, function: Callable[..., Any], samples: Samples, *fields: str) -> Any:
+        """Returns ``function(inputs, *fields)`` of raw samples (N, ...), some megabytes at a time."""
         sample_bytes = 4 * sum(math.prod(leaf.shape[1:]) for leaf in tree_leaves(samples.fields["obs"]))
-        order, found = [], []
+        order, results = [], []
         size = max(1, min(CHUNK_SAMPLES, CHUNK_BYTES // max(1, sample_bytes)))
         for rows, inputs in samples.chunks(size, self.scaled):
-            rest = (to_device(map_tree(lambda x, r=rows: x[r], other), self.device) for other in others)
-            found.append(function(inputs, *rest))
+            rest = (map_tree(lambda x, r=rows: x[r], samples.fields[name]) for name in fields)
+            results.append(function(inputs, *(to_device(each, self.device) for each in rest)))
             order.append(rows)
-        result = found[0] if len(found) == 1 else map_tree(lambda *parts: torch.cat(parts), *found)
+        result = results[0] if len(results) == 1 else map_tree(lambda *parts: torch.cat(parts), *results)
         if samples.runs is None:
             return result
         place = torch.cat(order).argsort()  # of each sample in the result
         return map_tree(lambda leaf: leaf[place.to(leaf.device)], result)
 
-    def over_rollout(self, function: Callable[..., Any], rollout: Rollout, *others: Any) -> Any:
-        """Returns ``function(inputs, *others)`` of the rows of a rollout, a tensor or a dict.
+    def over_rollout(self, function: Callable[..., Any], rollout: Rollout, *fields: str) -> Any:
+        """Returns ``function(inputs, *fields)`` of the rows of a rollout, a tensor or a dict.
 
         Shapes:
-            rollout, each of ``others``: (T, B, ...) -> (T, B, ...); 0 in rows that are not valid
+            rollout, each of its ``fields``: (T, B, ...) -> (T, B, ...); 0 in rows that are not valid
         """
-        shape = rollout.valid.shape
-        samples = Samples.of(rollout, rollout.valid, {"obs": rollout.obs}, self.recurrence)
-        place = samples.place
-        found = self.over(function, samples, *(map_tree(lambda x: x[place], flat(other)) for other in others))
-
-        def scattered(leaf: Tensor) -> Tensor:
-            whole = leaf.new_zeros((shape.numel(), *leaf.shape[1:]))
-            return whole.index_copy_(0, place.to(leaf.device), leaf).unflatten(0, shape)  # type: ignore[union-attr]
-
-        return map_tree(scattered, found)
+        valid, chosen = rollout.valid, {name: rollout[name] for name in ("obs", *fields)}
+        samples = Samples.of(rollout, valid, chosen, self.recurrence)
+        place: Any = samples.place
+        return map_tree(
+            lambda leaf: (
+                leaf.new_zeros((valid.numel(), *leaf.shape[1:]))
+                .index_copy_(0, place.to(leaf.device), leaf)
+                .unflatten(0, valid.shape)
+            ),
+            self.over(function, samples, *fields),
+        )
 
     # -- The names of DI-engine
 
@@ -492,7 +520,7 @@ class Policy:
         return generator
 
     def change_ranks(self, step: int) -> None:
-        """Begins new random streams, since the saved ones are those of another number of ranks."""
+        """Begins new random streams: the saved streams belong to another number of ranks."""
         for name, generator in self._generators.items():
             stream = ("policy", name, "step", step, *self.ranks.stream)
             generator.manual_seed(integer_seed(self.seed, *stream))
@@ -531,12 +559,12 @@ class Policy:
     def _load_all_but_generators(self, state: Mapping[str, Any]) -> None:
         """Does what ``collect_mode.load_state_dict`` does: an actor keeps the streams that it draws from.
 
-        With those of the learner, which does not act, it would draw the same noise in every rollout.
+        The learner does not act: with its streams the actor would draw the same noise in every rollout.
         """
-        own = {name: generator.get_state() for name, generator in self._generators.items()}
+        states = {name: generator.get_state() for name, generator in self._generators.items()}
         self.load_state_dict(state)
         for name, generator in self._generators.items():
-            generator.set_state(own[name])
+            generator.set_state(states[name])
 
     # -- Construction
 

@@ -3,9 +3,10 @@
     r_t   = reward of ``models.intrinsic`` / std of its running discounted return
     A     = extrinsic_weight A_E + weight A_I        (arXiv:1810.12894, section 2.3)
 
-Intrinsic returns have a small value network of their own, so every model will do. They continue over the ends
-of episodes; otherwise an end would be a reason to avoid what is new. Rewards are computed, and their scale is
-updated, before credit is assigned. The networks, and then the scale of observations, learn after the policy.
+Intrinsic returns have a separate small value network, so the policy's model needs no change. They continue
+over the ends of episodes; otherwise an end would be a reason to avoid what is new. Rewards are computed, and
+their scale is updated, before credit is assigned. The networks, and then the scale of observations, learn
+after the policy.
 
 Shapes: T steps, B environments, N samples.
 """
@@ -90,8 +91,7 @@ class Intrinsic:
                 module.scale = 1.0  # obs_norm has scaled the pixels
         self.scale = RewardScale(self.cfg.discount_factor, ranks=ranks)
         self.obs_norm = ObservationNorm(obs_space, self.cfg.obs_clip, self.device, images=True, ranks=ranks)
-        rate = self.cfg.learning_rate
-        self.optimizer = Optimizer(self.networks, self.learn_cfg, learning_rate=rate, ranks=ranks)
+        self.optimizer = Optimizer(self.networks, self.learn_cfg, ranks=ranks)
 
     @torch.no_grad()
     def add_reward(self, rollout: Rollout) -> None:
@@ -105,8 +105,8 @@ class Intrinsic:
 
     def of_steps(self, method: str, steps: Steps) -> Tensor:
         """Returns the "reward" or the "loss" (N,) of steps, in float32."""
-        found: Tensor = getattr(self.reward, method)(steps)
-        return found.float().view(steps.done.shape)  # a count of visits, say, is a tensor of integers
+        numbers: Tensor = getattr(self.reward, method)(steps)
+        return numbers.float().view(steps.done.shape)  # a count of visits, say, is a tensor of integers
 
     @torch.no_grad()
     def credit(self, rollout: Rollout, weight: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -160,8 +160,8 @@ class Intrinsic:
         gradient_of, history = self.optimizer.gradient_of(Objective(self.loss)), []
         for _ in range(self.cfg.epoch_per_collect):
             size = self.learn_cfg.batch_size
-            drawn = samples.minibatches(size, self.generator, ranks=self.ranks)
-            history += self.optimizer.steps(gradient_of, self._weighted(drawn.batches))
+            batches = self._weighted(samples.minibatches(size, self.generator, ranks=self.ranks).batches)
+            history += self.optimizer.steps(gradient_of, batches, self.cfg.learning_rate)
         self.obs_norm.update(rollout.obs, valid)
         metrics = {
             **mean_metrics(history),
@@ -180,8 +180,9 @@ class Intrinsic:
         for batch in batches:
             draw = torch.rand(len(batch), generator=self.generator, device=self.generator.device)
             trained = (draw < self.cfg.update_proportion).float()
-            drawn, all_steps = self.ranks.sum(torch.stack([trained.sum(), torch.ones_like(trained).sum()]))
-            yield batch.plus(reward_weight=trained * all_steps / drawn.clamp_min(1))
+            counts = torch.stack([trained.sum(), torch.ones_like(trained).sum()])
+            trained_steps, all_steps = self.ranks.sum(counts)
+            yield batch.plus(reward_weight=trained * all_steps / trained_steps.clamp_min(1))
 
     def _parts(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in ("networks", "scale", "obs_norm", "optimizer")}
@@ -192,7 +193,6 @@ class Intrinsic:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         for name, part in self._parts().items():
             part.load_state_dict(state[name])
-        self.optimizer.learning_rate = self.cfg.learning_rate  # a resumed run may have another one
 
 
 class StepTable:
@@ -221,8 +221,8 @@ class StepTable:
 
     def obs_at(self, rows: Tensor) -> Any:
         """Returns the scaled observations (N, ...) at ``rows`` (N,) of the flattened (T + 1, B)."""
-        found = map_tree(lambda leaf: leaf.index_select(0, rows), self._obs)
-        return self.obs_norm(to_device(found, self.device))
+        obs = map_tree(lambda leaf: leaf.index_select(0, rows), self._obs)
+        return self.obs_norm(to_device(obs, self.device))
 
     def at(self, rows: Tensor) -> Steps:
         """Returns the steps at ``rows`` (N,)."""

@@ -1,6 +1,6 @@
 """Every key of the section ``policy``: of all policies, of PPO and of PPG, which adds to PPO's.
 
-Those of networks are in ``models.actor_critic``, those of intrinsic rewards in ``models.intrinsic``.
+The keys of networks are in ``models.actor_critic``, of intrinsic rewards in ``models.intrinsic``.
 """
 
 from __future__ import annotations
@@ -18,9 +18,17 @@ POLICY: dict[str, Any] = dict(
     device=Key(
         "auto", doc='"cpu", "cuda", "cuda:N" or "mps"; "auto": a GPU, if there is one, for large models'
     ),
-    cuda_graph=Key(True, doc="on a GPU: launch all kernels of acting, and those of a gradient, in one call"),
+    cuda_graph=Key(True, doc="on a GPU: launch all kernels of acting, and all of a gradient, in one call"),
     model=dict(type=Key("vac", Name, doc='the model: a registered name, or "package.module:Class"')),
-    collect=dict(n_sample=Key(2048, low=2, doc="transitions in a rollout, over all environments")),
+    collect=dict(
+        n_sample=Key(2048, low=2, doc="transitions in a rollout, over all environments"),
+        n_step=Key(
+            None,
+            int | None,
+            low=1,
+            doc="steps of each environment in a rollout, in place of n_sample, which becomes their product",
+        ),
+    ),
     learn=dict(sequence_length=Key(64, low=1, doc="most steps that gradients of recurrent networks go back")),
     eval=dict(eval_freq=Key(10_000, low=0, doc="env steps between evaluations; 0: only at the end")),
     normalize=dict(
@@ -67,12 +75,17 @@ PPO: dict[str, Any] = dict(
         value_norm_decay=Key(0.95, low=0, high=1, needs="learn.value_norm", doc="weight of earlier targets"),
         value_weight=Key(0.5, low=0, doc="weight of the value loss 0.5 (V - R)^2"),
         entropy_weight=Key(None, float | None, low=0, doc="None: 0.01, or 0 if an action is a Box"),
-        clip_ratio=Key(0.2, above=0, doc="epsilon: the ratio gains nothing outside of 1 - eps .. 1 + eps"),
+        clip_ratio=Key(
+            0.2, above=0, doc="epsilon of the clip: no gain from a ratio outside of 1 - eps .. 1 + eps"
+        ),
         dual_clip=Key(None, float | None, above=1, doc="bound of r where A is negative (arXiv:1912.09729)"),
         value_clip=Key(
             None, float | None, above=0, needs="not nstep_return", doc="epsilon of the value loss"
         ),
         value_loss=Key("mse", Literal["mse", "smooth_l1"], doc="smooth_l1 is linear for errors above 1"),
+        critic_warmup=Key(
+            0, low=0, doc="first iterations, in which the value learns and the policy does not"
+        ),
         kl_beta=Key(0.0, low=0, **REFERENCE, doc="weight of KL(pi || pi_ref) to the frozen policy"),
         kl_type=Key(
             "exact", Literal["exact", "k1", "k2", "k3"], doc="exact, or estimated by the actions taken"
@@ -125,7 +138,9 @@ PPG: dict[str, Any] = dict(
         epoch_per_collect=DROPPED,
         reuse=DROPPED,
         actor_epoch_per_collect=Key(1, **PHASE, doc="E_pi: the policy's passes; off-policy mean uses"),
-        critic_epoch_per_collect=Key(1, **PHASE, doc="E_V: those of the value; if as many, in one loop"),
+        critic_epoch_per_collect=Key(
+            1, **PHASE, doc="E_V: the value's passes; if equal to E_pi, in one loop with one Adam"
+        ),
         aux_train_epoch=Key(6, low=0, doc="E_aux: passes of an auxiliary phase; 0: no such phase"),
         aux_freq=Key(8, low=1, **AUXILIARY, doc="N_pi: iterations between auxiliary phases"),
         aux_bc_weight=Key(1.0, low=0, **AUXILIARY, doc="beta_clone, the weight of KL(pi_old || pi)"),

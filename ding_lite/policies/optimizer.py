@@ -21,7 +21,7 @@ from ding_lite.data.samples import Batch
 from ding_lite.errors import ContractError, NumericsError
 from ding_lite.fast.cuda_graphs import GraphPool
 from ding_lite.fast.gradients import ByAutograd, Gradient, Metrics, Number, Objective, gradient_of, stacked
-from ding_lite.models.heads import clamp_to_ranges, parameter_ranges
+from ding_lite.models.heads import parameter_ranges
 from ding_lite.models.recurrent import Sequences
 from ding_lite.ranks import ALONE, Ranks
 from ding_lite.trees import tree_leaves
@@ -36,8 +36,6 @@ class Optimizer:
         model: that losses read.
         learn: the section ``policy.learn``, with ``adam_eps`` and the bound of gradients: ``grad_clip_type``
             (``"clip_norm"`` over all parameters together, ``"clip_value"``, or None), ``grad_clip_value``.
-        learning_rate: of the first step, if it is not that of ``learn``; assign ``optimizer.learning_rate``
-            to change it.
         size: samples of a full minibatch.
         captured: whether the gradients of these minibatches are captured as CUDA graphs, on a GPU.
         ranks: that take each step together; its gradient is the mean of theirs.
@@ -48,7 +46,6 @@ class Optimizer:
         model: nn.Module,
         learn: Any,
         *,
-        learning_rate: float | None = None,
         size: int = 0,
         captured: bool = False,
         ranks: Ranks = ALONE,
@@ -57,30 +54,27 @@ class Optimizer:
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         if not self.parameters:
             raise ContractError("the optimiser has no parameter: all layers of the model are frozen")
-        self.learning_rate = learn.learning_rate if learning_rate is None else learning_rate
         self.eps = learn.adam_eps
         self.clip_type, self.clip_value = learn.grad_clip_type, learn.grad_clip_value
         self.pool = GraphPool() if captured and self.parameters[0].is_cuda else None
         self.ranges = parameter_ranges(model)
-        modules = list(model.modules())
-        has_own_train = any(type(module).train is not nn.Module.train for module in modules)
-        self._modules = None if has_own_train else modules  # whose mode a pass changes one by one
         # Not a torch.optim.Adam: creating one imports torch's compiler, which takes a second.
         self._means, self._squares = ([torch.zeros_like(p) for p in self.parameters] for _ in range(2))
         self._counts = torch.zeros(len(self.parameters), device=self.parameters[0].device)  # steps of each
         # Whether flags are read before Adam's step. On a GPU that would wait; Adam on mps ignores found_inf.
         self.on_host = self._counts.device.type in ("cpu", "mps")
-        self._reached: dict[tuple[bool, ...], Any] = {}  # what a step changes, by what its loss reaches
+        # The tensors that a step changes, by which parameters have a gradient.
+        self._tensors: dict[tuple[bool, ...], Any] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_reached": {}}  # a copy has other tensors
+        return {**vars(self), "_tensors": {}}  # a copy has other tensors
 
     def gradient_of(self, objective: Objective) -> ByAutograd:
         """Returns what computes the gradient of a loss, while nothing but steps changes the model."""
         return gradient_of(objective, self.model, self.parameters, self.size, self.pool)
 
-    def steps(self, gradient_of: ByAutograd, minibatches: Iterable[Batch]) -> list[Metrics]:
-        """Takes a step along a gradient for each minibatch.
+    def steps(self, gradient_of: ByAutograd, minibatches: Iterable[Batch], rate: float) -> list[Metrics]:
+        """Takes a step along a gradient for each minibatch, with a learning rate.
 
         A step whose loss or gradient is not finite changes nothing.
 
@@ -92,47 +86,40 @@ class Optimizer:
         """
         history: list[Metrics] = []
         bad: list[Number] = []
-        self._reached = {}
+        self._tensors = {}
         if gradient_of.calls_layers:
-            self._set_training(True)
+            self.model.train()
         try:
             for batch in minibatches:
                 gradient = gradient_of(batch)
                 if self.ranks.size > 1:
                     gradient = self._averaged(gradient, len(batch))
-                norm, is_bad = self._take(gradient)
+                norm, is_bad = self._step(gradient, rate)
                 history.append({**gradient.metrics, "grad_norm": norm})
                 bad.append(is_bad)
                 if self.on_host and is_bad:
                     raise _not_finite(gradient_of.objective, len(history), history[-1], batch)
         finally:
             if self.model.training:
-                self._set_training(False)  # outside of gradient steps it is always in eval mode
+                self.model.eval()  # outside of gradient steps it is always in eval mode
         if not self.on_host and bad and (flags := stacked(bad).tolist()).count(1.0):
             step = flags.index(1.0)
             raise _not_finite(gradient_of.objective, step + 1, history[step], None)
         return history
 
-    def _set_training(self, mode: bool) -> None:
-        if self._modules is None:
-            self.model.train(mode)
-            return
-        for module in self._modules:  # in a tenth of the time that train() takes
-            vars(module)["training"] = mode
-
     @torch.no_grad()
-    def _take(self, gradient: Gradient) -> tuple[Number, Number]:
+    def _step(self, gradient: Gradient, rate: float) -> tuple[Number, Number]:
         """Takes Adam's step along a gradient. Returns its norm, and 1.0 if it is not finite."""
         reached = tuple([value is not None for value in gradient.values])
-        if reached not in self._reached:
-            of_all = (self.parameters, self._means, self._squares, self._counts.unbind())
-            parts = [list(compress(tensors, reached)) for tensors in of_all]
-            own = torch.tensor(reached, dtype=self._counts.dtype, device=self._counts.device)
+        if reached not in self._tensors:
+            tensors = (self.parameters, self._means, self._squares, self._counts.unbind())
+            parts = [list(compress(each, reached)) for each in tensors]
+            steps = torch.tensor(reached, dtype=self._counts.dtype, device=self._counts.device)
             # Adam's kernel copies tensors that are not contiguous: such as weights of convolutions.
             is_plain = all(p.is_contiguous() for p in parts[0])
-            flat = parts[:3] if is_plain else [[_flat(x) for x in tensors] for tensors in parts[:3]]
-            self._reached[reached] = (parts[0], *flat, parts[3], own, is_plain)
-        originals, parameters, means, squares, counts, own, is_plain = self._reached[reached]
+            flat = parts[:3] if is_plain else [[_flat(x) for x in each] for each in parts[:3]]
+            self._tensors[reached] = (parts[0], *flat, parts[3], steps, is_plain)
+        originals, parameters, means, squares, counts, steps, is_plain = self._tensors[reached]
         values = [value for value in gradient.values if value is not None]
         if gradient.flat is None:
             values = [_laid_out_as(p, x) for p, x in zip(originals, values, strict=True)]
@@ -159,7 +146,7 @@ class Optimizer:
                 values = list(torch._foreach_mul(values, scale))
         elif self.clip_type == "clip_value":
             values = [value.clamp(-self.clip_value, self.clip_value) for value in values]
-        self._counts.add_(own if self.on_host else own * (1 - is_bad))
+        self._counts.add_(steps if self.on_host else steps * (1 - is_bad))
         torch._fused_adam_(
             parameters,
             values,
@@ -168,11 +155,12 @@ class Optimizer:
             [],
             counts,
             found_inf=None if self.on_host else is_bad,  # as GradScaler does: if it is 1, nothing changes
-            lr=self.learning_rate,
+            lr=rate,
             eps=self.eps,
             **ADAM,
         )
-        clamp_to_ranges(self.ranges)
+        for parameter, low, high in self.ranges:
+            parameter.clamp_(low, high)
         return norm, is_bad
 
     @torch.no_grad()
@@ -185,29 +173,28 @@ class Optimizer:
         names, device = list(gradient.metrics), self._counts.device
         reached = [value for value in gradient.values if value is not None]
         numbers = stacked([*gradient.metrics.values(), gradient.total, 1.0]).to(device, torch.float32)
-        own = torch.cat([*(value.reshape(-1) for value in reached), numbers]) * samples
+        weighted = torch.cat([*(value.reshape(-1) for value in reached), numbers]) * samples
         sizes = [*(value.numel() for value in reached), len(numbers) - 1, 1]
-        *sums, totals, count = self.ranks.sum(own).split(sizes)
+        *sums, totals, count = self.ranks.sum(weighted).split(sizes)
         means = iter([(part / count).view_as(x) for part, x in zip(sums, reached, strict=True)])
         values = [None if value is None else next(means) for value in gradient.values]
         *metrics, total = (totals / count).tolist() if self.on_host else (totals / count).unbind()
         return Gradient(total, dict(zip(names, metrics, strict=True)), values)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns learning rate, moments and counts. ``eps`` is always that of the config."""
+        """Returns moments and counts. ``eps`` is always that of the config."""
         moments = zip(self._means, self._squares, strict=True)
         return {
-            "learning_rate": self.learning_rate,
             "counts": self._counts,
             "moments": {str(k): {"mean": mean, "square": square} for k, (mean, square) in enumerate(moments)},
         }
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.learning_rate = float(state["learning_rate"])
         mine, saved = self.state_dict(), state["moments"]
         pairs = [("counts", mine["counts"], state["counts"])]
-        pairs += [(f"{k} {n}", own[k], saved[n][k]) for n, own in mine["moments"].items() for k in own]
+        for number, moments in mine["moments"].items():
+            pairs += [(f"{name} {number}", moments[name], saved[number][name]) for name in moments]
         for name, tensor, value in pairs:
             if value.shape != tensor.shape:
                 raise ValueError(f"{name}: expected {tuple(tensor.shape)}, got {tuple(value.shape)}")
@@ -230,13 +217,13 @@ def mean_metrics(history: Sequence[Metrics]) -> dict[str, float]:
 
 def mean_of(history: Sequence[Metrics], name: str) -> float:
     """Returns the mean of one metric over steps."""
-    found = mean_metrics([{name: step[name]} for step in history if name in step])
-    if not found:
+    means = mean_metrics([{name: step[name]} for step in history if name in step])
+    if not means:
         raise ContractError(
             f"policy.learn.target_kl and lr_schedule='adaptive' need the metric {name!r} of policy_loss: an "
             "estimate of KL(pi_old || pi), such as rl.losses.approx_kl(log_ratio)"
         )
-    return found[name]
+    return means[name]
 
 
 def _not_finite(objective: Objective, step: int, metrics: Metrics, batch: Batch | None) -> NumericsError:

@@ -10,8 +10,8 @@ The paper's names, and the config's:
     E_aux  aux_train_epoch   E_V         critic_epoch_per_collect
                              beta_clone  aux_bc_weight
 
-In the auxiliary phase pi_old is the policy at the start of the phase, and the targets R are those of
-collection, on- and off-policy. The KL has no unit and the errors have the unit of squared returns, so the
+In the auxiliary phase pi_old is the policy at the start of the phase, and R the targets at collection, on-
+and off-policy. The KL has no unit and the errors have the unit of squared returns, so the
 errors are in normalised units (value_norm): with raw returns of 100 they would outweigh the KL that holds the
 policy near pi_old.
 """
@@ -97,9 +97,9 @@ class PPGPolicy(PPOPolicy):
 
     def improve(self, rollout: Rollout) -> dict[str, float]:
         learn, log = self.cfg.learn, self.policy_phase(rollout)
-        log |= dict.fromkeys(("policy_cur_lr", "value_cur_lr"), self.optimizer.learning_rate)
+        log |= dict.fromkeys(("policy_cur_lr", "value_cur_lr"), self.schedules.rate)
         log["policy_adv_abs_max"] = float(rollout.advantage[rollout.valid].abs().max())
-        if not learn.aux_train_epoch:
+        if not learn.aux_train_epoch or self.only_value_learns:
             return log
         fields = {name: rollout[name] for name in ("obs", "value_target", *self.auxiliary_fields)}
         samples = Samples.of(rollout, rollout.valid, fields, self.recurrence)
@@ -117,7 +117,6 @@ class PPGPolicy(PPOPolicy):
         if self.has_one_loop:
             return self.one_loop(rollout, actor)
         self.begin_replay(rollout, self.replay, self.value_replay)
-        self.value_optimizer.learning_rate = self.optimizer.learning_rate
         epochs = self.passes(self.value_replay, critic)
         value = self.take_steps(epochs, self.value_optimizer, self.critic_objective)
         epochs = self.passes(self.replay, actor, credit_is_old=True)
@@ -132,16 +131,15 @@ class PPGPolicy(PPOPolicy):
     def auxiliary_phase(self) -> dict[str, float]:
         """Takes E_aux epochs over all samples since the last phase, and drops them. Returns metrics."""
         learn, history = self.cfg.learn, []
-        rate = learn.aux_learning_rate or self.learning_rate
-        self.aux_optimizer.learning_rate = rate * self.progress.factor("lr")
+        rate = (learn.aux_learning_rate or self.learning_rate) * self.schedules.factor("lr")
         samples = self.store.samples(self.scaled, self.device)
         samples.fields["old_logit"] = map_tree(Tensor.cpu, self.over(self.model.compute_actor, samples))
         samples.fields["value_target"] = self.value_norm.normalize(samples.fields["value_target"])
         before = self.measured(samples.some(MEASURED))
         gradient_of = self.aux_optimizer.gradient_of(self.auxiliary_objective)
         for _ in range(learn.aux_train_epoch):
-            drawn = samples.minibatches(self.aux_optimizer.size, self.aux_order, ranks=self.ranks)
-            history += self.aux_optimizer.steps(gradient_of, drawn.batches)
+            one = samples.minibatches(self.aux_optimizer.size, self.aux_order, ranks=self.ranks)
+            history += self.aux_optimizer.steps(gradient_of, one.batches, rate)
         after = self.measured(samples.some(MEASURED))
         self.store.clear()
         log = mean_metrics(history)
@@ -152,7 +150,7 @@ class PPGPolicy(PPOPolicy):
             "aux_explained_variance": after[1],
             "value_explained_variance": after[2],
             "aux_updates": float(len(history)),
-            "aux_cur_lr": self.aux_optimizer.learning_rate,
+            "aux_cur_lr": rate,
         }
 
     @torch.no_grad()
@@ -163,8 +161,8 @@ class PPGPolicy(PPOPolicy):
         variances = [
             explained_variance(outputs[name], batch.value_target) for name in ("auxiliary", "critic")
         ]
-        found: list[float] = torch.stack([old.kl(new).mean(), *variances]).tolist()
-        return found
+        numbers: list[float] = torch.stack([old.kl(new).mean(), *variances]).tolist()
+        return numbers
 
     # -- Losses
 

@@ -37,8 +37,8 @@ from ding_lite.policies.optimizer import Optimizer, mean_metrics, mean_of, named
 from ding_lite.policies.reference import Reference
 from ding_lite.rl import losses
 from ding_lite.rl.returns import credit_metrics, gae, nstep_return
-from ding_lite.rl.scales import NoScale, RewardScale, ValueNorm
-from ding_lite.rl.schedules import ADAPTIVE, TrainingProgress, adapted_rate
+from ding_lite.rl.scales import NoScale, ObservationNorm, RewardScale, ValueNorm
+from ding_lite.rl.schedules import ADAPTIVE, Schedules, adapted_rate
 from ding_lite.trees import box_size, map_tree, to_dict
 
 
@@ -57,12 +57,14 @@ class PPOPolicy(Policy):
 
     def _init_shared(self) -> None:
         cfg, learn, norm = self.cfg, self.cfg.learn, self.cfg.normalize
-        self.progress = self.keep("progress", TrainingProgress(learn))
+        self.schedules = self.keep("progress", Schedules(learn))
         self.reference: Reference | None = None
-        self.reward_scale: Any = NoScale()
+        self.reward_scale: RewardScale | NoScale = NoScale()
         if norm.reward:
             gamma = cfg.collect.discount_factor if norm.reward_discount is None else norm.reward_discount
             self.reward_scale = self.keep("reward_scale", RewardScale(gamma, ranks=self.ranks))
+        default = 0.0 if box_size(self.action_space) else 0.01
+        self.first_entropy_weight = default if learn.entropy_weight is None else learn.entropy_weight
         self.value_weight = learn.value_weight
         if learn.value_norm:
             shares = getattr(self.model, "share_encoder", False)  # whose features the weight decides, too
@@ -126,7 +128,10 @@ class PPOPolicy(Policy):
             weight: (T, B), min(1, pi/mu) of each step, for V-trace; targets of ``nstep_return`` ignore it.
         """
         collect, valid, is_recurrent = self.cfg.collect, rollout.valid, self.recurrence is not None
-        value = self.rollout_values(rollout)
+        if "value" in rollout:  # the network gave it as it acted
+            value = rollout.value
+        else:
+            value = self.value_norm.denormalize(self.over_rollout(self.model.compute_critic, rollout))
         last_value = self.values(rollout.last_obs, rollout["last_hidden"] if is_recurrent else None)
         next_value = torch.cat([value[1:], last_value[None]])
         if "final" in rollout:  # of cut rows, that of their last observations
@@ -157,19 +162,22 @@ class PPOPolicy(Policy):
         valid = rollout.valid
         value, target, advantage = (rollout[name][valid] for name in ("value", "value_target", "advantage"))
         credit = credit_metrics(value, target, advantage)
-        if self.cfg.normalize.obs:
+        if isinstance(self.obs_norm, ObservationNorm):
             credit["obs_clipped"] = self.obs_norm.clipped_share(rollout.obs, valid)
         self.value_norm.update_and_rescale(target, self.model.value_heads)
         self.set_coefficients()
-        self.set_learning_rates()
         log = mean_metrics([credit])  # waits for the device once
-        log |= {"cur_lr": self.optimizer.learning_rate, "clip_ratio": self.clip_ratio}
+        log |= {"cur_lr": self.schedules.rate, "clip_ratio": self.clip_ratio}
         log |= self.improve(rollout)
+        log_sigma = getattr(getattr(self.model.actor_head, "out", None), "log_sigma", None)
+        if log_sigma is not None:
+            log["action_std"] = float(log_sigma.detach().exp().mean())
         if self.intrinsic is not None:
             log |= self.intrinsic.learn(rollout)
         if self.cfg.normalize.obs is True:
             self.obs_norm.update(rollout.obs, valid)
-        self.progress.env_step += int(self.ranks.total(int(valid.sum())))
+        self.schedules.env_step += int(self.ranks.total(int(valid.sum())))
+        self.schedules.iteration += 1
         return log
 
     def improve(self, rollout: Rollout) -> dict[str, float]:
@@ -185,7 +193,7 @@ class PPOPolicy(Policy):
         return log | named("buffer", self.replay.log)
 
     def begin_replay(self, rollout: Rollout, *replays: Replay) -> None:
-        """Adds the rollout of this iteration, and makes the policy as it is now pi_prox."""
+        """Adds the rollout of this iteration, and stores the current log-probs as pi_prox's."""
         if not self.cfg.on_policy:  # the collector writes its next rollout into the same memory
             rollout = as_rollout(map_tree(torch.clone, rollout))
         for replay in replays:
@@ -196,36 +204,43 @@ class PPOPolicy(Policy):
     def passes(self, replay: Replay, uses: float, *, credit_is_old: bool = False) -> Iterator[Pass]:
         """Yields the passes of an iteration over the rollouts of ``replay``.
 
-        Fresh rollouts are passed ``uses`` times. Off-policy each pass draws every live sample, until as many
-        steps are taken as use each ``uses`` times in full minibatches, or none is left. Credit is old if the
-        value network has learned since.
+        On-policy: ``uses`` passes over the fresh rollout. Off-policy: passes over every live sample, until
+        ceil(uses n_sample / batch_size) steps are taken, or no sample may be drawn. ``credit_is_old``: the
+        value network was trained after the advantages were computed.
         """
         learn = self.cfg.learn
+        renews = self.cfg.recompute_adv or self.cfg.nstep_return
         if self.cfg.on_policy:
             samples = self.samples(replay)
             for epoch in range(int(uses)):
-                if (epoch or credit_is_old) and self.renew_credit(replay):
+                if renews and (epoch or credit_is_old):
+                    self.renew_credit(replay)
                     samples = self.samples(replay)
                 yield self.minibatches(samples)
             return
         steps = learn.update_per_collect or math.ceil(uses * self.cfg.collect.n_sample / learn.batch_size)
         credit_is_old |= replay.has_stale
         while steps > 0 and not self.ranks.any(not replay.has_live()):
-            if credit_is_old:
+            if renews and credit_is_old:
                 self.renew_credit(replay)
-            drawn = self.minibatches(replay, steps)
-            replay.use(drawn.place)  # type: ignore[arg-type]
-            yield drawn
-            steps, credit_is_old = steps - drawn.number, True
+            one = self.minibatches(replay, steps)
+            replay.use(one.place)  # type: ignore[arg-type]
+            yield one
+            steps, credit_is_old = steps - one.number, True
         replay.log["missing_updates"] = float(steps)
 
     def take_steps(
         self, passes: Iterable[Pass], optimizer: Optimizer, objective: Objective
     ) -> dict[str, Any]:
-        """Takes the steps of passes; after target_kl only those down the value loss. Returns metrics."""
-        learn, gradient_of, history, epochs = self.cfg.learn, optimizer.gradient_of(objective), [], 0
+        """Takes the steps of passes; in the warm-up and after target_kl only those down the value loss."""
+        learn, history, epochs = self.cfg.learn, [], 0
+        if self.only_value_learns and "actor" in objective.reads:
+            if "critic" not in objective.reads:
+                return {"epochs": 0.0, "updates": 0.0}
+            objective = self.critic_objective
+        gradient_of = optimizer.gradient_of(objective)
         for each in passes:
-            new = optimizer.steps(gradient_of, each.batches)
+            new = optimizer.steps(gradient_of, each.batches, self.schedules.rate)
             history += new
             if "actor" not in gradient_of.objective.reads:
                 continue
@@ -233,23 +248,27 @@ class PPOPolicy(Policy):
             if learn.lr_schedule == ADAPTIVE:
                 kl = mean_of(new, "approx_kl")
                 self.learning_rate = adapted_rate(self.learning_rate, kl, learn.desired_kl)
-                self.set_learning_rates()
             if learn.target_kl is not None and mean_of(new, "approx_kl") > 1.5 * learn.target_kl:
                 if "critic" not in objective.reads:
                     break
                 gradient_of = optimizer.gradient_of(self.critic_objective)
         return {**mean_metrics(history), "epochs": float(epochs), "updates": float(len(history))}
 
+    @property
+    def only_value_learns(self) -> bool:
+        """Whether this is an iteration of ``critic_warmup``."""
+        return bool(self.schedules.iteration < self.cfg.learn.critic_warmup)
+
     # -- Samples
 
     @torch.no_grad()
     def set_proximal(self, replay: Replay) -> None:
-        """Makes the policy as it is now pi_prox: sets its log-probs, and the weights w of stale rollouts."""
+        """Stores the current log-probs as pi_prox's, and the weights w of stale rollouts."""
         learn = self.cfg.learn
         for stored in replay.rollouts:
             rollout, log_prob = stored.rollout, stored.rollout.log_prob
             if replay.age(stored):
-                log_prob = self.over_rollout(self.log_prob, rollout, rollout.action)
+                log_prob = self.over_rollout(self.log_prob, rollout, "action")
                 stored.ratio = torch.exp(log_prob - rollout.log_prob).masked_fill(~rollout.valid, 1.0)
             if learn.proximal == "decoupled":
                 weight = stored.ratio.clamp(max=learn.weight_bound)
@@ -258,10 +277,8 @@ class PPOPolicy(Policy):
                 stored.renewed = {"prox_log_prob": log_prob}
         replay.log = replay.metrics(self.clip_ratio)
 
-    def renew_credit(self, replay: Replay) -> bool:
-        """Computes by the newest values what ``recompute_adv``, ``nstep_return`` ask for; False: nothing."""
-        if not (self.cfg.recompute_adv or self.cfg.nstep_return):
-            return False
+    def renew_credit(self, replay: Replay) -> None:
+        """Computes credit by the newest values: all with ``recompute_adv``, else the value targets alone."""
         fields = ("value", "advantage", "value_target") if self.cfg.recompute_adv else ("value_target",)
         self.timer("advantages")
         for stored in replay.rollouts:
@@ -271,12 +288,11 @@ class PPOPolicy(Policy):
             credit = self.credit(as_rollout(fresh), weight)
             stored.renewed |= {name: credit[name] for name in fields}
         self.timer("updates")
-        return True
 
     @torch.no_grad()
-    def samples(self, drawn: Replay | Rollout) -> Samples:
+    def samples(self, data: Replay | Rollout) -> Samples:
         """Returns the live samples of rollouts, in the units of the losses."""
-        replay, parts = Replay.of(drawn), []
+        replay, parts = Replay.of(data), []
         for stored in replay.rollouts:
             fields = time_major_fields(stored.rollout) | stored.renewed
             for name in ("value", "value_target"):
@@ -286,9 +302,9 @@ class PPOPolicy(Policy):
         samples.fields["obs"] = self.scaled(samples.fields["obs"])
         return samples
 
-    def minibatches(self, drawn: Replay | Rollout | Samples, steps: float = math.inf) -> Pass:
+    def minibatches(self, data: Replay | Rollout | Samples, steps: float = math.inf) -> Pass:
         """Returns one pass over the live samples of rollouts, of at most so many steps."""
-        samples, learn = drawn if isinstance(drawn, Samples) else self.samples(drawn), self.cfg.learn
+        samples, learn = data if isinstance(data, Samples) else self.samples(data), self.cfg.learn
         return samples.minibatches(
             learn.batch_size, self.order, steps=steps, adv_norm=learn.adv_norm, ranks=self.ranks
         )
@@ -351,24 +367,19 @@ class PPOPolicy(Policy):
 
     def set_coefficients(self) -> None:
         """Sets the coefficients of this iteration, by their schedules: clip ranges, entropy bonus."""
-        learn, clip = self.cfg.learn, self.progress.factor("clip")
-        default = 0.0 if box_size(self.action_space) else 0.01
-        entropy = default if learn.entropy_weight is None else learn.entropy_weight
+        learn, clip = self.cfg.learn, self.schedules.factor("clip")
         self.clip_ratio: float = learn.clip_ratio * clip
         self.value_clip = None if learn.value_clip is None else max(learn.value_clip * clip, 1e-8)
-        self.entropy_weight: float = entropy * self.progress.factor("entropy")
-
-    def set_learning_rates(self) -> None:
-        self.optimizer.learning_rate = self.learning_rate * self.progress.factor("lr")
+        self.entropy_weight: float = self.first_entropy_weight * self.schedules.factor("entropy")
 
     @property
     def learning_rate(self) -> float:
-        """The base of the schedule. An assigned value holds from the next iteration on, and is saved."""
-        return self.progress.learning_rate
+        """The base of the schedule. An assigned value holds from the next pass on, and is saved."""
+        return self.schedules.learning_rate
 
     @learning_rate.setter
     def learning_rate(self, value: float) -> None:
-        self.progress.learning_rate = float(value)
+        self.schedules.learning_rate = float(value)
 
     # -- State
 

@@ -18,6 +18,7 @@ from ding_lite.data.hidden import begin_episodes
 from ding_lite.data.rollout import Rollout, as_field, to_device
 from ding_lite.data.samples import Batch
 from ding_lite.errors import ConfigError
+from ding_lite.policies.base import Policy
 from ding_lite.rl import losses
 from ding_lite.trees import Tree, example_observations, leading_size, map_tree
 
@@ -33,13 +34,13 @@ class Reference:
         hidden: (B, ...), before the next rollout; None before the first one.
     """
 
-    def __init__(self, policy: Any, weight: float, kind: str) -> None:
+    def __init__(self, policy: Policy, weight: float, kind: str) -> None:
         self.policy, self.weight, self.kind = policy, weight, kind
         self.hidden: Tree | None = None
 
     @torch.no_grad()
-    def check_fits(self, policy: Any) -> None:
-        """Raises ConfigError unless a policy has actions that can be compared with those of this one."""
+    def check_fits(self, policy: Policy) -> None:
+        """Raises ConfigError unless the actions of a policy can be compared with the reference's."""
         obs = example_observations(policy.obs_space, 2)
         try:
             dists = [
@@ -68,7 +69,7 @@ class Reference:
 
     def _followed(self, rollout: Rollout) -> Any:
         policy, count = self.policy, rollout.valid.shape[1]
-        initial = policy.recurrence.initial_hidden(count)
+        initial = policy.model.initial_hidden(count)
         if self.hidden is None or leading_size(self.hidden) != count:
             self.hidden = initial
         ends = (rollout.terminated | rollout.truncated | ~rollout.valid).cpu().numpy()

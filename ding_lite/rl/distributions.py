@@ -7,7 +7,7 @@ Actions are raw samples: an index counts from 0, a Tanh-Normal action is the val
 a Beta action lies in (0, 1). The heads in ``models.heads`` convert raw samples to environment actions.
 
 Shapes: logit (N, ...), a tensor or a dict; actions (N,) or (N, A), or a dict of those; log_prob, entropy, kl
-(N,). N stands for any batch shape.
+(N,). N may be any batch shape.
 
 **To add a distribution of Box actions**, see docs/own_parts.md#a-distribution.
 """

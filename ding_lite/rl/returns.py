@@ -4,7 +4,7 @@
     A_t      = delta_t + gamma lambda (1 - done_t) c_{t+1} A_{t+1}
     target_t = V(s_t) + c_t A_t
 
-On fresh data c = 1: GAE (arXiv:1506.02438, eq. 16). With c = min(1, pi/mu) the targets are those of V-trace
+On fresh data c = 1: GAE (arXiv:1506.02438, eq. 16). With c = min(1, pi/mu) the targets are V-trace's
 (arXiv:1802.01561, eq. 1). The weight of a step multiplies its target but not its advantage, because the
 surrogate loss multiplies the advantage by the ratio already.
 
@@ -54,34 +54,22 @@ def gae(
     """
     advantage = reward + gamma * next_value.masked_fill(terminated, 0.0) - value
     trace = gamma * gae_lambda * (~(terminated | truncated)).to(reward.dtype)
-    if valid is not None:  # a row that is left out hands on what comes after it
+    if valid is not None:  # delta is 0 and the trace 1, so the advantage of the next row passes through
         advantage, trace = advantage.masked_fill(~valid, 0.0), trace.masked_fill(~valid, 1.0)
         weight = None if weight is None else weight.masked_fill(~valid, 1.0)
     if weight is not None:
         trace[:-1] *= weight[1:]  # trace_t multiplies A_{t+1}
-    _accumulate_backwards(advantage, trace)
+    # A row takes NumPy a fraction of the time of a call of torch, on the host or on a GPU.
+    on_host = advantage.cpu().numpy()
+    rows, traces = list(on_host), list(trace.cpu().numpy())
+    with np.errstate(all="ignore"):  # as torch; the learner checks for values that are not finite
+        for t in reversed(range(len(rows) - 1)):
+            rows[t] += traces[t] * rows[t + 1]  # in the memory of on_host
+    advantage = torch.from_numpy(on_host).to(advantage.device)
     target = value + (advantage if weight is None else weight * advantage)
     if valid is not None:
         advantage, target = advantage.masked_fill(~valid, 0.0), target.masked_fill(~valid, 0.0)
     return advantage, target
-
-
-def _accumulate_backwards(advantage: Tensor, trace: Tensor) -> None:
-    """Adds trace_t A_{t+1} to A_t in place, from the second last row to the first: (T, B), (T, B)."""
-    if _numpy_can_view(advantage):  # one NumPy call per row costs a fraction of a torch call
-        rows, traces = list(advantage.numpy()), list(trace.numpy())
-        with np.errstate(all="ignore"):  # as torch; the learner checks for values that are not finite
-            for t in reversed(range(len(rows) - 1)):
-                rows[t] += traces[t] * rows[t + 1]
-        return
-    tensor_rows, tensor_traces = advantage.unbind(0), trace.unbind(0)
-    for t in reversed(range(len(tensor_rows) - 1)):
-        tensor_rows[t].addcmul_(tensor_traces[t], tensor_rows[t + 1])
-
-
-def _numpy_can_view(x: Tensor) -> bool:
-    """Returns whether NumPy can compute on the memory of a tensor."""
-    return x.is_cpu and x.dtype in (torch.float32, torch.float64)
 
 
 def following_rows(valid: Tensor) -> Tensor:
@@ -103,7 +91,7 @@ def nstep_return(
     """Returns sum_{k<m} gamma^k r_{t+k} + gamma^m V(s_{t+m}) (Sutton and Barto, 2nd edition, eq. 12.1).
 
     m is ``nstep``, or less where the episode or the rollout ends earlier. After a termination V(s_{t+m}) is
-    0. The arguments are those of :func:`gae`.
+    0. For the arguments see :func:`gae`.
 
     Shapes:
         (T, B) each -> (T, B)
@@ -126,7 +114,7 @@ def normalize_advantage(
 
     Args:
         advantage: A, (N,), or (K, N) of K minibatches.
-        scale: std and mean, if they are those of more samples than these.
+        scale: std and mean of more samples than these; None: of these.
         eps: added to the std.
     """
     std, mean = torch.std_mean(advantage, -1, correction=0, keepdim=True) if scale is None else scale

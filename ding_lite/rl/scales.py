@@ -24,6 +24,16 @@ CONSTANT = 1e-8  # variances up to this are rounding errors
 CHUNK = 2**23  # numbers that are converted to float64 in one call
 
 
+Moments = tuple[float, np.ndarray, np.ndarray]  # the number of samples, their mean and their variance
+
+
+def _merged(old: Moments, new: Moments) -> Moments:
+    count = old[0] + new[0]
+    share, delta = new[0] / count, new[1] - old[1]
+    var = (1 - share) * old[2] + share * new[2] + share * (1 - share) * delta**2
+    return float(count), old[1] + share * delta, var
+
+
 class RunningMeanStd:
     """The mean and population variance of all samples so far, in float64.
 
@@ -33,10 +43,11 @@ class RunningMeanStd:
     Args:
         shape: of one sample, of ``mean``, ``var`` and ``std``.
         ranks: whose samples are merged at every update.
+        decay: multiplies the weight of all earlier samples at every update.
     """
 
-    def __init__(self, shape: tuple[int, ...] = (), ranks: Ranks = ALONE) -> None:
-        self.ranks = ranks
+    def __init__(self, shape: tuple[int, ...] = (), ranks: Ranks = ALONE, decay: float = 1.0) -> None:
+        self.ranks, self.decay = ranks, decay
         self.mean = np.zeros(shape, np.float64)
         self.var = np.ones(shape, np.float64)
         self.count = 0.0
@@ -46,27 +57,18 @@ class RunningMeanStd:
         samples = torch.as_tensor(samples)
         if samples.device.type == "mps":  # it has no float64
             samples = samples.cpu()
-        new = RunningMeanStd(self.mean.shape)
+        new: Moments = (0.0, np.zeros_like(self.mean), np.ones_like(self.var))
         for part in samples.split(max(1, CHUNK // max(1, samples[:1].numel()))) if len(samples) else ():
             var, mean = torch.var_mean(part.double(), 0, correction=0)
-            new._add(len(part), mean.cpu().numpy(), var.cpu().numpy())
-        self.merge(new.count, new.mean, new.var)
-
-    def merge(self, n: float, mean: np.ndarray, var: np.ndarray) -> None:
-        """Adds the batches of all ranks, each by its number of samples, its mean and its variance."""
-        if self.ranks.size == 1:
-            self._add(n, mean, var)
-            return
-        for row in self.ranks.gather(n, *np.ravel(mean), *np.ravel(var)):
-            self._add(row[0], *row[1:].reshape(2, *self.mean.shape))
-
-    def _add(self, n: float, mean: np.ndarray, var: np.ndarray) -> None:
-        if n == 0:
-            return
-        share, delta = n / (self.count + n), mean - self.mean
-        self.mean = self.mean + share * delta
-        self.var = (1 - share) * self.var + share * var + share * (1 - share) * delta**2
-        self.count += float(n)
+            new = _merged(new, (len(part), mean.cpu().numpy(), var.cpu().numpy()))
+        batches = [new]
+        if self.ranks.size > 1:
+            rows = self.ranks.gather(new[0], *np.ravel(new[1]), *np.ravel(new[2]))
+            batches = [(row[0], *row[1:].reshape(2, *self.mean.shape)) for row in rows]
+        batches = [batch for batch in batches if batch[0]]
+        self.count *= self.decay if batches else 1.0
+        for batch in batches:
+            self.count, self.mean, self.var = _merged((self.count, self.mean, self.var), batch)
 
     @property
     def std(self) -> np.ndarray:
@@ -95,13 +97,7 @@ class ValueNorm(RunningMeanStd):
     """
 
     def __init__(self, decay: float = 1.0, ranks: Ranks = ALONE) -> None:
-        super().__init__(ranks=ranks)
-        self.decay = decay
-
-    def merge(self, n: float, mean: np.ndarray, var: np.ndarray) -> None:
-        if self.ranks.total(n):
-            self.count *= self.decay
-        super().merge(n, mean, var)
+        super().__init__((), ranks, decay)
 
     @property
     def std(self) -> np.ndarray:

@@ -1,6 +1,6 @@
 """Schedules of coefficients over training.
 
-A schedule is a function of :class:`TrainingProgress`, which is saved, so a resumed run continues it.
+:class:`Schedules` has the state that they depend on, which is saved, so a resumed run continues them.
 """
 
 from __future__ import annotations
@@ -56,21 +56,21 @@ def adapted_rate(rate: float, kl: float, desired_kl: float) -> float:
     return rate
 
 
-class TrainingProgress:
-    """The saved state that schedules depend on.
+class Schedules:
+    """The schedules of a policy, and the state that they depend on.
 
     Args:
         learn: the section ``policy.learn``.
 
     Attributes:
         env_step: fresh valid transitions that the policy has learned from.
-        learning_rate: initial value of the learning-rate schedule; a script may assign another value, and
-            the adaptive schedule does.
+        iteration: number of rollouts that the policy has learned from.
+        learning_rate: before its schedule; a script may assign another value, and the adaptive schedule does.
     """
 
     def __init__(self, learn: Any) -> None:
         self.learn = learn
-        self.env_step = 0
+        self.env_step = self.iteration = 0
         self.learning_rate: float = learn.learning_rate
 
     def factor(self, name: str) -> float:
@@ -78,12 +78,17 @@ class TrainingProgress:
         total, final = self.learn.schedule_env_step, self.learn.lr_final if name == "lr" else 0.0
         return schedule(self.learn[f"{name}_schedule"], self.env_step / total if total else 0.0, final)
 
+    @property
+    def rate(self) -> float:
+        """The learning rate now."""
+        return self.learning_rate * self.factor("lr")
+
     def state_dict(self) -> dict[str, Any]:
-        configured = self.learn.learning_rate
-        return {"env_step": self.env_step, "learning_rate": self.learning_rate, "configured": configured}
+        counters = {"env_step": self.env_step, "iteration": self.iteration}
+        return {**counters, "learning_rate": self.learning_rate, "configured": self.learn.learning_rate}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.env_step = int(state["env_step"])
+        self.env_step, self.iteration = int(state["env_step"]), int(state["iteration"])
         # A run that was resumed with another configured learning rate starts from that one.
         if state["configured"] == self.learn.learning_rate:
             self.learning_rate = float(state["learning_rate"])

@@ -41,22 +41,27 @@ def torch_generator(seed: int, *name: str | int, device: Any = "cpu") -> torch.G
 
 
 @contextmanager
-def global_streams(own: Sequence[torch.Generator]) -> Iterator[None]:
-    """Lets torch's global generators continue the streams ``own``, one for each device, within the block.
+def global_streams(generators: Sequence[torch.Generator]) -> Iterator[None]:
+    """Lets torch's global generators continue these streams, one for each device, within the block.
 
     Layers such as dropout, and losses that call ``torch.randn``, draw from them. After the block they are
     where they were before.
     """
-    pairs = [(generator, _global_generator(generator.device)) for generator in own]
-    before = [of_torch.get_state() for _, of_torch in pairs]
-    for generator, of_torch in pairs:
+    import torch
+
+    streams = []
+    for generator in generators:
+        device = generator.device
+        is_cuda = device.type == "cuda"
+        of_torch = torch.cuda.default_generators[device.index or 0] if is_cuda else torch.default_generator
+        streams.append((generator, of_torch, of_torch.get_state()))
         of_torch.set_state(generator.get_state())
     try:
         yield
     finally:
-        for (generator, of_torch), state in zip(pairs, before, strict=True):
+        for generator, of_torch, before in streams:
             generator.set_state(of_torch.get_state())
-            of_torch.set_state(state)
+            of_torch.set_state(before)
 
 
 @contextmanager
@@ -67,14 +72,6 @@ def seeded_layers(seed: int, *name: str | int) -> Iterator[None]:
     with _ONE_THREAD, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(integer_seed(seed, *name))
         yield
-
-
-def _global_generator(device: torch.device) -> torch.Generator:
-    import torch
-
-    if device.type == "cuda":
-        return torch.cuda.default_generators[device.index or 0]
-    return torch.default_generator
 
 
 class GeneratorState:

@@ -12,18 +12,20 @@ from typing import Any
 import torch
 from easydict import EasyDict
 
-from ding_lite.config.registry import POLICY_REGISTRY, env_name
+from ding_lite.config.compile import Config
+from ding_lite.config.registry import POLICY_REGISTRY, SCRIPT, env_name, script_name
 from ding_lite.config.values import encode
 from ding_lite.data.collector import Collector
 from ding_lite.data.samples import even_sizes
+from ding_lite.data.tensors import TensorCollector
 from ding_lite.envs.make import EnvSetting, make_vector_env
+from ding_lite.envs.tensor import TensorVectorEnv
 from ding_lite.envs.vector import VectorEnv
-from ding_lite.errors import CheckpointError, ConfigError
+from ding_lite.errors import CheckpointError, ConfigError, counted
 from ding_lite.policies.base import Policy
 from ding_lite.policies.ppo import PPOPolicy
 from ding_lite.ranks import Ranks
 from ding_lite.run.load import load_policy
-from ding_lite.trees import tree_leaves
 
 
 def with_env_setting(cfg: Any, setting: EnvSetting | None) -> Any:
@@ -129,8 +131,11 @@ def build_policy(cfg: Any, envs: VectorEnv, model: torch.nn.Module | None, trust
         ConfigError: if the policy or its model cannot be built for these spaces.
         CheckpointError: if ``policy.learn.pretrained_model_path`` cannot be loaded.
     """
-    factory = POLICY_REGISTRY.get(cfg.policy.type)
-    policy: Policy = factory(cfg.policy, envs.obs_space, envs.action_space, model=model, seed=cfg.seed)
+    factory, section = POLICY_REGISTRY.get(cfg.policy.type), cfg.policy
+    if isinstance(envs, TensorVectorEnv) and section.device == "auto" and model is None:
+        section = EasyDict({**section, "device": str(envs.device)})
+    policy: Policy = factory(section, envs.obs_space, envs.action_space, model=model, seed=cfg.seed)
+    policy.action_maps = envs.action_maps
     reference = cfg.policy.learn.get("pretrained_model_path")
     if reference is not None and isinstance(policy, PPOPolicy):
         try:
@@ -143,14 +148,27 @@ def build_policy(cfg: Any, envs: VectorEnv, model: torch.nn.Module | None, trust
     return policy
 
 
-def refuse_small_disk(folder: Path, learn: Mapping[str, Any], collector: Collector, ranks: Ranks) -> None:
+def build_collector(own: Any, envs: VectorEnv, policy: Policy) -> Collector:
+    """Builds what collects from ``envs``; ``own`` is this rank's share of the config."""
+    n_sample = own.policy.collect.n_sample
+    if isinstance(envs, TensorVectorEnv):
+        return TensorCollector(envs, policy, n_sample, strict=own.env.strict_truncation)
+    return Collector(envs, policy, n_sample)
+
+
+def refuse_small_disk(folder: Path, learn: Mapping[str, Any], rollout: int, ranks: Ranks) -> None:
     """Compares the samples that PPG saves for its auxiliary phase with the free space at a run's folder.
+
+    Args:
+        folder: of the run.
+        learn: the section ``policy.learn``.
+        rollout: bytes of the observations of one rollout.
+        ranks: each of which saves its own.
 
     Raises:
         ConfigError: if a checkpoint has no room.
     """
     iterations = learn.get("aux_freq", 0) if learn.get("aux_train_epoch") else 0
-    rollout = sum(leaf.nbytes for leaf in tree_leaves(collector.storage.array("obs")))
     planned, free = iterations * ranks.size * rollout, shutil.disk_usage(folder).free
     if planned > free:
         raise ConfigError(
@@ -160,19 +178,19 @@ def refuse_small_disk(folder: Path, learn: Mapping[str, Any], collector: Collect
         )
 
 
-def description(cfg: Any, policy: Policy, collector: Collector) -> list[str]:
+def description(config: Config, policy: Policy, collector: Collector) -> list[str]:
     """Returns the first lines of a run: environments, policy, and the settings that were adapted.
 
     Args:
-        cfg: values of the run's config.
+        config: of the run.
         policy, collector: of the run.
     """
-    envs, threads = collector.envs, torch.get_num_threads()
+    cfg, envs, threads = config.values, collector.envs, torch.get_num_threads()
     lines = [
         f"env {env_name(cfg.env)}: {envs.backend}",
         f"policy {encode(cfg.policy.type, 'policy.type')} on {policy.device}, "
         f"{sum(parameter.numel() for parameter in policy.model.parameters()):,} parameters, "
-        f"{threads} torch {'thread' if threads == 1 else 'threads'}, seed {cfg.seed}",
+        f"{counted(threads, 'torch thread')}, seed {cfg.seed}",
     ]
     if torch.cuda.is_available() and policy.device.type == "cpu" and cfg.policy.device == "auto":
         lines.append("the GPU is not used: this network is faster on the CPU; policy.device=cuda uses it")
@@ -181,6 +199,10 @@ def description(cfg: Any, policy: Policy, collector: Collector) -> list[str]:
             f"{policy.ranks.size} ranks, each with {envs.num_envs} of the environments and "
             f"{policy.cfg.learn.batch_size} samples of a minibatch"
         )
+    if SCRIPT in config.trusted:
+        lines.append("WARNING: only this notebook can load the run: write its classes to a .py file")
+    elif (script := script_name()) in config.trusted:
+        lines.append(f"what loads this run executes {script}.py: train under if __name__ == '__main__'")
     lines += policy.lines
     if not envs.restorable:
         lines.append("open episodes are not saved: a resumed run begins new ones")

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TextIO
 
+from ding_lite.errors import counted
 from ding_lite.run.hooks import Hook
 
 if TYPE_CHECKING:
@@ -209,7 +210,7 @@ def evaluation_line(progress: Progress) -> str:
     assert evaluation is not None, "called after an evaluation"
     line = (
         f"{progress.env_step:>9,} steps  evaluation {score_text(evaluation.mean, evaluation.std)} "
-        f"over {len(evaluation.returns)} episodes"
+        f"over {counted(len(evaluation.returns), 'episode')}"
     )
     if "eval/is_success" in progress.metrics:
         line += f"  success {progress.metrics['eval/is_success']:.0%}"

@@ -1,6 +1,6 @@
 """A run's folder and the files in it, which are written while the run trains.
 
-config.json   {config, source}              metrics.csv   one row per iteration
+config.json   {config, source, versions}    metrics.csv   one row per iteration
 log.txt       messages, with times          episodes.csv  one row per episode
 git.txt       commit and changes            result.json   how the run ended
 ckpt/         last, best, iteration_*       tb/           events for TensorBoard
@@ -16,17 +16,20 @@ import itertools
 import json
 import math
 import os
+import platform
+import re
 import shutil
 import subprocess
 import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import IO, Any
 
 from filelock import FileLock, Timeout
 
-from ding_lite.errors import CheckpointError, ConfigError
+from ding_lite.errors import CheckpointError, ConfigError, counted
 from ding_lite.run.checkpoint import Checkpoints, checkpoints_of, opened, read_json, replacing, write_whole
 from ding_lite.run.display import evaluation_line
 from ding_lite.run.hooks import Hook
@@ -249,7 +252,7 @@ class RunFolder(Hook):
             if resume_at is None:
                 changes = _git("rev-parse", "HEAD") + _git("status", "--short") + _git("diff", "HEAD")
                 write_whole(place / "git.txt", changes)
-            settings = {key: saved[key] for key in ("config", "source")}
+            settings = {"config": saved["config"], "source": saved["source"], "versions": versions()}
             write_whole(place / "config.json", json.dumps(settings, indent=2) + "\n")
             self._files = files.pop_all()
 
@@ -305,6 +308,19 @@ class RunFolder(Hook):
         except OSError as error:
             pipeline.say(f"WARNING: {self.folder / 'result.json'} cannot be written: {error}")
         self.log(pipeline.summary())
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Returns the versions that numbers depend on, those of more packages, and the processor."""
+    names = ("ding_lite", "torch", "numpy", "gymnasium", *packages)
+    cpu = platform.processor()
+    with contextlib.suppress(OSError, IndexError):  # Linux has its name here
+        cpu = re.findall(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())[0]
+    machine = {
+        "python": platform.python_version(),
+        "cpu": f"{cpu or platform.machine()}, {counted(os.cpu_count() or 1, 'core')}",
+    }
+    return {name: metadata.version(name) for name in names} | machine
 
 
 def _git(*arguments: str) -> str:

@@ -84,9 +84,14 @@ class HealthCheck(Hook):
             is_whole: whether the iterations before it were added, too; after a resume they were not.
         """
         self._iterations += 1
+        last = self._recent[-1] if self._recent else {}
+        have_ended = "collect/episode_count" not in metrics or (
+            metrics["collect/episode_count"] != last.get("collect/episode_count")
+        )
         self._recent.append(dict(metrics))
         self._first = self._first or self._recent[0]
-        if not math.isnan(episode_return := metrics.get("collect/episode_return", math.nan)):
+        episode_return = metrics.get("collect/episode_return", math.nan)
+        if have_ended and not math.isnan(episode_return):
             self._returns.append(episode_return)
         new = {
             cause: f"{cause}: {evidence}. Try: {advice}"
@@ -122,7 +127,9 @@ class HealthCheck(Hook):
                 "ding-lite profile --tune finds the fastest numbers",
             )
 
-        equal = bool(returns) and math.isclose(min(returns), max(returns), rel_tol=1e-9)  # but for rounding
+        equal = len(returns) > 1 and math.isclose(
+            min(returns), max(returns), rel_tol=1e-9
+        )  # but for rounding
         if equal and is_whole and last.get("collect/episode_count", 0) >= EPISODES:
             yield (
                 "no action has made a difference yet",

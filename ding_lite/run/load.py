@@ -6,6 +6,7 @@ Whatever the file, nothing in it is executed, and no module is imported that onl
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from ding_lite.config.registry import MODEL_REGISTRY, POLICY_REGISTRY, importing_only
 from ding_lite.config.values import decode, encode
 from ding_lite.envs.space_json import spaces_from_json
+from ding_lite.envs.wrappers import ActionMap
 from ding_lite.errors import CheckpointError, ConfigError, error_text
 from ding_lite.policies.base import Policy
 from ding_lite.run.checkpoint import METADATA, SUFFIX, load_of_run
@@ -29,7 +31,11 @@ SCALES = {
     "value_norm": "policy.learn.value_norm",
 }
 MEANINGS = ("activation", "box_distribution", "bound_type")  # keys of policy.model: what weights compute
-HEAD = "auxiliary_head."  # begins the names of its parameters
+# Parts of a model that start anew where weights lack them, by the beginning of their names.
+NEW_PARTS = {
+    "auxiliary_head.": "auxiliary head, which is PPG's own: it starts anew",
+    "critic_": "value network: it starts anew; policy.learn.critic_warmup=10 lets it learn alone at first",
+}
 NESTED = ("model", "state_dict", "model_state_dict", "policy")  # keys under which other programs save weights
 
 
@@ -67,7 +73,7 @@ def policy_of(
 ) -> Policy:
     """Returns the policy of a checkpoint that is read already; see :func:`load_policy`."""
     refuse_without(file, saved, model=model)
-    with refusing(f"the policy of {file} cannot be built"), importing_only(trust):
+    with refusing(f"the policy of {file} cannot be built", saved, trust), importing_only(trust):
         config = decode(saved["config"]["policy"])
         weights = sum(np.size(leaf) for leaf in state["policy"]["model"].values())
         found = spaces_from_json(weights, saved["spaces"])
@@ -83,18 +89,31 @@ def policy_of(
             seed=int(saved["config"]["seed"]),
         )
         policy.load_state_dict(as_tensors(state["policy"]))
+        policy.action_maps = [ActionMap.from_json(each, weights) for each in saved["action_maps"]]
     return policy
 
 
 @contextlib.contextmanager
-def refusing(what: str) -> Iterator[None]:
-    """Turns any error of a block into a CheckpointError: a forged checkpoint can make any part fail."""
+def refusing(what: str, saved: Mapping[str, Any] | None = None, trust: Sequence[str] = ()) -> Iterator[None]:
+    """Turns any error of a block into a CheckpointError: a forged checkpoint can make any part fail.
+
+    Args:
+        what: fails.
+        saved: what the checkpoint keeps beside the state, if a module that is missing may be the reason: then
+            the error names all modules that the run has imported.
+        trust: modules that are imported.
+    """
     try:
         yield
-    except CheckpointError:
-        raise
     except Exception as error:
-        raise CheckpointError(f"{what}: {error_text(error)}") from error
+        text = str(error) if isinstance(error, CheckpointError) else f"{what}: {error_text(error)}"
+        modules = saved.get("imports") if saved else None
+        of_run = modules.items() if isinstance(modules, dict) else ()
+        missing = [str(typed) for name, typed in of_run if name not in trust]
+        if missing and all(map(str.isprintable, missing)):
+            words = " ".join(f"--import {shlex.quote(module)}" for module in missing)
+            text += f"\nThe run has more modules; if you trust them: {words} (in Python: trust={missing})"
+        raise CheckpointError(text) from error
 
 
 def refuse_without(file: Path, saved: Mapping[str, Any], **given: Any) -> None:
@@ -166,10 +185,16 @@ def warm_start(policy: Policy, path: str | Path) -> list[str]:
     messages = [f"begins from the weights of {file}"]
     with refusing(f"the weights in {file} cannot be loaded"):
         theirs = as_tensors(state["policy"])
-        heads = {name: value for name, value in model.state_dict().items() if name.startswith(HEAD)}
-        if heads and heads.keys().isdisjoint(theirs["model"]):
-            theirs["model"] |= heads
-            messages.append("the weights have no auxiliary head, which is PPG's own: it starts anew")
+        for begin, line in NEW_PARTS.items():
+            new = {name: value for name, value in model.state_dict().items() if name.startswith(begin)}
+            if new and new.keys().isdisjoint(theirs["model"]):
+                theirs["model"] |= new
+                messages.append(f"the weights have no {line}")
+        if "obs_norm" in own and theirs.get("obs_norm") is None:
+            messages.append(
+                "WARNING: the weights have no scale of observations, so with policy.normalize.obs the policy "
+                "acts otherwise than before; policy.normalize.obs=False keeps its actions"
+            )
         is_described = saved and "model" not in saved.get("given", ())
         trained_with = saved["config"]["policy"]["model"] if is_described else {}
         mine = encode(policy.cfg.model, "policy.model")

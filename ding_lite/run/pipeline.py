@@ -29,7 +29,6 @@ import torch
 from ding_lite.config.compile import AnyConfig, Config, as_config
 from ding_lite.config.registry import SCRIPT, env_name, importing_only
 from ding_lite.config.values import encode
-from ding_lite.data.collector import Collector
 from ding_lite.data.episodes import Evaluator
 from ding_lite.envs.make import EnvSetting
 from ding_lite.envs.space_json import spaces_to_json
@@ -37,6 +36,7 @@ from ding_lite.errors import CheckpointError, ContractError, error_text
 from ding_lite.policies.base import Policy
 from ding_lite.ranks import joined, keep_for_restart
 from ding_lite.run.build import (
+    build_collector,
     build_envs,
     build_policy,
     description,
@@ -220,9 +220,8 @@ class SerialPipeline:
         lines = undo.enter_context(torch_defaults())
         self.policy = build_policy(own, envs, model, config.trusted)
         self.policy.lines += [*lines, *notes]
-        self.collector = Collector(envs, self.policy, own.policy.collect.n_sample)
-        # Memory that does not suffice for a rollout is noticed before the run has a folder.
-        self.collector.storage.write(0, "obs", self.collector.obs[0], envs.groups[0])
+        self.collector = build_collector(own, envs, self.policy)
+        self._rollout_bytes = self.collector.reserve()  # before the run has a folder
         self.evaluator: Evaluator | None = None
         if evaluator_envs is not None:
             limits = own.env.n_evaluator_episode, own.env.max_eval_steps
@@ -231,6 +230,7 @@ class SerialPipeline:
         self.hooks = hooks_of(self.cfg.hooks)
         self.status, self.stop_reason = "running", ""
         self.error: BaseException | None = None
+        self._saved_time = time.monotonic()
         self._is_learning = False  # an error in learning leaves weights that belong to no number of env steps
 
     def _open(
@@ -241,10 +241,12 @@ class SerialPipeline:
         self._watchers: list[Hook] = []
         if self.ranks.is_first:
             cfg, policy = self.cfg, self.policy
-            refuse_small_disk(self.folder, cfg.policy.learn, self.collector, self.ranks)
+            refuse_small_disk(self.folder, cfg.policy.learn, self._rollout_bytes, self.ranks)
             weights = sum(tensor.numel() for tensor in policy.model.state_dict().values())
             spaces = spaces_to_json(weights, obs=policy.obs_space, action=policy.action_space)
-            saved = {**self.config.as_json(), "spaces": spaces, "given": self.given, "id": run_id}
+            maps = [each.as_json() for each in policy.action_maps]
+            others = {"spaces": spaces, "action_maps": maps, "given": self.given, "id": run_id}
+            saved = {**self.config.as_json(), **others, "imports": self._imports()}
             tracked = TrackedRun(self.folder.absolute(), saved["config"], resume_at, run_id)
             trackers = Trackers(cfg.logger.trackers, cfg.logger.freq, tracked)
             health = HealthCheck(cfg, box_size(policy.action_space))
@@ -259,7 +261,7 @@ class SerialPipeline:
             self.evaluator.envs.say = lambda line: self.say(f"in evaluation: {line}")
             self.evaluator.envs.explain = self.collector.envs.explain
         lines = [f"run {self.folder}", *lines]
-        for line in lines + description(self.config.values, self.policy, self.collector):
+        for line in lines + description(self.config, self.policy, self.collector):
             self.say(line)
 
     def say(self, line: str) -> None:
@@ -366,10 +368,15 @@ class SerialPipeline:
     def _save_what_is_due(self) -> None:
         progress, due = self.progress, self.cfg.checkpoint
         names = ["best"] if progress.update_best() else []
-        names += ["last"] if names or progress.crossed(due.freq) else []
+        names += ["last"] if names or progress.crossed(due.freq) or self._is_late() else []
         names += [f"iteration_{progress.iteration:08d}"] if progress.crossed(due.keep_freq) else []
         if names:
             self._save(names)
+
+    def _is_late(self) -> bool:
+        """Returns whether ``checkpoint.minutes`` have gone by since the last save, by the clock of rank 0."""
+        seconds = 60 * self.cfg.checkpoint.minutes
+        return bool(seconds) and self.ranks.from_first(lambda: time.monotonic() > self._saved_time + seconds)
 
     def save(self, name: str = "last") -> Path:
         """Saves ``ckpt/<name>.safetensors`` in the run's folder, and returns its path when it is written.
@@ -386,7 +393,7 @@ class SerialPipeline:
         state = self.state_dict()  # of all ranks
         self.ranks.from_first(lambda: self.files.checkpoints.save(names, state, wait))
         if "last" in names:
-            self.progress.saved_at = self.progress.iteration
+            self.progress.saved_at, self._saved_time = self.progress.iteration, time.monotonic()
 
     def finish(self, error: BaseException | None = None) -> None:
         """Ends the run: saves it, writes its result, and closes what it holds. A second call has no effect.
@@ -462,13 +469,17 @@ class SerialPipeline:
         run = shlex.quote(str(self.folder))
         goes_on = self.status in ("interrupted", "failed")
         command = f"ding-lite train --resume {run}" if goes_on else f"ding-lite eval {run} -n 100"
-        imports = "".join(f" --import {_typed(module)}" for module in dict.fromkeys(self.config.trusted))
+        imports = "".join(f" --import {shlex.quote(module)}" for module in self._imports().values())
         if SCRIPT in self.config.trusted:  # a notebook, which no command can import
             call = "SerialPipeline.resume" if goes_on else "load_policy"
             command, imports = f"{call}({str(self.folder)!r}) in the notebook that has its classes", ""
         ended = f"{self.status}{why} after {done}{evaluation}\nrun: {self.folder}"
         has_advice = checkpoints_of(self.folder) or not goes_on
         return f"{ended}   try: {command}{imports}" if has_advice else ended
+
+    def _imports(self) -> dict[str, str]:
+        """Returns what a command must import for this run, by the names of the modules; not a notebook."""
+        return {module: _typed(module) for module in self.config.trusted if module != SCRIPT}
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the whole state of the run as a tree; only ``wall_time`` depends on the machine's speed.
@@ -544,11 +555,11 @@ class SerialPipeline:
 
 
 def _typed(module: str) -> str:
-    """Returns what a command in this folder imports: the name of a module, or its file elsewhere."""
+    """Returns what a command in this folder names: a module, or its file where it is elsewhere."""
     file, here = Path(getattr(sys.modules.get(module), "__file__", None) or module), Path.cwd()
     if "." in module or file.suffix != ".py" or file.parent == here or "site-packages" in file.parts:
         return module
-    return shlex.quote(str(file.relative_to(here) if file.is_relative_to(here) else file))
+    return str(file.relative_to(here) if file.is_relative_to(here) else file)
 
 
 def serial_pipeline(config: AnyConfig, *arguments: Any, **options: Any) -> Policy:

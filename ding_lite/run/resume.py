@@ -42,6 +42,8 @@ EFFECTS = {
     "env.max_eval_steps": FREE,
     "env.info_keys": FREE,
     "env.strict_resume": FREE,
+    "env.strict_truncation": FREE,
+    "env.init_at_random_ep_len": FREE,
     "env.manager": FREE,  # transitions do not depend on worker processes and their limits
     "env.manager.type": REFUSED,
     "env.manager.double_buffer": WARNED,  # which environments share a batch of actions, and their order
@@ -155,7 +157,7 @@ def rate_from_here(policy: Policy, max_env_step: int) -> list[str]:
     if not isinstance(policy, PPOPolicy) or policy.cfg.learn.lr_schedule in ("constant", ADAPTIVE):
         return []
     learn, end = policy.cfg.learn, policy.cfg.learn.schedule_env_step
-    has_ended = policy.progress.env_step >= end
+    has_ended = policy.schedules.env_step >= end
     if max_env_step <= end and not has_ended:
         return []
     rate = policy.learning_rate * schedule(learn.lr_schedule, 1.0, learn.lr_final)
@@ -166,17 +168,21 @@ def rate_from_here(policy: Policy, max_env_step: int) -> list[str]:
     return [f"{mark}learning rate {rate:g} from {begins} on, {ends}"]
 
 
-def config_of_checkpoint(file: Path, saved: Mapping[str, Any], trust: Sequence[str]) -> Config:
+def config_of_checkpoint(
+    file: Path, saved: Mapping[str, Any], trust: Sequence[str], *, to_train: bool = True
+) -> Config:
     """Returns the complete config of a checkpoint, which may come from an untrusted source.
 
     Args:
         file: the checkpoint, for messages.
         saved: what it keeps beside the state.
         trust: modules that the config may import.
+        to_train: False: without hooks and trackers, which only a training needs.
 
     Raises:
         CheckpointError: if the config cannot be used, or names classes that are missing or not trusted.
     """
-    with refusing(f"the config of {file} cannot be used"), importing_only(trust):
-        config = compile_config({"config": saved["config"], "source": saved["source"]})
+    with refusing(f"the config of {file} cannot be used", saved, trust), importing_only(trust):
+        values = saved["config"] if to_train else {**saved["config"], "hooks": [], "logger": {}}
+        config = compile_config({"config": values, "source": saved["source"]})
     return dataclasses.replace(config, trusted=tuple(trust))

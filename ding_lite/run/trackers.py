@@ -96,6 +96,7 @@ class Trackers(Hook):
         self._freq = freq
         self._run = run
         self._trackers: dict[str, Tracker] = {}
+        self._row: dict[str, float] = {}  # the newest values since the last row
         for name, cls, _ in self._choices:
             if cls.requires is not None and importlib.util.find_spec(cls.requires) is None:
                 raise ConfigError(f"logger.trackers: {name!r} needs a package: pip install {cls.requires}")
@@ -112,9 +113,10 @@ class Trackers(Hook):
 
     def after_iter(self, pipeline: Any) -> None:
         progress = pipeline.progress
+        self._row |= {name: float(value) for name, value in progress.metrics.items()}
         if progress.evaluation is not None or progress.crossed(self._freq):
-            row = {name: float(value) for name, value in progress.metrics.items()}
-            self._send(pipeline, "scalars", progress.env_step, row)
+            self._send(pipeline, "scalars", progress.env_step, self._row)
+            self._row = {}
         video = self._run.folder / "videos" / f"step_{progress.env_step}-episode-0.mp4"
         if video.exists():  # the hook "video" has recorded it
             self._send(pipeline, "video", progress.env_step, "eval/episode", video)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 
 from ding_lite.config.registry import HOOK_REGISTRY
 from ding_lite.data.episodes import Evaluator
@@ -39,7 +40,7 @@ def recording_env(
     """
 
     def make(index: int) -> gym.Env:
-        env = make_env(env_cfg, evaluate=True, render_mode="rgb_array")
+        env = Pictures(make_env(env_cfg, evaluate=True, render_mode="rgb_array"))
         try:
             with warnings.catch_warnings():  # files of the same names are replaced
                 warnings.filterwarnings("ignore", ".*Overwriting existing videos")
@@ -50,6 +51,24 @@ def recording_env(
             raise EnvError(f"no video can be recorded: {error_text(error)}{missing_extra(error)}") from error
 
     return InProcessVectorEnv(make, 1, seed)
+
+
+class Pictures(gym.Wrapper):
+    """Renders pictures of three channels from 0 to 255, as files of videos have them."""
+
+    def render(self) -> Any:
+        picture = super().render()
+        if isinstance(picture, np.ndarray):
+            if picture.dtype.kind == "f" and 0 <= picture.min() <= picture.max() <= 1:
+                picture = np.rint(255 * picture).astype(np.uint8)
+            if picture.shape[2:] in ((), (1,)):
+                picture = np.repeat(picture.reshape(*picture.shape[:2], 1), 3, axis=2)
+            if picture.dtype != np.uint8 or picture.shape[2:] not in ((3,), (4,)):
+                raise EnvError(
+                    f"render() returned {picture.dtype} of {picture.shape}; a video needs uint8, or floats "
+                    "from 0 to 1, of (height, width, 3) or (height, width)"
+                )
+        return picture
 
 
 @HOOK_REGISTRY.register("video")

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ding_lite.errors import ConfigError
+from ding_lite.errors import ConfigError, counted
 from ding_lite.run.folder import ENDED
 from ding_lite.tools import statistics
 from ding_lite.tools.runs import (
@@ -25,18 +25,13 @@ from ding_lite.tools.runs import (
     SCORE,
     Run,
     env_of,
-    labels,
+    grouped,
     last_step,
     points_of,
-    readable,
-    repeated_seeds,
-    same_config,
-    seed_groups,
     settings_of,
     shared,
 )
 
-NAMED = re.compile(r"([^=/\\]+)=(.+)", re.DOTALL)
 FAR_FROM_END = 0.05  # share of the steps by which an evaluation may miss the end without a note
 
 Range = tuple[float, float]
@@ -54,7 +49,7 @@ class Summary(NamedTuple):
     """A line of the table; None where there are too few runs or nothing to compare with.
 
     Attributes:
-        label: of the group.
+        group: its label.
         seeds: number of its runs in each task.
         mean: mean over tasks of the mean over runs.
         iqm: interquartile mean over the runs of all tasks.
@@ -63,7 +58,7 @@ class Summary(NamedTuple):
         improvement_interval: its 95 % interval.
     """
 
-    label: str
+    group: str
     seeds: tuple[int, ...]
     mean: float
     iqm: float
@@ -130,7 +125,7 @@ class Comparison:
             iqm = statistics.aggregate_iqm
             lines.append(
                 Summary(
-                    label=label,
+                    group=label,
                     seeds=tuple(len(of_task) for of_task in scores),
                     mean=float(statistics.mean(scores)),
                     iqm=float(iqm(scores)),
@@ -208,11 +203,32 @@ def table_of(summaries: Sequence[Summary]) -> list[list[str]]:
         text = "-" if value is None else number(value)
         return text if edges is None else f"{text} [{number(edges[0])}, {number(edges[1])}]"
 
-    rows = [["group", "seeds", "mean", "IQM [95 %]", "P(higher) [95 %]"]]
+    rows = [["group", "seeds", "mean", "IQM [95 %]", "improvement [95 %]"]]
     for s in summaries:
         scores = [number(s.mean), cell(s.iqm, s.iqm_interval)]
-        rows.append([s.label, s.seed_count, *scores, cell(s.improvement, s.improvement_interval)])
+        rows.append([s.group, s.seed_count, *scores, cell(s.improvement, s.improvement_interval)])
     return rows
+
+
+def table_text(comparison: Comparison, suffix: str) -> str:
+    """Returns the tables of all tasks as one, in Markdown (".md") or for LaTeX's booktabs (".tex")."""
+    tasks = [None, *comparison.tasks] if len(comparison.tasks) > 1 else list(comparison.tasks)
+    tables = {task or comparison.unit: table_of(comparison.summaries(task)) for task in tasks}
+    head = ["task", *next(iter(tables.values()))[0]]
+    body = [[task, *row] for task, table in tables.items() for row in table[1:]]
+    if suffix == ".md":
+        rows = [[cell.replace("|", r"\|") for cell in row] for row in (head, ["---"] * len(head), *body)]
+        return "\n".join([*(f"| {' | '.join(row)} |" for row in rows), "", *comparison.notes, ""])
+    begin = [rf"\begin{{tabular}}{{ll{'r' * (len(head) - 2)}}}", r"\toprule"]
+    header, *lines = (" & ".join(map(_tex, row)) + r" \\" for row in [head, *body])
+    notes = [f"% {note}" for note in comparison.notes]
+    return "\n".join([*notes, *begin, header, r"\midrule", *lines, r"\bottomrule", r"\end{tabular}", ""])
+
+
+def _tex(text: str) -> str:
+    """Returns a text for LaTeX: signs escaped, numbers with a minus."""
+    text = re.sub(r"[&%$#_{}]", r"\\\g<0>", text.replace("\\", "/"))
+    return re.sub(r"(?<![\w.])-(?=\d)", "$-$", text).replace("~", r"\textasciitilde{}").replace("^", r"\^{}")
 
 
 # ------------------------------------------------------------------ from folders
@@ -229,24 +245,11 @@ def compare(arguments: Sequence[str | Path], references: Mapping[str, Range] | N
     Raises:
         ConfigError: if there is nothing to compare, or a reference is missing or empty.
     """
-    named: dict[str, list[str]] = {}
-    unnamed: list[str] = []
-    for argument in map(str, arguments):
-        match = None if Path(argument).exists() else NAMED.fullmatch(argument)
-        if match:
-            named.setdefault(match[1], []).append(match[2])
-        else:
-            unnamed.append(argument)
     notes: list[str] = []
     groups: dict[str, dict[str, list[Run]]] = {}  # by label and task
-    for label, folders in named.items():
-        groups[label] = _by_task(label, readable(folders, [SCORE], notes))
-    cells = seed_groups(readable(unnamed, [SCORE], notes))
-    for label, cell in zip(labels(cells, by_task=True), cells, strict=True):
-        if label in named:
-            raise ConfigError(f"another group is {label} already, by its config: choose another name")
-        groups.setdefault(label, {})[env_of(cell[0].config)] = cell
-    groups = {label: by_task for label, by_task in groups.items() if by_task}
+    for label, runs in grouped(arguments, [SCORE], notes, by_task=True):
+        for run in runs:
+            groups.setdefault(label, {}).setdefault(env_of(run.config), []).append(run)
     if not groups:
         raise ConfigError("\n  ".join(["there is no run to compare.", *notes]))
     tasks = _common_tasks(groups, notes)
@@ -264,24 +267,6 @@ def compare(arguments: Sequence[str | Path], references: Mapping[str, Range] | N
     notes += _notes(tuple(groups), scores, ends, ranges)
     title = shared([settings_of(score.run.config) for score in every])
     return Comparison(title, tuple(groups), tasks, scores, ends, ranges, tuple(notes))
-
-
-def _by_task(label: str, runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """Returns the runs of a named group by environment.
-
-    Raises:
-        ConfigError: if a config has a seed twice in a task, since equal seeds are not independent.
-    """
-    tasks: dict[str, list[Run]] = {}
-    for run in runs:
-        tasks.setdefault(env_of(run.config), []).append(run)
-    for alike in same_config(runs):
-        if repeated_seeds(alike):
-            raise ConfigError(
-                f"group {label}: runs of the same config and seed are not independent samples: "
-                f"{', '.join(str(run.folder) for run in alike)}. Put them into groups of different names"
-            )
-    return tasks
 
 
 def _common_tasks(groups: Mapping[str, Mapping[str, Any]], notes: list[str]) -> tuple[str, ...]:
@@ -310,7 +295,7 @@ def _reached_limit(run: Run) -> bool:
 
 def _score(run: Run, end: int | None) -> Score:
     """Returns the score of a run by the evaluation that is closest to ``end``, or by its last one."""
-    steps, values, _ = points_of(run, SCORE)
+    steps, values = points_of(run, SCORE)
     place = len(steps) - 1 if end is None else int(np.argmin(np.abs(steps - end)))
     return Score(run, float(values[place]), int(steps[place]))
 
@@ -322,7 +307,7 @@ def _ranges(
     if references and set(references) != set(tasks):
         raise ConfigError(f"references are needed for {', '.join(tasks)}, got {', '.join(references)}")
     for task, (low, high) in references.items():
-        if not (np.isfinite([low, high]).all() and low < high):
+        if not low < high:
             raise ConfigError(f"reference of {task}: expected LOW below HIGH, got {low:g}:{high:g}")
     if references or len(tasks) == 1:
         return dict(references)
@@ -344,7 +329,7 @@ def _notes(
     """Returns what to keep in mind about the scores."""
     notes = []
     if len(names) > 1:
-        notes.append(f"P(higher): the probability that a run scores higher than one of {names[0]}.")
+        notes.append(f"Improvement: the probability that a run scores higher than one of {names[0]}.")
     for task, end in ends.items():
         at = end or max(score.env_step for group in scores for score in group[task])
         notes.append(f"Scores of {task} are taken at {at:,} env steps.")
@@ -355,7 +340,9 @@ def _notes(
                 if score.run.status not in ENDED or abs(score.env_step - at) > FAR_FROM_END * at
             ]
             if elsewhere:
-                notes.append(f"Elsewhere, {len(elsewhere)} runs of {name}: {', '.join(elsewhere)}.")
+                notes.append(
+                    f"Elsewhere, {counted(len(elsewhere), 'run')} of {name}: {', '.join(elsewhere)}."
+                )
     few = [
         name
         for name, group in zip(names, scores, strict=True)

@@ -45,7 +45,7 @@ def learning_curves(comparison: Comparison, task: str) -> list[Curve]:
     """Returns the curve of the evaluations of each group in a task: interquartile means."""
     curves = []
     for group in comparison.scores:
-        seeds = [points_of(score.run, SCORE)[:2] for score in group[task]]
+        seeds = [points_of(score.run, SCORE) for score in group[task]]
         curves.append(Curve(*seeds[0]) if len(seeds) == 1 else seeds_curve(seeds))
     return curves
 
@@ -61,12 +61,13 @@ def score_levels(comparison: Comparison) -> np.ndarray:
 # ------------------------------------------------------------------ the figure
 
 
-def draw_comparison(comparison: Comparison, title: str | None = None) -> Figure:
+def draw_comparison(comparison: Comparison, title: str | None = None, width: float | None = None) -> Figure:
     """Returns the figure: learning curves of each task, final scores, and performance profiles.
 
     Args:
         comparison: to draw.
         title: of the figure; None: what all runs have in common.
+        width: of the figure in inches; None: as wide as its plots.
 
     Raises:
         ConfigError: if matplotlib is not installed.
@@ -74,7 +75,7 @@ def draw_comparison(comparison: Comparison, title: str | None = None) -> Figure:
     tasks, summaries = comparison.tasks, comparison.summaries()
     count = len(tasks) + 2
     height = max(PANEL_SIZE[1], 1.0 + 0.2 * len(summaries))
-    figure, all_axes = new_figure(count, 2 if count == 4 else 3, (PANEL_SIZE[0], height))
+    figure, all_axes = new_figure(count, 2 if count == 4 else 3, (PANEL_SIZE[0], height), width)
     for task, axes in zip(tasks, all_axes, strict=False):
         for place, curve in enumerate(learning_curves(comparison, task)):
             draw_curve(axes, curve, style_of(place))
@@ -104,7 +105,7 @@ def draw_comparison(comparison: Comparison, title: str | None = None) -> Figure:
     format_axes(of_profiles, "Performance profile", comparison.unit, "Runs above")
     of_profiles.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
     of_profiles.set(ylim=(-0.02, 1.02), xlim=(levels[0], levels[-1]))
-    names = [f"{summary.label} (n={summary.seed_count})" for summary in summaries]
+    names = [f"{summary.group} (n={summary.seed_count})" for summary in summaries]
     add_texts(figure, comparison.title if title is None else title, names, MARKERS)
     return figure
 
@@ -170,7 +171,7 @@ def _charts(comparison: Comparison) -> Any:
     for row, task in enumerate(comparison.tasks, start=1):
         for place, curve in enumerate(learning_curves(comparison, task)):
             for score in comparison.scores[place][task]:
-                x, y, _ = points_of(score.run, SCORE)
+                x, y = points_of(score.run, SCORE)
                 seed = f"{names[place]}, seed {score.run.config.get('seed')}"
                 add(row, place, x, y, mode="lines", opacity=0.3, line={"width": 1}, name=seed)
             if curve.band is not None:

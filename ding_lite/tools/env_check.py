@@ -27,7 +27,7 @@ from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.make import make_vector_env
 from ding_lite.envs.vector import VectorEnv
 from ding_lite.envs.workers.cores import cores
-from ding_lite.errors import DingLiteError, EnvWorkerError, NotFiniteError
+from ding_lite.errors import DingLiteError, EnvWorkerError, NotFiniteError, counted
 from ding_lite.models import VAC
 from ding_lite.models.encoders import WIDEST
 from ding_lite.rl.seeding import seeded_layers, torch_generator
@@ -211,7 +211,7 @@ def random_actions(envs: VectorEnv, seed: int) -> Callable[[Tree], Tree]:
         model = VAC(envs.obs_space, envs.action_space)
     generator = torch_generator(seed, "check")
     with torch.no_grad():
-        logit = model.actor_head.logit(torch.zeros(envs.num_envs, model.actor_head.out.size))
+        logit = model.actor_head.out.logit(torch.zeros(envs.num_envs, model.actor_head.out.size))
 
     def act(obs: Tree) -> Tree:
         mask = obs.get(MASK_KEY) if isinstance(obs, dict) else None
@@ -343,7 +343,7 @@ def _ends(played: list[Row], limit: int | None, env_cfg: Mapping[str, Any]) -> I
     if limit and limit == getattr(gym.registry.get(env_cfg["env_id"]), "max_episode_steps", None):
         has_limit += ", gymnasium's: env.kwargs.max_episode_steps sets another one"
     if ended:
-        text = f"{len(ended)} episodes of {min(every)} to {max(every)} steps{has_limit}"
+        text = f"{counted(len(ended), 'episode')} of {min(every)} to {max(every)} steps{has_limit}"
         yield Finding("episodes end", OK, text)
     else:
         advice = (

@@ -17,7 +17,7 @@ from ding_lite.data.episodes import Evaluation, Evaluator
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.make import make_env, make_vector_env
 from ding_lite.envs.vector import VectorEnv
-from ding_lite.errors import ConfigError, ContractError, EnvError
+from ding_lite.errors import ConfigError, EnvError
 from ding_lite.policies.base import Policy
 from ding_lite.rl.seeding import integer_seed
 from ding_lite.run.checkpoint import load_of_run
@@ -63,7 +63,7 @@ def load(run: Path, *, trust: Sequence[str] = (), changes: Mapping[str, Any] | N
     if others := [key for key in changes if not key.startswith("env.")]:
         raise ConfigError(f"{others[0]}: only keys of env can be changed here; the policy is that of the run")
     file, state, saved = load_of_run(run, "best")
-    config = config_of_checkpoint(file, saved, list(trust))
+    config = config_of_checkpoint(file, saved, trust, to_train=False)
     if {"env.type", "env.env_id"}.isdisjoint(changes):
         refuse_without(file, saved, env_setting=None)
     policy = policy_of(file, state, saved, trust=trust)
@@ -145,18 +145,10 @@ def evaluate(
         max_steps: an episode that reaches this length is cut.
 
     Raises:
-        ContractError: if ``env`` is of another kind, or no episode is to be played.
         EnvError: if the environments cannot be made, or the policy cannot play in them.
     """
-    if not (isinstance(env, str) or callable(env)):
-        raise ContractError(
-            f"env: expected an id, or a function that makes one (lambda: MyEnv()), got {env!r:.80}"
-        )
-    count = min(num_envs, episodes)
-    if count < 1:
-        raise ContractError(f"expected at least 1 episode and 1 environment, got {episodes} and {num_envs}")
     section = {**section_of(env), "max_eval_steps": max_steps}
-    envs = make_vector_env(section, count, seed, evaluate=True)
+    envs = make_vector_env(section, min(num_envs, episodes), seed, evaluate=True)
     return play(policy, envs, episodes, max_steps, "script", seed if stochastic else None)
 
 

@@ -1,8 +1,9 @@
 """Writes a trained policy to one ONNX file, which acts without ding_lite.
 
 The file maps observations as the environment returns them to actions as it takes them: it holds the scale
-of observations, action masks, the memory, and the conversion of actions. ``ExportedPolicy`` is the module
-that is traced. It calls the policy's own parts, so a part of the user is exported as it is.
+of observations, action masks, the memory, and the conversion of actions with the library's wrappers of
+actions. ``ExportedPolicy`` is the module that is traced. It calls the policy's own parts, so a part of the
+user is exported as it is.
 
 A file is written only if it acts as ``load_policy(run).act`` on observations of the run's environment.
 """
@@ -10,15 +11,16 @@ A file is written only if it acts as ``load_policy(run).act`` on observations of
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import json
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -29,15 +31,18 @@ from ding_lite.config.values import encode
 from ding_lite.data.hidden import ends_of
 from ding_lite.envs.make import make_vector_env
 from ding_lite.envs.space_json import space_to_json
+from ding_lite.envs.wrappers import ActionMap, left_out
 from ding_lite.errors import ConfigError, ContractError, DingLiteError
 from ding_lite.models.recurrent import chosen_hidden
 from ding_lite.policies.ppo import PPOPolicy
 from ding_lite.run.checkpoint import write_whole
+from ding_lite.run.folder import versions
 from ding_lite.tools.evaluate import load
 from ding_lite.trees import (
     Tree,
     example_observations,
     from_named_leaves,
+    map_space,
     map_tree,
     named_leaves,
     space_leaves,
@@ -46,7 +51,7 @@ from ding_lite.trees import (
 
 PACKAGES = ("onnx", "onnxruntime", "onnxscript")
 METADATA_KEY = "ding_lite.manifest"  # in the metadata of the model
-TOLERANCE = 1e-5  # accepted difference of a number x, in units of max(1, |x|)
+TOLERANCE = 1e-5  # accepted difference of a number, in its unit; see parity_of
 MAX_ENVS = 4  # environments that the recorded observations come from
 
 Arrays = dict[str, np.ndarray]
@@ -71,12 +76,16 @@ class ExportedPolicy(nn.Module):
         super().__init__()
         self.model = policy.model
         self.policy = policy
-        self.paths = [path for path, _ in space_leaves(policy.obs_space)]
+        self.paths = [path for path, _ in space_leaves(policy.actor_space)]
+        # ONNX takes no constants of NumPy.
+        self.maps = [ActionMap(each.space, *map(torch.from_numpy, each[1:])) for each in policy.action_maps]
         self.eval().requires_grad_(False)
 
     def forward(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         policy, model = self.policy, self.model
         obs = _tree("obs", inputs, self.paths)
+        obs = map_tree(lambda leaf: leaf.float() if leaf.dtype == torch.float64 else leaf, obs)
+        obs = policy.completed(obs)
         if policy.recurrence is None:
             seen = policy._inputs(obs)
             logit, after = model.compute_actor(seen), {}
@@ -89,11 +98,15 @@ class ExportedPolicy(nn.Module):
             after = _named("next_state", state)
         action = map_tree(lambda leaf: leaf.numpy(), policy.distribution(seen, logit).mode())
         action = map_tree(torch.from_numpy, model.actor_head.to_env(action))
+        for each in self.maps:
+            action = each.scaled(action).to(getattr(torch, str(each.space.dtype)))
         return {**_named("action", action), **_named("logit", logit), **after}
 
     def example(self) -> dict[str, Tensor]:
         """Returns inputs of two observations."""
-        inputs = _named("obs", map_tree(torch.as_tensor, example_observations(self.policy.obs_space, 2)))
+        space = self.policy.actor_space
+        obs = map_tree(torch.as_tensor, _declared(example_observations(space, 2), space))
+        inputs = _named("obs", obs)
         if self.policy.recurrence is not None:
             inputs["first"] = torch.tensor([True, False])
             inputs |= _named("state", self.policy.recurrence.initial_hidden(2))
@@ -108,6 +121,11 @@ def _named(kind: str, tree: Tree) -> dict[str, Any]:
 def _tree(kind: str, named: Mapping[str, Any], paths: Sequence[tuple[str, ...]]) -> Tree:
     """Returns the tree with leaves at ``paths``, the inverse of :func:`_named`."""
     return from_named_leaves({path: named[".".join((kind, *path))] for path in paths})
+
+
+def _declared(obs: Tree, space: gym.Space) -> Tree:
+    """Returns observations in the dtypes of their space, as the environment returns them."""
+    return map_space(lambda leaf, x: x.astype(leaf.dtype), space, obs)
 
 
 def export_policy(
@@ -146,13 +164,14 @@ def export_policy(
             f"{type(loaded.policy).__name__} cannot be exported: it must subclass PPOPolicy, which acts by a "
             "model and a distribution"
         )
-    config, module = loaded.config.values, ExportedPolicy(loaded.policy)
-    example = module.example()
+    config, policy, module = loaded.config.values, loaded.policy, ExportedPolicy(loaded.policy)
+    example, maps = module.example(), policy.action_maps
     described = {
         "inputs": [_port(name, tensor) for name, tensor in example.items()],
         "outputs": [_port(name, tensor) for name, tensor in module(example).items()],
-        "obs_space": space_to_json(loaded.policy.obs_space),
-        "action_space": space_to_json(loaded.policy.action_space),
+        "obs_space": space_to_json(policy.actor_space),
+        "action_space": space_to_json(maps[-1].space if maps else policy.action_space),
+        "leaves_out": left_out(config.env.wrappers, len(maps)),
         "source": {
             "run": str(run),
             "checkpoint": loaded.file.stem,
@@ -161,18 +180,18 @@ def export_policy(
             "env_step": loaded.env_step,
             "seed": config.seed,
         },
-        "versions": {name: metadata.version(name) for name in ("ding_lite", "torch", "gymnasium", *PACKAGES)},
+        "versions": versions(*PACKAGES),
     }
-    data = model_of(module, described)
+    data, described = model_of(module, described)
     with importing_only(loaded.config.trusted):
-        recorded = list(record(config.env, module.policy, observations, seed))
+        recorded = list(record(config.env, policy, observations, seed))
     parity = parity_of(runner(data), module, recorded)
-    if not (parity["difference"] <= TOLERANCE and not parity["different_actions"]):  # also of a nan
+    if not parity["difference"] <= TOLERANCE:  # also of a nan
         raise DingLiteError(
             f"{output} would act otherwise than {run}: on {parity['observations']} observations the largest "
-            f"difference is {parity['difference']:.2g} (of {parity['output']!r}; at most {TOLERANCE:g} is "
-            f"accepted), and {parity['different_actions']} discrete actions differ. No file is written. What "
-            "changes actions belongs in scaled(), distribution() or the model, whose encoders use float32"
+            f"difference is {parity['difference']:.2g} of the range of {parity['output']!r} (at most "
+            f"{TOLERANCE:g} is accepted). No file is written. What changes actions belongs in scaled(), "
+            "distribution() or the model, whose encoders use float32"
         )
     manifest = {**described, "parity": parity}
     write_whole(output, data)
@@ -180,12 +199,12 @@ def export_policy(
     return manifest
 
 
-def model_of(module: ExportedPolicy, manifest: Mapping[str, Any]) -> bytes:
-    """Returns the content of the file.
+def model_of(module: ExportedPolicy, manifest: Mapping[str, Any]) -> tuple[bytes, dict[str, Any]]:
+    """Returns the content of the file, and the manifest in it.
 
     Args:
         module: to trace.
-        manifest: stored in the file.
+        manifest: with all inputs; those that no output needs, such as of the value alone, are dropped.
 
     Raises:
         ContractError: if the policy does something that torch.export or ONNX cannot hold.
@@ -211,11 +230,15 @@ def model_of(module: ExportedPolicy, manifest: Mapping[str, Any]) -> bytes:
             f"ONNX cannot hold this policy: {type(error).__name__}: {first_line}. Its model must compute "
             "with tensors, without branches on their values"
         ) from error
-    for value in (*converted.model.graph.inputs, *converted.model.graph.outputs):
+    graph = converted.model.graph
+    for value in [value for value in graph.inputs if not value.uses()]:
+        graph.inputs.remove(value)
+    for value in (*graph.inputs, *graph.outputs):
         value.shape[0] = "batch"
+    kept = {value.name for value in graph.inputs}
+    manifest = {**manifest, "inputs": [port for port in manifest["inputs"] if port["name"] in kept]}
     converted.model.metadata_props[METADATA_KEY] = json.dumps(manifest)
-    content: bytes = converted.model_proto.SerializeToString()
-    return content
+    return converted.model_proto.SerializeToString(), manifest
 
 
 def runner(data: bytes) -> Runner:
@@ -224,23 +247,19 @@ def runner(data: bytes) -> Runner:
 
     session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
-    return lambda inputs: dict(zip(names, session.run(None, dict(inputs)), strict=True))
-
-
-def _tensors(arrays: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
-    return {name: torch.from_numpy(array) for name, array in arrays.items()}
-
-
-def _arrays(tensors: Mapping[str, Tensor]) -> Arrays:
-    return {name: tensor.numpy() for name, tensor in tensors.items()}
+    wanted = [port.name for port in session.get_inputs()]
+    return lambda inputs: dict(
+        zip(names, session.run(None, {name: inputs[name] for name in wanted}), strict=True)
+    )
 
 
 def record(env_cfg: Mapping[str, Any], policy: PPOPolicy, observations: int, seed: int) -> Iterator[Step]:
     """Yields the steps of some episodes that ``policy.act`` plays, until they have enough observations.
 
     Shapes:
-        observations (B, ...), whether an episode begins (B,), actions (B, ...)
+        observations (B, ...), whether an episode begins (B,), actions of ``policy.act`` (B, ...)
     """
+    maps, policy.action_maps = policy.action_maps, ()  # these environments have the wrappers
     envs = make_vector_env(env_cfg, min(MAX_ENVS, env_cfg["evaluator_env_num"] or 1), seed, evaluate=True)
     with contextlib.closing(envs):
         policy.reset()
@@ -248,17 +267,20 @@ def record(env_cfg: Mapping[str, Any], policy: PPOPolicy, observations: int, see
         for _ in range(-(-observations // envs.num_envs)):
             obs = map_tree(np.array, obs)  # the environments overwrite theirs
             action = to_tree(policy.act(obs), policy.action_space)
-            yield obs, first, action
+            yield obs, first, functools.reduce(lambda mapped, each: each(mapped), maps, action)
             transition = envs.step(action)
             obs, first = transition.obs, ends_of(transition)
             policy.reset(first)
+    policy.action_maps = maps
 
 
 def parity_of(run: Runner, module: ExportedPolicy, recorded: Sequence[Step]) -> dict[str, Any]:
     """Compares an exported file with the policy, step by step; each remembers for itself.
 
     Actions are compared with those of ``policy.act``, the other outputs with those of ``module`` in torch.
-    The first step is also taken with one observation alone, since the size of a batch may vary.
+    The first step is also taken with one observation alone, since the size of a batch may vary. The unit of
+    an action of a bounded Box is the distance of its bounds, whose share float32 rounds; that of any other
+    number is its own size, or the median size in its output. Other discrete actions differ by 1 or more.
 
     Args:
         run: the file.
@@ -266,42 +288,51 @@ def parity_of(run: Runner, module: ExportedPolicy, recorded: Sequence[Step]) -> 
         recorded: consecutive steps.
 
     Returns:
-        "observations": how many were compared; "difference": the largest one of a number x, in units of
-        max(1, |x|), and "output", which has it; "different_actions": observations for which a discrete action
-        differs.
+        "observations": how many were compared; "difference": the largest one, in these units, and "output",
+        which has it.
     """
+    policy = module.policy
+    space = policy.action_maps[-1].space if policy.action_maps else policy.action_space
+    widths: dict[str, Any] = {".".join(("action", *path)): _width(leaf) for path, leaf in space_leaves(space)}
     differences: dict[str, float] = {}
-    different_actions = 0
     alone = tuple(map_tree(lambda leaf: leaf[:1], part) for part in recorded[0])
     for steps in ([alone], recorded):
         expected: Arrays = {}
         actual: Arrays = {}
         for obs, first, action in steps:
-            expected = _arrays(module(_tensors(_inputs(module, obs, first, expected))))
+            inputs = _inputs(module, obs, first, expected)
+            outputs = module({name: torch.from_numpy(array) for name, array in inputs.items()})
+            expected = {name: tensor.numpy() for name, tensor in outputs.items()}
             actual = run(_inputs(module, obs, first, actual))
-            wrong_rows = np.zeros(len(first), bool)
             for name, wanted in {**expected, **_named("action", action)}.items():
-                got = actual[name]
-                if (got.shape, got.dtype) != (wanted.shape, wanted.dtype):
-                    differences[name] = np.inf
-                elif wanted.dtype.kind == "f":
-                    error = np.abs(got - wanted) / np.maximum(1, np.abs(wanted))
-                    differences[name] = np.maximum(differences.get(name, 0.0), error.max())  # keeps a nan
-                else:
-                    wrong_rows |= (got != wanted).reshape(len(wrong_rows), -1).any(-1)
-            different_actions += int(wrong_rows.sum())
+                got, error = actual[name], np.array(np.inf)
+                if (got.shape, got.dtype) == (wanted.shape, wanted.dtype):
+                    unit: Any = widths.get(name)
+                    sizes = np.abs(wanted)
+                    if unit is None:
+                        unit = np.maximum(sizes, np.median(sizes)) if wanted.dtype.kind == "f" else 1
+                    with np.errstate(invalid="ignore", divide="ignore"):
+                        error = np.where(got == wanted, 0.0, np.abs(got - wanted) / unit)
+                differences[name] = np.maximum(differences.get(name, 0.0), error.max())  # keeps a nan
     output = max(differences, key=lambda name: np.nan_to_num(differences[name], nan=np.inf))
     return {
         "observations": sum(len(first) for _, first, _ in recorded),
         "difference": float(differences[output]),
         "output": output,
-        "different_actions": different_actions,
     }
+
+
+def _width(leaf: gym.Space) -> np.ndarray | None:
+    """Returns the distances of the bounds of a Box; None where float32 has no such number."""
+    if not isinstance(leaf, gym.spaces.Box):
+        return None
+    width = leaf.high.astype(np.float64) - leaf.low
+    return width if (width < np.finfo(np.float32).max).all() else None
 
 
 def _inputs(module: ExportedPolicy, obs: Tree, first: np.ndarray, before: Arrays) -> Arrays:
     """Returns the inputs of a step, after a step with the outputs ``before``; empty: there is none."""
-    inputs: Arrays = _named("obs", obs)
+    inputs: Arrays = _named("obs", _declared(obs, module.policy.actor_space))
     if (recurrence := module.policy.recurrence) is None:
         return inputs
     initial = recurrence.initial_hidden(len(first))

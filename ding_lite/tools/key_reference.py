@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -47,12 +46,3 @@ def defaults_of(by_policy: Mapping[str, Key]) -> dict[str, list[str]]:
 def rules(key: Key) -> str:
     """Returns type and range of a key, such as "int | None, at least 1"."""
     return ", ".join(filter(None, (in_words(key.type), key.range)))
-
-
-def sentences(key: Key) -> str:
-    """Returns the effect of a key with a capital letter at its start and a full stop at its end."""
-    if not key.doc:
-        return ""
-    text = key.doc if key.doc.endswith(".") else f"{key.doc}."
-    first = re.split(r"[\s:,]", text, maxsplit=1)[0]
-    return text[0].upper() + text[1:] if first.isalpha() else text  # smooth_l1 is a name

@@ -17,7 +17,7 @@ def write_new(kind: str, name: str, folder: str | Path = ".") -> tuple[Path, Pat
     """Writes the files of a new part, and returns them: the part and its test.
 
     Args:
-        kind: "policy", "env", "model", "encoder" or "config".
+        kind: "policy", "env" or "model".
         name: "my_part" or "my-part"; the class is MyPart.
         folder: is made if there is none.
 

@@ -26,8 +26,7 @@ import torch
 
 from ding_lite.config.compile import Config
 from ding_lite.envs.workers.cores import cores
-from ding_lite.errors import ConfigError
-from ding_lite.run.folder import ENDED, is_replaceable, read_result
+from ding_lite.run.folder import ENDED, read_result
 from ding_lite.run.signals import ENDING
 from ding_lite.tools import statistics
 
@@ -192,30 +191,6 @@ def error_of(text: str, code: int) -> str:
 # ------------------------------------------------------------------ seeds
 
 
-def seed_folders(seeds: Sequence[int], prefix: Path, *, resume: bool) -> dict[int, Path]:
-    """Returns the run folder of each seed, ``<prefix>_s<seed>``.
-
-    Args:
-        seeds: of the runs.
-        prefix: of their folders.
-        resume: continue the runs whose folders exist; the other seeds begin.
-
-    Raises:
-        ConfigError: if a folder exists; with ``resume``, if none does.
-    """
-    folders = {seed: prefix.with_name(f"{prefix.name}_s{seed}") for seed in seeds}
-    taken = [folder for folder in folders.values() if folder.exists() and not is_replaceable(folder)]
-    existing = [str(folder) for folder in taken]
-    if existing and not resume:
-        raise ConfigError(
-            f"these run folders exist: {', '.join(existing)}; choose another --exp-name, continue the runs "
-            "with --resume, or remove the folders"
-        )
-    if resume and not existing:
-        raise ConfigError(f"--resume: there is no run to continue: {', '.join(map(str, folders.values()))}")
-    return folders
-
-
 def seeds_report(folders: Mapping[int, Path], outcomes: Sequence[Outcome]) -> dict[str, Any]:
     """Returns what became of the seeds in these folders, and the mean of their scores, as JSON data.
 
@@ -224,9 +199,7 @@ def seeds_report(folders: Mapping[int, Path], outcomes: Sequence[Outcome]) -> di
     runs = []
     for (seed, folder), outcome in zip(folders.items(), outcomes, strict=True):
         result = read_result(folder)
-        status = result.get("status", "not started")
-        if outcome.code not in (0, *INTERRUPTED):
-            status = "failed"
+        status = result.get("status", "not started") if outcome.code in (0, *INTERRUPTED) else "failed"
         has_score = status in ENDED or outcome.code == 0  # a hook may have ended it
         runs.append(
             {

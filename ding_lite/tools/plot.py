@@ -8,7 +8,7 @@ global state, so plotting works without a display and in any thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,13 +18,10 @@ from ding_lite.envs.vector import RECENT_EPISODES
 from ding_lite.errors import ConfigError
 from ding_lite.tools.runs import (
     SCORE,
-    SPREAD,
     Run,
     env_of,
-    labels,
+    grouped,
     points_of,
-    readable,
-    seed_groups,
     settings_of,
     shared,
 )
@@ -54,19 +51,17 @@ class Panel(NamedTuple):
         column: of metrics.csv, to draw.
         title: of the plot.
         y_label: of its vertical axis.
-        spread: column with the standard deviation over episodes; "" if there is none.
     """
 
     name: str
     column: str
     title: str
     y_label: str
-    spread: str = ""
 
 
 RETURNS = (
     Panel("training", "collect/episode_return", f"Training return (last {RECENT_EPISODES})", "Return"),
-    Panel("evaluation", SCORE, "Evaluation return", "Return", SPREAD),
+    Panel("evaluation", SCORE, "Evaluation return", "Return"),
 )
 
 
@@ -91,18 +86,12 @@ class Curve(NamedTuple):
 def curve(runs: Sequence[Run], panel: Panel) -> Curve | None:
     """Returns the curve of a group of runs in a panel, or None if they have no data.
 
-    One seed: its values, with a band of one standard deviation over episodes if the panel has a column for
-    it. Several seeds: see :func:`seeds_curve`.
+    One seed: its values. Several seeds: see :func:`seeds_curve`.
     """
-    series = [points for run in runs if len((points := points_of(run, panel.column, panel.spread))[0])]
-    if not series:
-        return None
+    series = [points for run in runs if len((points := points_of(run, panel.column))[0])]
     if len(series) > 1:
-        return seeds_curve([(x, y) for x, y, _ in series])
-    x, y, spread = series[0]
-    if len(runs) > 1 or not np.isfinite(spread).any():  # the band would look like one over seeds
-        return Curve(x, y)
-    return Curve(x, y, np.stack([y - spread, y + spread]))
+        return seeds_curve(series)
+    return Curve(*series[0]) if series else None
 
 
 def seeds_curve(seeds: Sequence[tuple[np.ndarray, np.ndarray]]) -> Curve:
@@ -141,32 +130,33 @@ def plot_runs(
     *,
     title: str | None = None,
     panels: Sequence[str] = (),
+    width: float | None = None,
     note: Callable[[str], Any] = lambda line: None,
 ) -> None:
     """Draws the learning curves of runs to a file.
 
     Args:
         folders: of runs, or with runs in them, or patterns of such. Runs whose configs differ only in the
-            seed or the limits become one curve with its interval.
+            seed or the limits become one curve with its interval, and so do the runs of ``NAME=FOLDER``.
         output: file to write; the suffix .png, .pdf or .svg chooses its format.
         title: of the figure; None: the policy and environment that all runs have in common.
         panels: names of panels, or columns of metrics.csv, to draw in this order; empty: ``RETURNS``, as far
             as they have data.
+        width: of the figure in inches; None: as wide as its plots.
         note: called with a line about what is drawn, and for each run that is left out.
 
     Raises:
         ConfigError: if no folder can be read and drawn, or matplotlib is not installed.
         OSError: if the file cannot be written.
     """
-    chosen = panels_of(panels)
     left_out: list[str] = []
-    runs = readable(folders, [panel.column for panel in chosen], left_out)
-    if not runs:
+    groups = dict(grouped(folders, [panel.column for panel in panels_of(panels)], left_out))
+    if not groups:
         raise ConfigError("\n  ".join(["there is no run to draw.", *left_out]))
-    figure, notes = draw(seed_groups(runs), title=title, panels=panels)
+    figure, notes = draw(groups, title=title, panels=panels, width=width)
     for line in [*left_out, *notes]:
         note(line)
-    save(figure, output)
+    save(figure, output, width)
 
 
 def panels_of(names: Sequence[str]) -> list[Panel]:
@@ -176,27 +166,32 @@ def panels_of(names: Sequence[str]) -> list[Panel]:
 
 
 def draw(
-    groups: Sequence[Sequence[Run]],
+    groups: Mapping[str, Sequence[Run]],
     *,
     title: str | None = None,
     panels: Sequence[str] = (),
+    width: float | None = None,
 ) -> tuple[Figure, list[str]]:
     """Returns the figure, with one plot for each panel that has data, and notes on it; see :func:`plot_runs`.
+
+    Args:
+        groups: each is a curve, with its name.
+        title, panels, width: as for :func:`plot_runs`.
 
     Raises:
         ConfigError: if none of them has data, or matplotlib is not installed.
     """
     chosen = panels_of(panels)
-    all_curves = {panel: [curve(group, panel) for group in groups] for panel in chosen}
+    all_curves = {panel: [curve(group, panel) for group in groups.values()] for panel in chosen}
     drawn = {panel: row for panel, row in all_curves.items() if any(row)}
     without = [panel.name for panel in chosen if panel not in drawn]
     if without and (panels or not drawn):
         raise ConfigError(f"no run has data for the panels {', '.join(without)}")
-    names = [f"{label} ({seeds_text(group)})" for label, group in zip(labels(groups), groups, strict=True)]
-    figure, all_axes = new_figure(len(drawn), 2)
+    names = [f"{label} ({seeds_text(group)})" for label, group in groups.items()]
+    figure, all_axes = new_figure(len(drawn), 2, width=width)
     notes = []
     for axes, (panel, row) in zip(all_axes, drawn.items(), strict=True):
-        for place, (data, name, group) in enumerate(zip(row, names, groups, strict=True)):
+        for place, (data, name, group) in enumerate(zip(row, names, groups.values(), strict=True)):
             if data is not None:
                 draw_curve(axes, data, style_of(place))
                 if data.n < len(group):
@@ -204,7 +199,7 @@ def draw(
                 if not data.x.size:
                     notes.append(f"{panel.title}: no mean, since the seeds share no step: {name}")
         format_axes(axes, panel.title, X_LABEL, panel.y_label)
-    configs = [group[0].config for group in groups]
+    configs = [run.config for group in groups.values() for run in group]
     if len(envs := dict.fromkeys(map(env_of, configs))) > 1:
         notes.append(f"the environments differ, so the curves do not compare: {', '.join(envs)}")
     if title is None:
@@ -221,8 +216,12 @@ def seeds_text(group: Sequence[Run]) -> str:
 # ------------------------------------------------------------------ the picture
 
 
-def new_figure(count: int, most: int, size: tuple[float, float] = PANEL_SIZE) -> tuple[Figure, list[Axes]]:
+def new_figure(
+    count: int, most: int, size: tuple[float, float] = PANEL_SIZE, width: float | None = None
+) -> tuple[Figure, list[Axes]]:
     """Returns a figure with so many plots, at most ``most`` in a row, each of a size in inches.
+
+    With a ``width`` of the figure, as many stand in a row as fit with half of their width.
 
     Raises:
         ConfigError: if matplotlib is not installed.
@@ -233,18 +232,22 @@ def new_figure(count: int, most: int, size: tuple[float, float] = PANEL_SIZE) ->
     except ImportError as error:
         raise ConfigError('plotting needs matplotlib: pip install "ding_lite[plot]"') from error
     cols = min(count, most)
+    if width is not None:
+        cols = max(1, min(cols, int(width / (size[0] / 2))))
     rows = -(-count // cols)
+    panel = size[0] if width is None else width / cols
+    height = size[1] * min(1.0, 0.3 + 0.7 * panel / size[0])
     with matplotlib.rc_context(TEXT):
-        figure = Figure(figsize=(size[0] * cols, size[1] * rows), layout="constrained")
+        figure = Figure(figsize=(panel * cols, height * rows), layout="constrained")
         return figure, [figure.add_subplot(rows, cols, place + 1, axisbelow=True) for place in range(count)]
 
 
-def save(figure: Figure, output: Path) -> None:
-    """Writes a figure to a file."""
+def save(figure: Figure, output: Path, width: float | None = None) -> None:
+    """Writes a figure to a file; without a given width it is as wide as its legend needs."""
     import matplotlib
 
     with matplotlib.rc_context(TEXT):
-        figure.savefig(output, dpi=200, bbox_inches="tight")  # a legend may be wider than the plots
+        figure.savefig(output, dpi=200 if width is None else 300, bbox_inches=None if width else "tight")
 
 
 def style_of(place: int) -> dict[str, Any]:

@@ -29,8 +29,8 @@ SWEEP_FILE = "sweep.json"  # a folder with it has the runs of a sweep in it
 # Bytes of metrics.csv: a million iterations of 500 bytes, as a run of a billion steps may have.
 LARGEST_CSV = 2**29
 ENV_STEP = "env_step"  # the column of the horizontal axis
-SCORE, SPREAD = "eval/episode_return_mean", "eval/episode_return_std"
-SCORE_COLUMNS = frozenset({SCORE, SPREAD, "time/wall_s"})
+SCORE = "eval/episode_return_mean"
+SCORE_COLUMNS = frozenset({SCORE, "time/wall_s"})
 HEADLINE_KEYS = ("policy.type", "env.env_id")
 # The order of other keys in labels, by the section: the first ones say most about a run.
 SECTIONS = ("policy.learn.", "policy.", "env.", "")
@@ -39,6 +39,7 @@ SECTIONS = ("policy.learn.", "policy.", "env.", "")
 NOT_COMPARED = ("seed", "exp_name", "max_env_step", "max_train_iter", "checkpoint", "logger")
 SCHEDULE_LENGTH = "policy.learn.schedule_env_step"
 NOT_SET = "-"
+NAMED = re.compile(r"([^=/\\]+)=(.+)", re.DOTALL)  # NAME=FOLDER
 LOG_TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 
 
@@ -69,8 +70,6 @@ class ListedRun(NamedTuple):
         status: "solved", "finished", "interrupted" or "failed", as in result.json; "running" while a process
             holds the folder; "killed" if the run ended without a result; "unreadable" if a file is damaged.
         score: mean return of the last evaluation.
-        score_std: standard deviation over its episodes.
-        best_score: highest mean return of an evaluation, of those of the newest task.
         env_step: of the last row of metrics.csv; 0 if there is none.
         started: when the run was started, as in log.txt.
         differs: its values of the keys in which the runs of its policy and environment differ.
@@ -80,8 +79,6 @@ class ListedRun(NamedTuple):
     folder: Path
     status: str
     score: float | None = None
-    score_std: float | None = None
-    best_score: float | None = None
     env_step: int = 0
     max_env_step: int | None = None
     started: str | None = None
@@ -218,12 +215,11 @@ def _read_columns(path: Path, wanted: set[str]) -> dict[str, np.ndarray]:
     return columns
 
 
-def points_of(run: Run, column: str, spread: str = "") -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns x, a column and its spread, without the rows where x or the column is missing."""
-    missing = np.full_like(run.x, np.nan)
-    y, width = (run.columns.get(name, missing) for name in (column, spread))
+def points_of(run: Run, column: str) -> tuple[np.ndarray, np.ndarray]:
+    """Returns x and a column, without the rows where one of them is missing."""
+    y = run.columns.get(column, np.full_like(run.x, np.nan))
     there = np.isfinite(run.x) & np.isfinite(y)
-    return run.x[there], y[there], width[there]
+    return run.x[there], y[there]
 
 
 def last_step(run: Run) -> int:
@@ -246,13 +242,18 @@ def list_runs(folder: Path) -> list[ListedRun]:
     if not folder.is_dir():
         raise ConfigError(f"there is no folder {folder}")
     described = [_listed(path) for path in find_runs(folder)]
-    values: dict[tuple[str | None, str | None, str], set[str]] = {}  # by policy, environment and key
+    alike: dict[tuple[str | None, str | None], list[dict[str, Any]]] = {}  # by policy and environment
     for run, settings in described:
-        for key, value in settings.items():
-            values.setdefault((run.policy, run.env_id, key), set()).add(repr(value))
+        if settings:
+            alike.setdefault((run.policy, run.env_id), []).append(settings)
     runs = []
     for run, settings in described:
-        differs = {k: settings[k] for k in _ordered(settings) if len(values[run.policy, run.env_id, k]) > 1}
+        others = alike.get((run.policy, run.env_id), [])
+        differs = {
+            key: settings[key]
+            for key in _ordered(settings)
+            if any(repr(other.get(key, NOT_SET)) != repr(settings[key]) for other in others)
+        }
         runs.append(run._replace(differs=differs))
     return sorted(runs, key=lambda run: run.started or "", reverse=True)
 
@@ -276,17 +277,12 @@ def _listed(folder: Path) -> tuple[ListedRun, dict[str, Any]]:
         run = read_run(folder)
     except (ConfigError, KeyError, TypeError, AttributeError) as fault:
         return line._replace(error=str(fault) if isinstance(fault, ConfigError) else repr(fault)), {}
-    _, scores, spreads = points_of(run, SCORE, SPREAD)
-    _, seconds, _ = points_of(run, "time/wall_s")
-    # A change of the task in the middle of a run leaves the scores before it out of its result.
-    best = None if run.status in ("running", "killed") else read_result(folder).get("best_eval_value")
+    (_, scores), (_, seconds) = points_of(run, SCORE), points_of(run, "time/wall_s")
     line = line._replace(
         status=run.status,
         error=run.error,
         env_step=last_step(run),
         score=float(scores[-1]) if len(scores) else None,
-        score_std=float(spreads[-1]) if len(scores) and np.isfinite(spreads[-1]) else None,
-        best_score=float(scores.max()) if best is None and len(scores) else best,
         wall_time_s=float(seconds[-1]) if len(seconds) else None,
     )
     return line, settings_of(config)
@@ -333,6 +329,42 @@ def seed_groups(runs: Sequence[Run]) -> list[list[Run]]:
         for launch in launches.values():
             groups += [[run] for run in launch] if repeated_seeds(launch) else [launch]
     return groups
+
+
+def grouped(
+    arguments: Sequence[str | Path], columns: Sequence[str], left_out: list[str], *, by_task: bool = False
+) -> list[tuple[str, list[Run]]]:
+    """Returns the groups of runs that arguments name, and the :func:`seed_groups` of all other runs.
+
+    Args:
+        arguments: as :func:`runs_of` takes them. ``NAME=FOLDER`` puts the runs into the group NAME instead;
+            a name may occur repeatedly.
+        columns, left_out: as for :func:`readable`.
+        by_task: as for :func:`labels`, which name the other groups.
+
+    Raises:
+        ConfigError: if a named group has a seed of a config twice, since equal seeds are not independent, or
+            the name of another group.
+    """
+    folders: dict[str, list[str]] = {}
+    for argument in map(str, arguments):
+        match = None if Path(argument).exists() else NAMED.fullmatch(argument)
+        name, folder = match.groups() if match else ("", argument)
+        folders.setdefault(name, []).append(folder)
+    named = {name: readable(found, columns, left_out) for name, found in folders.items()}
+    others = seed_groups(named.pop("", []))
+    for name, runs in named.items():
+        for alike in same_config(runs):
+            if repeated_seeds(alike):
+                raise ConfigError(
+                    f"group {name}: runs of the same config and seed are not independent samples: "
+                    f"{', '.join(str(run.folder) for run in alike)}. Put them into groups of different names"
+                )
+    labelled = list(zip(labels(others, by_task=by_task), others, strict=True))
+    for label, _ in labelled:
+        if label in named:
+            raise ConfigError(f"another group is {label} already, by its config: choose another name")
+    return [(name, runs) for name, runs in [*named.items(), *labelled] if runs]
 
 
 def launch_of(run: Run) -> str:

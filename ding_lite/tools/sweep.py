@@ -57,6 +57,12 @@ OWN_KEYS = ("seed", "exp_name")
 
 Distribution: TypeAlias = CategoricalDistribution | FloatDistribution | IntDistribution
 Space = dict[str, Distribution]  # by the path of the key
+KINDS: dict[str, Callable[..., Distribution]] = {
+    "choice": lambda *texts: CategoricalDistribution(texts),
+    "int": lambda *texts: IntDistribution(*map(int, texts)),
+    "uniform": lambda *texts: FloatDistribution(*map(float, texts)),
+    "log": lambda *texts: FloatDistribution(*map(float, texts), log=True),
+}
 
 
 # ------------------------------------------------------------------ the search space
@@ -77,25 +83,15 @@ def search_space(searches: Sequence[str]) -> Space:
             raise ConfigError(f"the search space: the sweep sets {key} itself; give seeds as -s 0,1,2")
         try:
             space[key] = _distribution(values.strip())
-        except (ValueError, TypeError, SyntaxError) as fault:
-            raise ConfigError(f"the search space: {key}: {EXPECTED}, got {values!r} ({fault})") from fault
+        except (ValueError, TypeError, SyntaxError, AttributeError, KeyError) as fault:
+            raise ConfigError(f"the search space: {key}: {EXPECTED}, got {values!r} ({fault!r})") from fault
     return space
 
 
 def _distribution(text: str) -> Distribution:
     """Returns what a text such as "log(1e-5, 1e-2)" stands for; choices are texts, as in an override."""
-    call = ast.parse(text, mode="eval").body
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
-        raise ValueError("no call")
-    arguments = [ast.unparse(argument) for argument in call.args]
-    match call.func.id:
-        case "choice":
-            return CategoricalDistribution(arguments)
-        case "int":
-            return IntDistribution(*map(int, arguments))
-        case "log" | "uniform" as kind:
-            return FloatDistribution(*map(float, arguments), log=kind == "log")
-    raise ValueError(f"no {call.func.id}")
+    call: Any = ast.parse(text, mode="eval").body
+    return KINDS[call.func.id](*map(ast.unparse, call.args))
 
 
 def values_of(params: Mapping[str, Any]) -> dict[str, Any]:
@@ -127,18 +123,12 @@ def storage_of(folder: Path) -> optuna.storages.BaseStorage:
     return optuna.storages.JournalStorage(JournalFileBackend(str(folder / "sweep.journal")))
 
 
-def open_study(folder: Path, seed: int = 0) -> optuna.Study:
-    """Opens the storage in the folder of a sweep, and creates it where it is missing.
-
-    Args:
-        folder: of the sweep.
-        seed: of the sampler; each process needs another one, or all propose the same first values.
-    """
+def open_study(folder: Path) -> optuna.Study:
+    """Opens the storage in the folder of a sweep, and creates it where it is missing."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna.create_study(
         study_name=STUDY,
         storage=storage_of(folder),
-        sampler=optuna.samplers.TPESampler(seed=seed, constant_liar=True),
         direction="maximize",
         load_if_exists=True,
     )
@@ -217,7 +207,7 @@ class Worker:
         """
         config = self.config_with({})
         study = open_study(self.folder)
-        # Another stream after each interruption: the same one would propose the first values again.
+        # Another stream in each process and after each interruption: else the first values come again.
         seed = integer_seed(config.values.seed, "sweep", len(study.get_trials()), number)
         study.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
         freq = config.values.policy.eval.eval_freq or config.values.max_env_step

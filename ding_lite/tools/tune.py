@@ -10,7 +10,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -25,8 +24,6 @@ LEAST_GAIN = 0.05  # a smaller gain may be noise, and is not worth a key in a co
 WORKERS_PER_CORE = 8  # at most
 # What falls due in some iterations but not in others would distort the comparison.
 NO_INTERRUPTIONS = {"policy.eval.eval_freq": 0, "checkpoint.freq": 0, "checkpoint.keep_freq": 0}
-# No setting is waited for longer than so many times what the config itself takes, and so many seconds.
-PATIENCE, SECONDS = 4, 60
 
 Setting = dict[str, Any]  # overrides, such as {"num_threads": 1}
 
@@ -76,12 +73,10 @@ def tune(
         overrides: of the command line.
         iterations: of each profile; None: as many as ``profile`` measures by default.
     """
-    began = time.monotonic()
-    best = _profiled({}, words, overrides, iterations, None)
-    patience = PATIENCE * (time.monotonic() - began) + SECONDS
+    best = _profiled({}, words, overrides, iterations)
     yield best
     for setting in settings(config):
-        trial = _profiled({**best.setting, **setting}, words, overrides, iterations, patience)
+        trial = _profiled({**best.setting, **setting}, words, overrides, iterations)
         if (trial.speed or 0.0) > (1 + LEAST_GAIN) * (best.speed or 0.0):
             best = trial
         yield trial
@@ -94,25 +89,17 @@ def with_setting(overrides: Sequence[str], setting: Setting) -> list[str]:
 
 
 def _profiled(
-    setting: Setting,
-    words: Sequence[str],
-    overrides: Sequence[str],
-    iterations: int | None,
-    timeout: float | None,
+    setting: Setting, words: Sequence[str], overrides: Sequence[str], iterations: int | None
 ) -> Trial:
     tokens = with_setting(overrides, {**NO_INTERRUPTIONS, **setting})
     command = ["profile", *words, *tokens, "--json"]
     command += [] if iterations is None else ["--iterations", str(iterations)]
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "ding_lite", *command],
-            capture_output=True,
-            text=True,
-            env={**os.environ, "PYTHONPATH": python_path()},
-            timeout=timeout,
-        )
-    except subprocess.TimeoutExpired:
-        return Trial(setting, None, "far slower than the fastest")
+    done = subprocess.run(
+        [sys.executable, "-m", "ding_lite", *command],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": python_path()},
+    )
     if done.returncode:
         return Trial(setting, None, error_of(done.stderr, done.returncode))
     return Trial(setting, json.loads(done.stdout)["env_steps_per_second"])

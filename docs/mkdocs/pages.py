@@ -25,7 +25,7 @@ from ding_lite.config.di_engine import FIXED
 from ding_lite.config.registry import WRAPPER_REGISTRY
 from ding_lite.config.schema import Key
 from ding_lite.run.resume import EFFECTS
-from ding_lite.tools.key_reference import POLICIES, defaults_of, keys_of_policies, rules, sentences
+from ding_lite.tools.key_reference import POLICIES, defaults_of, keys_of_policies, rules
 
 # Names with an underscore or a dot, quoted strings, and what is code already.
 CODE = re.compile(r"``[^`]+``|`[^`]+`|\"[^\"]*\"|\b[A-Za-z]\w*(?:[._]\w+)+(?:=(?:\w+|\"[^\"]*\"))?")
@@ -94,7 +94,7 @@ def _key_lines(path: str, by_policy: dict[str, Key]) -> list[str]:
         " · ".join(facts),
         "{ .facts }",
         "",
-        _inline(sentences(key)),
+        _inline(key.doc),
     ]
 
 

@@ -52,6 +52,8 @@ def test_a_run_writes_its_folder_and_says_what_to_do_next(well, tmp_path):
     assert (result["eval_value"], result["best_eval_value"]) == (evaluations[-1], max(evaluations))
     episodes = rows_of(folder, "episodes.csv")
     assert all(row["return"] == f"{int(row['length'])}.0" for row in episodes)  # CartPole: 1 a step
+    saved = json.loads((folder / "config.json").read_text())
+    assert saved["versions"].keys() == {"ding_lite", "torch", "numpy", "gymnasium", "python", "cpu"}
     assert "ding-lite eval runs/tiny" in output.splitlines()[-1]
 
 
@@ -118,6 +120,10 @@ class Line(gym.Env):
 class Mine(PPOPolicy):
     pass
 """
+WATCH = """
+from ding_lite import HOOK_REGISTRY, Hook
+HOOK_REGISTRY.register("watching", force=True)(Hook)
+"""
 SMALL = (
     *("policy.collect.n_sample=64", "policy.learn.batch_size=32", "policy.eval.eval_freq=0"),
     *("env.collector_env_num=2", "env.evaluator_env_num=2", "env.n_evaluator_episode=2"),
@@ -126,12 +132,18 @@ SMALL = (
 
 def test_classes_of_ones_own_are_trained_and_only_trusted_when_named(ding_lite, well, tmp_path):
     (tmp_path / "world.py").write_text(WORLD)
-    own = ["--env", "world:Line", "--policy", "mine", "--import", "world.py"]
-    well("train", "-q", *own, "--exp-name", "run", *SMALL, "max_env_step=64")
+    own = ["--policy", "mine", "--import", "world.py"]
+    (tmp_path / "watch.py").write_text(WATCH)
+    own += ["--import", "watch.py", 'hooks=["watching"]']
+    well("train", "-q", "--env", "world:Line", *own, "--exp-name", "run", *SMALL, "max_env_step=64")
     refused = ding_lite("eval", "run", "--json")
     assert (refused.code, refused.out) == (5, "")
-    assert "--import world" in refused.err
+    assert "if you trust them: --import world --import watch (in" in refused.err
     assert json.loads(well("eval", "run", "-n", "2", "--json", "--import", "world"))["episodes"] == 2
+    file = str(tmp_path / "world.py")  # the environment by the path of its file
+    well("train", "-q", "--env", f"{file}:Line", *own, "--exp-name", "by_file", *SMALL, "max_env_step=64")
+    assert "--import" in ding_lite("eval", "by_file", "--json").err
+    assert json.loads(well("eval", "by_file", "-n", "2", "--json", "--import", file))["episodes"] == 2
 
 
 def test_a_run_that_its_environment_ends_keeps_its_last_whole_iteration(ding_lite, well, tmp_path):
@@ -146,6 +158,17 @@ def test_a_run_that_its_environment_ends_keeps_its_last_whole_iteration(ding_lit
     resume = ["train", "--resume", "run", "--import", "world", "--override", "env.kwargs.fails_at=0"]
     well(*resume)
     assert [int(row["iteration"]) for row in rows_of(tmp_path / "run")] == [*range(1, 11)]
+
+
+def test_one_command_starts_a_run_continues_it_and_replaces_one_without_a_checkpoint(
+    ding_lite, well, tmp_path
+):
+    (tmp_path / "world.py").write_text(WORLD)
+    words = ["train", "--env", "world:Line", "--plain", "--exp-name", "run", "--resume", "auto", *SMALL]
+    assert ding_lite(*words, "env.kwargs.fails_at=9").code == 3, "before its first checkpoint"
+    assert "ended before its first checkpoint" in well(*words, "--max-env-step", 128)
+    assert "resumed from run/ckpt/last.safetensors at 128" in well(*words, "--max-env-step", 256)
+    assert [int(row["iteration"]) for row in rows_of(tmp_path / "run")] == [1, 2, 3, 4]
 
 
 def test_an_error_of_the_users_code_is_one_line_and_its_traceback_is_shown_with_debug(ding_lite, tmp_path):

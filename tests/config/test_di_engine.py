@@ -310,6 +310,15 @@ def test_keys_without_effect_are_left_out_with_one_note(kind, learn):
     }
 
 
+def test_rnd_becomes_the_intrinsic_reward():
+    rnd = dict(intrinsic_reward_type="add", learning_rate=5e-4, obs_shape=8, batch_size=320)
+    main, create = pair(env_type="lunarlander", create=dict(reward_model=dict(type="rnd")))
+    config = as_config(({**main, "reward_model": rnd}, create))
+    assert at(config, "policy.intrinsic.type") == "rnd"
+    assert at(config, "policy.intrinsic.learning_rate") == 5e-4
+    assert any("RND has a value network" in note for note in config.notes)
+
+
 @pytest.mark.parametrize(
     ("args", "expected"),
     [

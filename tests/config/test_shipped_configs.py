@@ -59,6 +59,7 @@ def small(name):
         "env.manager.worker_num": 2,
         "policy.device": "cpu",
         "policy.collect.n_sample": 32,
+        "policy.collect.n_step": None,
         "policy.learn.batch_size": 8,
         "policy.learn.sequence_length": 8,
         **learning(values.policy),
@@ -74,6 +75,8 @@ def lacking(error):
     text = str(error)
     if "requires the system Qt 5" in text:  # of EnvPool's Procgen; it is no Python package
         return find_library("Qt5Gui") is None
+    if "No module named 'mujoco_playground'" in text:
+        return True
     missing = {extra for module, extra in EXTRAS.items() if importlib.util.find_spec(module) is None}
     return any(f'pip install "ding_lite[{extra}]"' in text for extra in missing)
 

@@ -94,6 +94,6 @@ def test_poison_on_a_valid_row_is_seen():
 
 def test_env_steps_of_the_schedules_count_valid_rows_alone():
     _, policy, rollout = raw_rollout(SeededEnv, {})
-    before = policy.progress.env_step
+    before = policy.schedules.env_step
     policy.learn_mode.forward(policy.collect_mode.get_train_sample(as_rollout(rollout)))
-    assert policy.progress.env_step - before == int(rollout["valid"].sum()) < rollout["valid"].numel()
+    assert policy.schedules.env_step - before == int(rollout["valid"].sum()) < rollout["valid"].numel()

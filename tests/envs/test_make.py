@@ -178,12 +178,24 @@ class Telling(LengthEnv):
 
     def step(self, action):
         *result, info = super().step(action)
-        return *result, {**info, "is_success": True, "colour": "red"}
+        return *result, {**info, "is_success": True, "colour": "red", "term": 4 - self.count}
+
+
+def telling(length, info_keys):
+    cfg = section(type=Telling, kwargs={"length": length}, info_keys=info_keys)
+    return make_vector_env(cfg, 1, seed=0)
+
+
+@pytest.mark.parametrize(("rule", "number"), [("last", 1), ("sum", 6), ("mean", 2), ("max", 3)])
+def test_numbers_of_each_step_s_info_are_taken_together_by_a_rule(rule, number):
+    envs = telling(3, {"term": rule, "missing": rule})
+    envs.reset("collect")
+    episodes = [episode for _ in range(6) for episode in envs.step(np.zeros(1, int)).episodes]
+    assert [episode.info for episode in episodes] == [{"term": number}] * 2
 
 
 def test_numbers_of_info_that_are_asked_for_are_recorded():
-    cfg = section(type=Telling, kwargs={"length": 1}, info_keys=["colour", "is_success", "missing"])
-    envs = make_vector_env(cfg, 1, seed=0)
+    envs = telling(1, ["colour", "is_success", "missing"])
     envs.reset("collect")
     with pytest.warns(RuntimeWarning, match=r"info\['colour'\] is 'red', and env.info_keys takes numbers"):
         (episode,) = envs.step(np.zeros(1, int)).episodes

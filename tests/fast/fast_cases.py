@@ -39,6 +39,12 @@ NETWORKS = {
         {"actor_head_hidden_size_list": [7], "critic_head_hidden_size_list": [5, 6]},
         True,
     ),
+    "layers of a leaf": (
+        spaces.Box(-1, 1, (2, 3), np.float64),
+        DISCRETE,
+        {"encoder": {"hidden_size_list": [9]}, "encoder_hidden_size_list": []},
+        True,
+    ),
     "bytes": (BYTES, DISCRETE, {}, True),
     "index": (INDEX, DISCRETE, {"encoder_hidden_size_list": []}, True),
     "indices": (INDICES, DISCRETE, {"encoder": {"type": "embedding", "embedding_size": 3}}, True),

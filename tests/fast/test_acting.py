@@ -93,7 +93,7 @@ def test_what_sees_or_says_something_else_is_asked_itself(options):
 
 
 def by_torch(policy):
-    """Adds somebody who listens, so that the model acts itself."""
+    """Adds a hook, so that torch runs the model."""
     policy.model.register_forward_hook(lambda *_: None)
     return policy
 

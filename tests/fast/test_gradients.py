@@ -4,7 +4,20 @@ import numpy as np
 import pytest
 import torch
 from cases import drawn
-from fast_cases import ARCHS, BOX, DISCRETE, MASKED, NETWORKS, VECTOR, batch_for, policy_for, spaces
+from fast_cases import (
+    ARCHS,
+    BOX,
+    DISCRETE,
+    IMAGE,
+    MASKED,
+    MIXED,
+    NETWORKS,
+    VECTOR,
+    batch_for,
+    observations,
+    policy_for,
+    spaces,
+)
 from precision import assert_accurate, doubles, flat, float64
 from threadpoolctl import threadpool_limits
 from torch import nn
@@ -16,7 +29,8 @@ from ding_lite.errors import NumericsError
 from ding_lite.fast import stacks
 from ding_lite.fast.cuda_graphs import GraphPool
 from ding_lite.fast.gradients import ByAutograd, ThroughStacks
-from ding_lite.models import VAC
+from ding_lite.models import VAC, ActionHead, ActorCritic
+from ding_lite.models.actor_critic import Stack
 
 
 def objectives(policy):
@@ -118,7 +132,7 @@ def test_every_option_has_the_gradient_that_torch_finds_and_changes_it(option, o
     assert not torch.allclose(in_torch(policy, policy.objective, batch).values[0], found[0], rtol=1e-3)
 
 
-# ------------------------------------------------------------------ losses of one's own
+# ------------------------------------------------------------------ losses of the user
 
 
 class OtherPolicyLoss(PPOPolicy):
@@ -150,7 +164,7 @@ class WithPrediction(PPOPolicy):
         (WithPrediction, Predicting(VECTOR, DISCRETE)),
     ],
 )
-def test_a_loss_of_ones_own_runs_on_the_outputs_of_numpy(cls, model):
+def test_an_overridden_loss_runs_on_the_outputs_of_numpy(cls, model):
     policy = policy_for(cls=cls, made=model)
     assert compare(policy, batch_for(policy)) == []
     values = in_numpy(policy, policy.objective, batch_for(policy)).values
@@ -158,6 +172,11 @@ def test_a_loss_of_ones_own_runs_on_the_outputs_of_numpy(cls, model):
 
 
 # ------------------------------------------------------------------ what is left to torch
+
+
+class OtherActor(VAC):
+    def compute_actor(self, obs):
+        return super().compute_actor(obs)
 
 
 def hook(policy):
@@ -172,9 +191,29 @@ def other_layer(policy):
     policy.model.critic_encoder.trunk[0] = nn.Linear(4, 64)  # whose parameters the optimiser does not have
 
 
+def spectral(policy):
+    nn.utils.parametrizations.spectral_norm(policy.model.critic_encoder.trunk[0])
+
+
+def actor_of_the_instance(policy):
+    policy.model.compute_actor = lambda obs: 2 * VAC.compute_actor(policy.model, obs)
+
+
+def layer_of_the_instance(policy):
+    layer = policy.model.actor_encoder.trunk[0]
+    layer.forward = lambda x: 2 * nn.Linear.forward(layer, x)
+
+
 LEFT_TO_TORCH = {
     "large layers": lambda: policy_for(model={"encoder_hidden_size_list": [1024, 1024]}),
     "many indices": lambda: policy_for(spaces.MultiDiscrete([3] * 9)),
+    "compute_actor": lambda: policy_for(made=OtherActor(VECTOR, DISCRETE)),
+    "a subclass of such a model": lambda: policy_for(made=type("Later", (OtherActor,), {})(VECTOR, DISCRETE)),
+    "images": lambda: policy_for(IMAGE),
+    "bfloat16": lambda: policy_for(model={"encoder_dtype": "bfloat16"}),
+    "layers of one leaf of several": lambda: policy_for(
+        MIXED, model={"encoder": {"a": {"type": "mlp", "hidden_size_list": [4]}}}
+    ),
 }
 
 
@@ -183,12 +222,51 @@ def test_what_numpy_does_not_run_is_left_to_torch(make):
     is_left_to_torch(make())
 
 
-@pytest.mark.parametrize("change", [hook, layer_norm, other_layer])
-def test_a_model_that_is_changed_is_read_anew(change):
+CHANGES = [hook, layer_norm, other_layer, spectral, actor_of_the_instance, layer_of_the_instance]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_model_that_is_changed_is_left_to_torch(change):
     policy = policy_for()
     assert policy.optimizer.gradient_of(policy.objective).name == "NumPy"
     change(policy)
     is_left_to_torch(policy)
+
+
+@pytest.mark.parametrize("change", [hook, actor_of_the_instance, layer_of_the_instance])
+def test_a_method_or_hook_that_is_set_on_a_model_acts(change):
+    policy, obs = policy_for(), observations(VECTOR, 8, torch.Generator().manual_seed(0))
+    assert policy.acting().name == "NumPy"
+    change(policy)
+    assert policy.acting().name == "torch"
+    inputs = policy.scaled(obs)
+    expected = policy.distribution(inputs, policy.model.compute_actor(inputs)).mode()
+    torch.testing.assert_close(policy.acting().greedy(obs)["action"], expected)
+
+
+class Small(ActorCritic):
+    """A model that declares its layers."""
+
+    def __init__(self, obs_space, action_space):
+        super().__init__(obs_space, action_space)
+        self.body = nn.Sequential(nn.Linear(4, 8), nn.Tanh())
+        self.actor_head, self.value = ActionHead(action_space, 8), nn.Sequential(nn.Linear(8, 1))
+        self.value_heads = (self.value[0],)
+
+    def compute_actor(self, obs):
+        return self.actor_head(self.body(obs))
+
+    def compute_critic(self, obs):
+        return self.value(self.body(obs)).squeeze(-1)
+
+    def stacks(self):
+        return {"actor": Stack(self.body, self.actor_head.layers), "critic": Stack(self.body, self.value)}
+
+
+def test_a_model_of_the_user_that_declares_its_layers_runs_in_numpy():
+    policy = policy_for(made=Small(VECTOR, DISCRETE))
+    assert compare(policy, batch_for(policy)) == ["loss", "critic_loss"]
+    assert policy.acting().name == "NumPy"
 
 
 def is_left_to_torch(policy):
@@ -268,7 +346,7 @@ def test_a_ratio_that_overflows_where_no_bound_holds_is_an_error_and_changes_not
     batch = batch_at_ratio(policy, torch.full((16,), 500.0), -torch.ones(16))
     before = [p.detach().clone() for p in policy.model.parameters()]
     with pytest.raises(NumericsError, match="gradient step 1 of .*loss was not finite"):
-        policy.optimizer.steps(gradient_of, [batch])
+        policy.optimizer.steps(gradient_of, [batch], 1e-3)
     assert all(torch.equal(a, b) for a, b in zip(before, policy.model.parameters(), strict=True))
 
 

@@ -4,7 +4,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from worlds import digest, policy_for
 
+from ding_lite.errors import ConfigError
 from ding_lite.models import PPG, VAC, ActorCritic
 from ding_lite.models.encoders import _Residual
 from ding_lite.trees import example_observations, map_tree
@@ -199,3 +201,48 @@ def test_a_recurrent_subclass_that_replaces_an_output_must_define_step():
     with pytest.raises(NotImplementedError, match=r"Steeper must define step\(inputs\)"):
         model_for(cls=Steeper, rnn="gru").step(None)
     assert ActorCritic(VECTOR, DISCRETE).initial_hidden(3) is None
+
+
+# ------------------------------------------------------------------ groups of observations
+
+
+ROBOT = spaces.Dict(policy=VECTOR, privileged=spaces.Box(-1, 1, (2,)))
+GROUPS = {"actor": ["policy"], "critic": ["policy", "privileged"]}
+
+
+@pytest.mark.parametrize("cls", [VAC, PPG])
+def test_only_the_critic_reads_what_is_in_its_groups_alone(cls):
+    model, obs = model_for(ROBOT, cls=cls, obs_groups=GROUPS), batch(ROBOT)
+    other = {**obs, "privileged": obs["privileged"] + 1}
+    assert torch.equal(model.compute_actor(obs), model.compute_actor(other))
+    assert not torch.isclose(model.compute_critic(obs), model.compute_critic(other)).any()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {},
+            r"a group .privileged.. Name .*: \[.policy.\], .critic.: \[.policy., .privileged.\]",
+        ),
+        ({"obs_groups": {**GROUPS, "actor": ["robot"]}}, "unknown group 'robot'; the groups .*'policy'"),
+        ({"obs_groups": GROUPS, "share_encoder": True}, "share an encoder"),
+    ],
+)
+def test_groups_must_be_named_and_exist(options, message):
+    with pytest.raises(ConfigError, match=message):
+        model_for(ROBOT, **options)
+
+
+@pytest.mark.parametrize("rnn", [None, "lstm"])
+def test_a_policy_acts_by_the_groups_of_the_actor_alone(rnn):
+    env = type("Env", (), {"obs_space": ROBOT, "action_space": BOX})
+    model = {"obs_groups": GROUPS, "rnn": rnn, "rnn_hidden_size": 8}
+    policy = policy_for(env, model=model, normalize={"obs": True})
+    obs = map_tree(np.array, example_observations(ROBOT, 5))
+    policy.warm_up(obs)
+    whole = policy.act(obs)
+    policy.reset()
+    assert digest(policy.act({"policy": obs["policy"]})) == digest(whole)
+    policy.reset()
+    assert np.allclose(policy.act({"policy": obs["policy"][0]}), whole[0])

@@ -61,12 +61,12 @@ def test_actions_of_a_box_are_stretched_to_its_bounds_and_in_it_even_far_out(box
 def test_the_branches_of_a_tree_read_their_own_raw_outputs():
     head = head_for(NESTED)
     raw = torch.arange(22.0).unsqueeze(0)
-    logit = head.logit(raw)
+    logit = head.out.logit(raw)
     found = [logit["arm"]["0"]["mu"], logit["arm"]["1"], logit["grid"]["cells"], logit["move"]]
     assert sorted(x for part in found for x in part[0].tolist()) == list(range(22))
     assert all(part[0].diff().eq(1).all() for part in found)
     x = features(4)
-    torch.testing.assert_close(head(x), head.logit(head.layers(x)))
+    torch.testing.assert_close(head(x), head.out.logit(head.layers(x)))
 
 
 # ------------------------------------------------------------------ to_env by hand
@@ -152,9 +152,9 @@ def test_sigma_is_its_value_for_all_features_and_learned_if_it_is_free(options, 
 
 def test_conditioned_sigma_is_one_at_zero_and_has_a_floor_with_a_gradient():
     head = head_for(BOX, sigma_type="conditioned")
-    assert head.logit(torch.zeros(1, 4))["sigma"][0].tolist() == pytest.approx([1, 1], abs=1e-6)
+    assert head.out.logit(torch.zeros(1, 4))["sigma"][0].tolist() == pytest.approx([1, 1], abs=1e-6)
     raw = torch.full((1, 4), -12.0, requires_grad=True)
-    sigma = head.logit(raw)["sigma"]
+    sigma = head.out.logit(raw)["sigma"]
     assert sigma[0].tolist() == pytest.approx([1e-4, 1e-4])
     sigma.log().sum().backward()
     assert raw.grad[0, :2].tolist() == [0, 0]
@@ -174,7 +174,7 @@ def test_independent_sigma_has_a_gradient_outside_of_its_range():
 def test_beta_parameters_are_above_one_and_the_mode_is_finite_where_they_reach_it():
     head, logit = box_logit(scale=3.0, box_distribution="beta")
     assert min(logit["alpha"].min(), logit["beta"].min()) > 1
-    assert torch.isfinite(head.distribution(head.logit(torch.full((1, 4), -30.0))).mode()).all()
+    assert torch.isfinite(head.distribution(head.out.logit(torch.full((1, 4), -30.0))).mode()).all()
 
 
 # ------------------------------------------------------------------ masks and layers

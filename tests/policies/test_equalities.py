@@ -86,7 +86,7 @@ DROPPED = {
 
 
 @pytest.mark.parametrize("name", DROPPED)
-def test_without_any_condition_it_is_not(name):
+def test_ppo_offpolicy_differs_from_ppo_if_samples_are_reused_or_old(name):
     one = learned("ppo", learn=dict(epoch_per_collect=4))
     fresh = dict(learn=dict(update_per_collect=16), other=dict(replay_buffer=dict(max_use=4)))
     other = learned("ppo_offpolicy", **merged(fresh, DROPPED[name]))

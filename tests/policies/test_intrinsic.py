@@ -6,7 +6,6 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from small_worlds import SeededEnv
 from torch import nn
 from worlds import digest, trainee
 
@@ -133,7 +132,7 @@ class ForwardError(IntrinsicReward):
         return error.masked_fill(steps.done, 0.0)
 
 
-def test_a_reward_of_ones_own(monkeypatch):
+def test_an_intrinsic_reward_of_the_user(monkeypatch):
     monkeypatch.setattr(INTRINSIC_REGISTRY, "entries", dict(INTRINSIC_REGISTRY.entries))
     INTRINSIC_REGISTRY.register("forward_error")(ForwardError)
     policy, collector = trainee("ppg", intrinsic=dict(type="forward_error", width=4))
@@ -205,10 +204,3 @@ def test_check_policy_passes_with_rnd():
 def test_faults_of_the_section_are_named(intrinsic, words):
     with pytest.raises(ConfigError, match=words):
         compile_config({"env": {"env_id": "CartPole-v1"}, "policy": {"intrinsic": intrinsic}})
-
-
-def test_a_resumed_run_has_the_learning_rate_of_its_config():
-    saved, _ = curious(intrinsic={"learning_rate": 1e-4}, world=SeededEnv)
-    resumed, _ = curious(intrinsic={"learning_rate": 1e-2})
-    resumed.load_state_dict(saved.state_dict())
-    assert resumed.intrinsic.optimizer.learning_rate == 1e-2

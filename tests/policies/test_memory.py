@@ -54,11 +54,11 @@ def test_network_calls_over_a_rollout_are_bounded_in_bytes(monkeypatch):
     policy, collector = recurrent()
     rollout = collector.collect()
     del rollout.value  # which the network gave as it acted
-    whole, sizes = policy.rollout_values(rollout), []
+    whole, sizes = policy.credit(rollout)["value"], []
     critic = policy.model.compute_critic
     policy.model.compute_critic = lambda inputs: (sizes.append(len(inputs.obs)), critic(inputs))[1]
     monkeypatch.setattr("ding_lite.policies.base.CHUNK_BYTES", 10 * 4 * 3)  # of 10 samples
-    torch.testing.assert_close(policy.rollout_values(rollout), whole)
+    torch.testing.assert_close(policy.credit(rollout)["value"], whole)
     assert len(sizes) > 3
     assert max(sizes) < 20
 
@@ -73,7 +73,7 @@ def test_hidden_states_stay_with_their_rows_in_a_buffer():
     assert len(policy.replay.rollouts) == 3
     for stored in policy.replay.rollouts:
         rollout, valid = stored.rollout, stored.rollout.valid
-        found = policy.over_rollout(policy.log_prob, rollout, rollout.action)
+        found = policy.over_rollout(policy.log_prob, rollout, "action")
         torch.testing.assert_close(found[valid], rollout.log_prob[valid], atol=1e-5, rtol=1e-5)
 
 

@@ -51,7 +51,7 @@ def by_torch(clip):
 
 
 def optimizer_of(net, clip, on_host=True):
-    learn = dict(learning_rate=RATE, adam_eps=EPS, grad_clip_type=clip, grad_clip_value=BOUND)
+    learn = dict(adam_eps=EPS, grad_clip_type=clip, grad_clip_value=BOUND)
     optimizer = Optimizer(net, SimpleNamespace(**learn))
     assert optimizer.on_host
     optimizer.on_host = on_host  # False: as on a device, which is not waited for
@@ -61,7 +61,8 @@ def optimizer_of(net, clip, on_host=True):
 def take(optimizer, loss, *batches):
     """Takes a step for each batch down ``loss(batch)``, and returns the metrics."""
     batches = batches or (Batch(obs=torch.zeros(1, 3)),)
-    return optimizer.steps(optimizer.gradient_of(Objective(lambda batch: (loss(batch), {}))), batches)
+    gradient_of = optimizer.gradient_of(Objective(lambda batch: (loss(batch), {})))
+    return optimizer.steps(gradient_of, batches, RATE)
 
 
 def same(one, other):

@@ -1,4 +1,4 @@
-"""Policies and models of one's own: what they may override, mistakes that are named, and modes."""
+"""Policies and models of the user: what they may override, mistakes that are named, and modes."""
 
 import functools
 
@@ -177,7 +177,7 @@ class Huber(PPOPolicy):
 
 @pytest.mark.parametrize("on_policy", [True, False])
 @pytest.mark.parametrize("cls", [Unclipped, Huber])
-def test_losses_of_ones_own_pass_the_check_on_fresh_and_on_old_data(cls, on_policy):
+def test_overridden_losses_pass_the_check_on_fresh_and_on_old_data(cls, on_policy):
     check_policy(cls, {"on_policy": on_policy}, learns=False, action_spaces=["MultiDiscrete", "Dict"])
 
 
@@ -204,7 +204,7 @@ def test_what_a_subclass_gives_its_model_is_the_same_in_acting_and_learning(kind
 
 @pytest.mark.parametrize("rnn", [None, "gru"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_field_of_ones_own_stays_with_its_row(kind, rnn):
+def test_an_added_field_stays_with_its_row(kind, rnn):
     library, seen = POLICY_REGISTRY.get(kind), []
 
     class Own(library):
@@ -300,13 +300,13 @@ def test_a_policy_with_an_optimiser_of_its_own_is_trained_resumed_and_loaded(cls
     assert loaded.act(loaded.obs_space.sample()) in (0, 1)
 
 
-def test_all_parts_of_ppo_learn_around_an_improve_of_ones_own():
+def test_all_parts_of_ppo_learn_around_an_overridden_improve():
     policy, collector = trainee("ppo", cls=A2C, **SCALES)
     (stats,) = policy.obs_norm.stats.values()
     networks = digest(policy.intrinsic.networks.state_dict())
     rollout = collector.collect()
     policy.learn_mode.forward(rollout)
-    assert policy.reward_scale.count == policy.progress.env_step == stats.count == 64
+    assert policy.reward_scale.count == policy.schedules.env_step == stats.count == 64
     assert float(policy.value_norm.mean) == pytest.approx(float(rollout.value_target.mean()), rel=1e-5)
     assert digest(policy.intrinsic.networks.state_dict()) != networks
 

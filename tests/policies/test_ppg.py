@@ -1,4 +1,4 @@
-"""PPG: who trains what and when, its auxiliary phase, what it refuses, and losses of one's own."""
+"""PPG: who trains what and when, its auxiliary phase, what it refuses, and losses of the user."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def spied(policy):
     log = []
     for name, optimizer in policy.parts.items():
         if name.endswith("optimizer"):
-            take = optimizer._take
-            optimizer._take = lambda gradient, n=name, take=take: log.append(n) or take(gradient)
+            step = optimizer._step
+            optimizer._step = lambda gradient, rate, n=name, step=step: log.append(n) or step(gradient, rate)
     return log
 
 
@@ -167,7 +167,7 @@ def test_what_cannot_work_is_refused_saying_why(policy, why):
         compile_config(config)
 
 
-# ------------------------------------------------------------------ models and losses of one's own
+# ------------------------------------------------------------------ models and losses of the user
 
 
 class Leaky(PPG):

@@ -37,7 +37,7 @@ class OwnPhasicLoss(OwnLoss, PPGPolicy):
 @pytest.mark.parametrize(
     ("kind", "cls", "critic"), [("ppo", OwnLoss, 1), ("ppg", OwnPhasicLoss, 1), ("ppg", OwnPhasicLoss, 2)]
 )
-def test_the_penalty_is_added_to_a_policy_loss_of_ones_own(kind, cls, critic):
+def test_the_penalty_is_added_to_an_overridden_policy_loss(kind, cls, critic):
     epochs = {} if kind == "ppo" else dict(critic_epoch_per_collect=critic)
     policy, collector = with_reference(kind, cls=cls, **epochs)
     objective = policy.objective if critic == 1 else policy.actor_objective

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ding_lite.rl.schedules import TrainingProgress, adapted_rate, schedule
+from ding_lite.rl.schedules import Schedules, adapted_rate, schedule
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_rate_that_follows_the_kl(rate, kl, expected):
 
 @pytest.mark.parametrize(("configured", "expected"), [(1e-3, 7e-4), (2e-3, 2e-3)])
 def test_progress_keeps_an_assigned_rate_unless_the_config_has_another(configured, expected):
-    saved, resumed = (TrainingProgress(SimpleNamespace(learning_rate=rate)) for rate in (1e-3, configured))
+    saved, resumed = (Schedules(SimpleNamespace(learning_rate=rate)) for rate in (1e-3, configured))
     saved.env_step, saved.learning_rate = 640, 7e-4
     resumed.load_state_dict(saved.state_dict())
     assert (resumed.env_step, resumed.learning_rate) == (640, expected)

@@ -175,8 +175,8 @@ def test_a_policy_without_scales_is_checked_too():
 @pytest.mark.parametrize("is_whole", [True, False])
 def test_equal_returns_since_a_resume_say_nothing_about_those_before(is_whole):
     check = health({"learn": {}})
-    for _ in range(WINDOW):
-        metrics = {"collect/episode_return": 500.0, "collect/episode_count": 100.0}
+    for i in range(WINDOW):
+        metrics = {"collect/episode_return": 500.0, "collect/episode_count": 100.0 + i}
         check.check(metrics, 500, is_whole=is_whole)
     assert bool(check.findings) == is_whole
 

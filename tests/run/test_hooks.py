@@ -3,13 +3,15 @@
 import importlib.util
 import os
 
+import numpy as np
 import pytest
 from worlds import MatchEnv, digest, small_config
 
 from ding_lite import Hook, SerialPipeline, Tracker, compile_config
 from ding_lite.data.episodes import Evaluation
-from ding_lite.errors import ConfigError
+from ding_lite.errors import ConfigError, EnvError
 from ding_lite.run.checkpoint import load_checkpoint
+from ding_lite.run.video import Pictures
 
 BASE = {"manager": {"type": "base"}}
 
@@ -118,6 +120,31 @@ def test_an_environment_that_draws_nothing_costs_one_warning(tmp_path):
     pipeline = train(tmp_path / "run", world=Blind, hooks=[VIDEO])
     assert pipeline.status == "finished"
     assert (tmp_path / "run" / "log.txt").read_text().count("WARNING") == 1
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "value", "shown"),
+    [
+        ((4, 5), "uint8", 200, 200),
+        ((4, 5, 3), "float64", 0.8, 204),
+        ((4, 5, 2), "uint8", 200, None),
+        ((4, 5, 3), "float32", 9.0, None),
+    ],
+)
+def test_grey_and_float_pictures_become_colours_and_others_are_refused(shape, dtype, value, shown):
+    env = Blind("rgb_array")
+    env.render = lambda: np.full(shape, value, dtype)
+    if shown is None:
+        with pytest.raises(EnvError, match="a video needs uint8, or floats"):
+            Pictures(env).render()
+    else:
+        picture = Pictures(env).render()
+        assert (picture.shape, picture.dtype, picture.min(), picture.max()) == (
+            (4, 5, 3),
+            "uint8",
+            shown,
+            shown,
+        )
 
 
 def test_a_missing_package_is_refused(tmp_path, monkeypatch):

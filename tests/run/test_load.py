@@ -1,7 +1,11 @@
 """A policy loaded from its run acts as before; a run begins from the weights of another, or of a file."""
 
+import re
 import sys
+import zipfile
+from pathlib import Path
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -20,6 +24,7 @@ TRUST = ["worlds", "small_worlds", "ding_lite.testing"]
 SCALED = {"normalize": {"obs": True, "reward": True}}
 CONFIG = small_config(env={"manager": {"type": "base"}}, policy=SCALED, max_env_step=512)
 WORLDS = {"discrete": MatchEnv, "box": MatchBox, "tree": MatchTree, "unsorted": ShownTwice}
+IN_WORKERS = {"manager": {"type": "subprocess", "worker_num": 1}}
 
 
 def train(folder, config=CONFIG, **options):
@@ -49,6 +54,26 @@ def test_a_loaded_policy_acts_as_the_run_s_own_on_one_observation_or_a_batch(wor
     assert same_tree(policy.act(obs, deterministic=False), pipeline.policy.act(obs, deterministic=False))
     one = policy.act(map_tree(lambda x: x[2], obs))
     assert policy.action_space.contains(map_tree(lambda x: x.item() if x.ndim == 0 else x, one))
+
+
+def test_act_speaks_the_units_of_the_environment_and_the_modes_those_of_its_wrappers(tmp_path):
+    env = {"wrappers": ["action_rescale", "test_load:Outer"], **IN_WORKERS}
+    pipeline = train(tmp_path / "run", small_config(MatchBox, max_env_step=256, env=env))
+    obs = np.stack([pipeline.policy.obs_space.sample() for _ in range(9)])
+    modes = pipeline.policy.eval_mode
+    expected = 2 * modes.to_env(modes.forward(obs)["action"])  # of -2 .. 2
+    assert np.abs(expected).max() > 0.01
+    for policy in (
+        pipeline.policy,
+        load_policy(pipeline.folder, checkpoint="last", trust=[*TRUST, "test_load"]),
+    ):
+        np.testing.assert_allclose(policy.act(obs), expected, rtol=1e-6)
+        assert (policy.action_space.high == 1).all()
+
+
+class Outer(gym.ActionWrapper):
+    def action(self, action):
+        return action
 
 
 def test_a_loaded_policy_has_no_learn_mode_and_a_device_of_choice(trained):
@@ -130,7 +155,7 @@ def test_weights_and_scales_are_those_of_the_run_and_all_else_is_new(trained, tm
     for scale in ("obs_norm", "value_norm"):
         assert digest(getattr(new, scale).state_dict()) == digest(getattr(old, scale).state_dict())
     assert (new.reward_scale.std, new.reward_scale.running_return) == (old.reward_scale.std, None)
-    assert (new.progress.env_step, pipeline.progress.iteration, pipeline.cfg.seed) == (0, 0, 7)
+    assert (new.schedules.env_step, pipeline.progress.iteration, pipeline.cfg.seed) == (0, 0, 7)
     assert f"begins from the weights of {trained}/ckpt/best" in log
 
 
@@ -170,6 +195,41 @@ def test_files_of_other_programs_are_read(nested, trained, tmp_path):
     pipeline, log = begin(CONFIG, tmp_path / "run", file)
     assert digest(pipeline.policy.model.state_dict()) == digest(weights)
     assert f"begins from the weights of {file}" in log
+    assert "WARNING: the weights have no scale of observations" in log, "normalize.obs=True"
+
+
+def test_weights_of_stable_baselines3_act_as_there_by_the_table_of_names_in_the_docs(tmp_path):
+    sb3 = pytest.importorskip("stable_baselines3")
+    there = sb3.PPO("MlpPolicy", "Pendulum-v1", device="cpu", seed=3)
+    there.save(tmp_path / "ppo.zip")
+    with zipfile.ZipFile(tmp_path / "ppo.zip").open("policy.pth") as stream:
+        weights = torch.load(stream, weights_only=True)
+    page = (
+        (Path(__file__).parents[2] / "docs" / "runs.md")
+        .read_text()
+        .partition("| Stable-Baselines3 | here |")[2]
+    )
+    for old, new in re.findall(r"^\| `(\S+)` \| `(\S+)` \|$", page, re.MULTILINE):
+        weights = {name.replace(old, new) if name.startswith(old) else name: x for name, x in weights.items()}
+    torch.save(weights, tmp_path / "all.pt")
+    torch.save({k: x for k, x in weights.items() if k.startswith("actor_")}, tmp_path / "actor.pt")
+    obs = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+    config = small_config("Pendulum-v1", max_env_step=1024)
+    config["policy"] |= {"model": {}, "learn": {**config["policy"]["learn"], "critic_warmup": 2}}
+    for file, has_value in (("all.pt", True), ("actor.pt", False)):
+        folder = tmp_path / file.removesuffix(".pt")
+        with SerialPipeline(config, folder=folder, init_from=tmp_path / file) as pipeline:
+            expected = np.clip(
+                there.policy(torch.as_tensor(obs), deterministic=True)[0].detach().numpy(), -2, 2
+            )
+            acts = lambda policy=pipeline.policy: policy.act(obs)  # noqa: E731
+            np.testing.assert_allclose(acts(), expected, rtol=1e-5, atol=1e-6)
+            value = pipeline.policy.model.critic_head[0].weight.clone()
+            assert ("no value network" in (folder / "log.txt").read_text()) is not has_value
+            for progress in pipeline:
+                learned = not np.allclose(acts(), expected, rtol=1e-5, atol=1e-6)
+                assert learned == (progress.iteration > 2), "the value learns alone"
+                assert not torch.equal(value, pipeline.policy.model.critic_head[0].weight)
 
 
 @pytest.mark.parametrize(

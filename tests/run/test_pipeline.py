@@ -152,6 +152,10 @@ def test_checkpoints_are_saved_when_they_are_due(make):
             break
     assert seen[0] == ["iteration_00000001"]
     assert seen[2] == ["iteration_00000002", "iteration_00000003", "last"]
+    pipeline = make(counted(checkpoint={"freq": 0, "minutes": 1e-9}))
+    for progress in pipeline:
+        pipeline.files.checkpoints.wait()
+        assert saved(pipeline) == progress.iteration
 
 
 # ---------------------------------------------------------------------- how runs end

@@ -14,7 +14,7 @@ import pytest
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from worlds import small_config
 
-from ding_lite import SerialPipeline, TrackedRun, Tracker
+from ding_lite import Hook, SerialPipeline, TrackedRun, Tracker
 from ding_lite.errors import ConfigError
 from ding_lite.run.trackers import TensorboardTracker, WandbTracker
 
@@ -44,6 +44,14 @@ class Kept(Tracker):
         self.note("close")
 
 
+class Seldom(Hook):
+    """Has a metric in iterations that need not have a row."""
+
+    def after_iter(self, pipeline):
+        if pipeline.progress.iteration % 2:
+            pipeline.progress.metrics["seldom"] = pipeline.progress.iteration
+
+
 @pytest.fixture
 def received():
     Kept.received.clear()
@@ -64,14 +72,15 @@ def train(folder, *trackers, **others):
 
 
 def test_a_tracker_gets_rows_at_the_interval_and_at_evaluations_and_is_closed_last(tmp_path, received):
-    pipeline = train(tmp_path / "run", Kept)
+    pipeline = train(tmp_path / "run", Kept, hooks=[Seldom])
     (_, _, run), *rows, (*_, result), closed = received
     assert (run.folder, run.resume_at) == (tmp_path / "run", None)
     assert run.config["env"]["env_id"] == "CartPole-v1"
     assert [(method, step) for _, method, step, _ in rows] == [
         ("scalars", step) for step in (512, 768, 1024, 1536)
     ]
-    assert rows[-1][-1] == pipeline.progress.metrics
+    assert rows[-1][-1].items() > pipeline.progress.metrics.items()
+    assert [row.get("seldom") for *_, row in rows] == [1, 3, None, 5], "the newest since the last row"
     assert (result["status"], closed) == ("finished", ("kept", "close"))
     assert "kept: https://kept" in (tmp_path / "run" / "log.txt").read_text().replace(
         f"{__name__}:Kept", "kept"

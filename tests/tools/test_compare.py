@@ -14,7 +14,7 @@ from written_runs import write_run
 
 from ding_lite.errors import ConfigError
 from ding_lite.tools import statistics
-from ding_lite.tools.compare import compare
+from ding_lite.tools.compare import compare, table_text
 from ding_lite.tools.compare_pictures import draw_comparison, learning_curves, page_of
 
 
@@ -190,11 +190,24 @@ def test_two_seeds_have_no_interval_and_a_note(tmp_path):
 
 def test_json_has_the_table_the_runs_and_the_notes(tasks):
     data = json.loads(json.dumps(compare([tasks]).as_json()))
-    assert [group["label"] for group in data["groups"]] == ["ppg", "ppo"]
+    assert [group["group"] for group in data["groups"]] == ["ppg", "ppo"]
     assert data["tasks"]["Pendulum-v1"]["groups"][0]["mean"] == -40.0
     assert data["tasks"]["Pendulum-v1"]["range"] == [-80.0, -10.0]
     assert len(data["runs"]) == 13
     assert data["differences"]["policy.type"] == {"ppg": "ppg", "ppo": "ppo"}
+
+
+def test_tables_for_a_paper_have_a_row_for_each_task_and_group(tasks):
+    comparison = compare([tasks])
+    lines = table_text(comparison, ".md").splitlines()
+    assert lines[0] == "| task | group | seeds | mean | IQM [95 %] | improvement [95 %] |"
+    assert [line.split(" | ")[:2] for line in lines[2:8]] == [
+        [f"| {task}", group] for task in ("Normalised score", *comparison.tasks) for group in ("ppg", "ppo")
+    ]
+    text = table_text(comparison, ".tex")
+    assert r"IQM [95 \%]" in text
+    assert r"Pendulum-v1 & ppg & 3 & $-$40.0 & $-$40.0 [$-$60.0, $-$20.0] & - \\" in text
+    assert text.count(r"\\") == 7
 
 
 def test_curves_are_interquartile_means_with_intervals(two):

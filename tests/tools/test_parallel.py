@@ -14,7 +14,6 @@ import pytest
 from worlds import small_config, state_of
 
 from ding_lite import compile_config, serial_pipeline
-from ding_lite.errors import ConfigError
 from ding_lite.run.checkpoint import load_checkpoint
 from ding_lite.tools.parallel import (
     Load,
@@ -22,7 +21,6 @@ from ding_lite.tools.parallel import (
     error_of,
     exit_code_of,
     load_of,
-    seed_folders,
     seeds_report,
 )
 
@@ -60,17 +58,6 @@ def test_exit_code_is_that_of_the_first_failure_and_that_of_a_killed_run_is_1():
 )
 def test_cores_that_a_run_keeps_busy(changes, cores):
     assert load_of(compile_config(small_config(), {"policy.device": "cpu", **changes})) == Load(cores, False)
-
-
-def test_folders_that_exist_are_refused_or_resumed(tmp_path):
-    folders = {seed: tmp_path / f"run_s{seed}" for seed in (0, 3)}
-    assert seed_folders((0, 3), tmp_path / "run", resume=False) == folders
-    with pytest.raises(ConfigError, match="no run to continue"):
-        seed_folders((0, 3), tmp_path / "run", resume=True)
-    folders[3].mkdir()
-    with pytest.raises(ConfigError, match="run_s3"):
-        seed_folders((0, 3), tmp_path / "run", resume=False)
-    assert seed_folders((0, 3), tmp_path / "run", resume=True) == folders
 
 
 def test_report_of_seeds(tmp_path):

@@ -19,7 +19,7 @@ LENGTH = "collect/episode_length_max"
 
 
 def read_run(folder: Path) -> Run:
-    return read(folder, {TRAIN_RETURN.column, EVAL_RETURN.column, EVAL_RETURN.spread, LENGTH})
+    return read(folder, {TRAIN_RETURN.column, EVAL_RETURN.column, LENGTH})
 
 
 def lines(figure: Any, panel: int) -> list[tuple[list[float], list[float]]]:
@@ -39,7 +39,7 @@ def runs_at(x: list[float], *ys: list[float]) -> list[Run]:
 
 def test_the_lines_are_the_numbers_of_the_csv(tmp_path):
     names = ["training", LENGTH, "evaluation"]
-    figure, _ = draw([[read_run(write_run(tmp_path / "run"))]], panels=names)
+    figure, _ = draw({"run": [read_run(write_run(tmp_path / "run"))]}, panels=names)
     steps = [1000, 2000, 3000, 4000]
     assert lines(figure, 0) == [(steps, [10, 20, 15, 40])]
     assert lines(figure, 1) == [(steps, [30, 60, 45, 120])]
@@ -54,25 +54,19 @@ def test_cells_that_are_empty_or_nan_are_missing(tmp_path):
     assert (drawn.x.tolist(), drawn.y.tolist()) == ([1, 4], [5, 8])
 
 
-def test_one_seed_has_a_band_of_one_std_over_episodes(tmp_path):
-    run = read_run(write_run(tmp_path / "run"))
-    np.testing.assert_array_equal(curve([run], EVAL_RETURN).band, [[22.5, 42.5], [27.5, 47.5]])
-    assert curve([run], TRAIN_RETURN).band is None
-
-
 def test_two_seeds_are_drawn_beside_their_mean():
     two = runs_at([0, 10], [1, 3], [3, 7])
     drawn = curve(two, TRAIN_RETURN)
     assert drawn.y.tolist() == [2, 5]
     assert [y.tolist() for _, y in drawn.seeds] == [[1, 3], [3, 7]]
     assert drawn.band is None
-    assert len(lines(draw([two])[0], 0)) == 3
+    assert len(lines(draw({"two": two})[0], 0)) == 3
 
 
 def test_three_seeds_have_an_interquartile_mean_and_a_band():
     three = runs_at([0, 10], [1, 3], [3, 7], [5, 2])
     assert curve(three, TRAIN_RETURN).y.tolist() == [3, 3.5]
-    figure, _ = draw([three])
+    figure, _ = draw({"three": three})
     assert lines(figure, 0) == [([0, 10], [3, 3.5])]
     assert len(figure.axes[0].collections) == 1
 
@@ -97,7 +91,7 @@ def test_seeds_that_share_no_step_have_no_mean(tmp_path):
     drawn = curve(runs, EVAL_RETURN)
     assert drawn.x.size == 0
     assert [x.tolist() for x, _ in drawn.seeds] == [[4000], [4004], [4008]]
-    _, notes = draw([runs])
+    _, notes = draw({"runs": runs})
     assert any("Evaluation return: no mean" in note for note in notes)
 
 
@@ -107,18 +101,21 @@ def test_seeds_that_share_no_step_have_no_mean(tmp_path):
 def test_panels_are_chosen_by_name(tmp_path):
     run = read_run(write_run(tmp_path / "run"))
     for names in (["evaluation", "training"], ["collect/episode_return"]):
-        figure, _ = draw([[run]], panels=names)
+        figure, _ = draw({"run": [run]}, panels=names)
         assert len(figure.axes) == len(names)
     with pytest.raises(ConfigError, match="no run has data for the panels eval"):
-        draw([[run]], panels=["eval"])
+        draw({"run": [run]}, panels=["eval"])
     with pytest.raises(ConfigError, match="learn/nope"):
-        draw([[run]], panels=["training", "learn/nope"])
+        draw({"run": [run]}, panels=["training", "learn/nope"])
 
 
 def test_a_group_that_lacks_seeds_and_different_environments_are_noted(tmp_path):
     folders = [write_run(tmp_path / f"{seed}", seed=seed, every=2 * (seed > 0)) for seed in range(4)]
     folders.append(write_run(tmp_path / "other", env_id="Acrobot-v1"))
-    _, notes = draw(seed_groups([read_run(folder) for folder in folders]))
+    groups = seed_groups([read_run(folder) for folder in folders])
+    figure, notes = draw({str(place): group for place, group in enumerate(groups)}, width=3.3)
+    assert figure.get_figwidth() == 3.3
+    assert len({axes.get_subplotspec().colspan.start for axes in figure.axes}) == 1, "one below the other"
     assert any("Evaluation return: 3 of 4 seeds" in note for note in notes)
     assert any("CartPole-v1, Acrobot-v1" in note for note in notes)
 
@@ -132,8 +129,9 @@ def test_runs_that_cannot_be_drawn_are_left_out_and_noted(tmp_path):
     (empty / "metrics.csv").write_text("env_step,collect/episode_return\n")
     (write_run(tmp_path / "torn", seed=2) / "config.json").write_text("{")
     notes: list[str] = []
-    plot_runs([tmp_path], tmp_path / "a.png", panels=["training"], note=notes.append)
+    plot_runs([f"mine={tmp_path}"], tmp_path / "a.svg", panels=["training"], note=notes.append)
     assert sum(note.startswith("Left out") for note in notes) == 2
+    assert "<!-- mine (seed 0) -->" in (tmp_path / "a.svg").read_text()
     with pytest.raises(ConfigError, match="empty"):
         plot_runs([empty], tmp_path / "b.png")
     assert not (tmp_path / "b.png").exists()

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import signal
+import subprocess
+import sys
+
 import pytest
 
 from ding_lite import compile_config
@@ -58,8 +63,24 @@ def test_the_present_setting_is_measured_first_and_the_command_names_the_fastest
     waits = ["--env", "slow_worlds:SlowEnv", "policy.collect.n_sample=256", "env.kwargs.pause=0.005"]
     assert main(["profile", "--tune", *waits, "env.manager.type=base", "--iterations", "2"]) == 0
     lines = capfd.readouterr().out.splitlines()
-    assert lines[0].startswith("as it is: ")
-    assert lines[1].startswith("env.manager.type=nonsense: ")
+    assert lines[0] == "3 settings to try beside the present one"
+    assert lines[1].startswith("as it is: ")
+    assert re.fullmatch(r"about \d+ s are left", lines[2])
+    assert lines[3].startswith("env.manager.type=nonsense: ")
     fastest = "env.manager.type=subprocess env.manager.worker_num=8"  # eight wait at the same time
-    assert lines[3].startswith(f"{fastest} num_threads=1: ")  # on top of the fastest so far
+    assert lines[5].startswith(f"{fastest} num_threads=1: ")  # on top of the fastest so far
     assert f"ding-lite train {' '.join(waits)} {fastest}" in lines[-1]
+
+
+@pytest.mark.slow
+def test_a_search_that_a_signal_ends_says_so_and_has_its_exit_code():
+    words = ["profile", "--tune", "-c", "cartpole_ppo", "--iterations", "1"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "ding_lite", *words], stdout=subprocess.PIPE, text=True
+    ) as process:
+        lines = [next(process.stdout) for _ in range(3)]
+        process.send_signal(signal.SIGTERM)
+        lines += process.stdout.read().splitlines()
+    assert process.returncode == 143
+    assert lines[3].startswith("ended after 0 of ")
+    assert lines[-1] == "the fastest so far: ding-lite train -c cartpole_ppo"

@@ -344,8 +344,8 @@ class SubprocessVectorEnv(VectorEnv):
         timeout = max(START_SECONDS, self._timeouts["reset_timeout"])
         replies = self._receive(self._send(jobs, "reset_timeout", timeout))
         if self._shared is None:
-            self.obs_space, self.action_space = replies[0]
-        spaces = [(self.index_offset + self._rows[n][0], replies[n]) for n in sorted(replies)]
+            (self.obs_space, self.action_space), self.action_maps = replies[0]
+        spaces = [(self.index_offset + self._rows[n][0], replies[n][0]) for n in sorted(replies)]
         common_spaces([(self.index_offset, (self.obs_space, self.action_space)), *spaces])
         if self._shared is None:
             self._shared = self._starter.share(self.obs_space, self.num_envs, len(self._rows))

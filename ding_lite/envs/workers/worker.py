@@ -125,10 +125,10 @@ class Responder:
             report = ErrorReport(type(error).__name__, error_text(error), traceback.format_exc())
             return pickle.dumps((False, report))
 
-    def make(self, job: Job) -> tuple[gym.Space, gym.Space]:
-        """Makes the environments and returns the spaces of one."""
+    def make(self, job: Job) -> tuple[tuple[gym.Space, gym.Space], Sequence[Any]]:
+        """Makes the environments and returns the spaces and the action maps of one."""
         self.envs = WorkerEnvs(job)
-        return self.envs.obs_space, self.envs.action_space
+        return (self.envs.obs_space, self.envs.action_space), self.envs.action_maps
 
     def attach(self) -> None:
         """Lets the environments write into the memory, which the parent has laid out now."""

@@ -8,14 +8,8 @@ from ding_lite.tools.env_check import check_env
 
 
 def test_environment_keeps_to_gymnasium_and_to_its_spaces():
-    findings = check_env(MyEnv)  # what `ding-lite check-env my_env:MyEnv` prints
+    findings = check_env(MyEnv)  # what `ding-lite check-env my_env:MyEnv` prints, such as what seeds decide
     assert [finding for finding in findings if finding.verdict == "FAIL"] == []
-
-
-def test_seed_decides_the_episode():
-    first, same, other = (MyEnv().reset(seed=seed)[0] for seed in (7, 7, 8))
-    assert np.array_equal(first, same)
-    assert not np.array_equal(first, other)
 
 
 def test_episode_without_success_is_truncated_and_not_terminated():

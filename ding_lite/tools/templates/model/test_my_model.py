@@ -1,25 +1,14 @@
 """Tests of my_model.py: run them with pytest."""
 
 import gymnasium as gym
-import pytest
 import torch
 from my_model import MyModel, config
 
 from ding_lite import SerialPipeline, check_policy
 
-OBSERVATIONS = gym.spaces.Box(-1.0, 1.0, (4,))
-
-
-@pytest.mark.parametrize("n", [1, 5])
-def test_shapes(n):
-    model = MyModel(OBSERVATIONS, gym.spaces.Discrete(3), width=16, blocks=2)
-    obs = torch.randn(n, 4)
-    assert model.compute_actor(obs).shape == (n, 3)
-    assert model.compute_critic(obs).shape == (n,)
-
 
 def test_one_pass_for_both_gives_the_same_numbers():
-    model = MyModel(OBSERVATIONS, gym.spaces.Discrete(3), width=16, blocks=2)
+    model = MyModel(gym.spaces.Box(-1.0, 1.0, (4,)), gym.spaces.Discrete(3), width=16, blocks=2)
     obs = torch.randn(5, 4)
     logit, value = model.compute_actor_critic(obs)
     torch.testing.assert_close(logit, model.compute_actor(obs))

@@ -39,6 +39,7 @@ class MyPolicy(PPOPolicy):
         loss = -weighted_mean(objective, batch.policy_weight)  # the weight is None on fresh samples
         entropy = batch.dist.entropy().mean()
         metrics = {"policy_loss": loss, "entropy_loss": entropy, "approx_kl": approx_kl(log_ratio)}
+        # Of this iteration, by its schedule, as self.clip_ratio is; self.cfg.learn.entropy_weight has none.
         return loss - self.entropy_weight * entropy, metrics
 
 

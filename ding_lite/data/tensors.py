@@ -1,0 +1,272 @@
+"""Collects rollouts of tensors: what a simulator gives stays on its device, and no step waits for it.
+
+obs (N, ...) --policy--> action, log_prob --simulator--> step --rows of tensors--> rollout (T, N)
+
+Finished episodes, the simulator's own metrics, and numbers that are not finite are read once a rollout.
+
+Shapes: T steps, N environments, K truncated episodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ding_lite.data.collector import Collector
+from ding_lite.data.modes import ActingPolicy
+from ding_lite.data.rollout import Rollout, as_rollout, to_device, view
+from ding_lite.data.samples import Recurrence
+from ding_lite.envs.tensor import APPROXIMATE, TensorVectorEnv
+from ding_lite.envs.vector import RECENT_EPISODES, Episode
+from ding_lite.errors import EnvContractError, EnvError, NotFiniteError
+from ding_lite.models.recurrent import chosen_hidden
+from ding_lite.trees import Tree, map_tree, named_leaves, path_text, tree_leaves
+
+ROOM = 2  # truncated episodes of an environment in a rollout whose last observations have room at first
+OF_EPISODES = ("episode_return", "episode_length")  # rows that are no field of a rollout
+
+
+class TensorCollector(Collector):
+    """A :class:`Collector` for the N environments of a simulator that gives tensors.
+
+    Args:
+        envs, policy, n_sample: as of :class:`Collector`.
+        strict: refuse to train where the last observation of a truncated episode is unknown.
+
+    Attributes:
+        rows: the tensors (T, N, ...) that every rollout is written into, by name.
+        current: observations (N, ...) that the policy acts on next.
+        log: means of the simulator's own metrics over the last rollout.
+    """
+
+    envs: TensorVectorEnv
+
+    def __init__(
+        self, envs: TensorVectorEnv, policy: ActingPolicy, n_sample: int, *, strict: bool = False
+    ) -> None:
+        if strict and not envs.has_last_obs:
+            raise EnvContractError(f"{envs.backend}: {APPROXIMATE}")
+        self.strict, self.rows, self.log = strict, {}, {}  # type: ignore[var-annotated]
+        self._has_said = not envs.has_last_obs  # that values are approximate
+        super().__init__(envs, policy, n_sample)
+        self.hidden: Any = None
+        room = ROOM * envs.num_envs
+        if policy.recurrence is not None:
+            self.hidden = HiddenRows(policy.recurrence, envs.num_envs, self.steps)
+            room = self.n_sample  # the hidden state of a row cannot take the place of one without room
+        self.finals = LastObservations(room, envs.device)
+
+    def _start_from(self, obs: Tree) -> None:
+        self.current = to_device(obs, self.envs.device)
+        if self.hidden is not None:
+            self.hidden.begin_all()
+
+    def reserve(self) -> int:
+        self._write(0, "obs", self.current)
+        return sum(leaf.nbytes for leaf in tree_leaves(self.rows["obs"]))
+
+    def collect(self) -> Rollout:
+        envs, hidden, finals = self.envs, self.hidden, self.finals
+        is_on_host = envs.device.type == "cpu"
+        acting = self.policy.acting(self.n_sample, on_device=not is_on_host)
+        log: dict[str, list[Tensor]] = {}
+        approximate = torch.zeros((), dtype=torch.int64, device=envs.device)
+        self.is_incomplete = True
+        finals.begin()
+        with torch.no_grad():
+            for t in range(self.steps):
+                self.timer("store")
+                obs = self._write(t, "obs", self.current)
+                self.timer("act")
+                inputs = map_tree(view, obs) if is_on_host else obs
+                before = {} if hidden is None else {"hidden": hidden.before(t)}
+                output = dict(acting.sample(inputs, *before.values()))
+                action = to_device(acting.to_env(output["action"]), envs.device)
+                self.timer("env")
+                step = envs.step_tensors(action)
+                self.timer("store")
+                after = {name: output.pop(name) for name in before}
+                for name, value in acting.process_transition(obs, output, step).items():
+                    self._write(t, name, value)
+                for name, value in zip(OF_EPISODES, (step.returns, step.lengths), strict=True):
+                    self._write(t, name, value)
+                if step.final_obs is None:  # the observation before takes its place
+                    finals.add(step.truncated, {"obs": obs, **before})
+                    approximate += step.truncated.sum()
+                else:
+                    finals.add(step.truncated, {"obs": step.final_obs, **after})
+                for name, value in step.log.items():  # a new number: a simulator may write over its own
+                    number = torch.as_tensor(value, dtype=torch.float32, device=envs.device).mean()
+                    log.setdefault(name, []).append(number)
+                self.current = step.obs
+                if hidden is not None:
+                    hidden.after(after["hidden"], step.terminated | step.truncated | ~step.valid)
+            rollout = self._rollout(approximate, log)
+        self.is_incomplete = False
+        self.timer("advantages")
+        return acting.finish(rollout)
+
+    def _write(self, t: int, name: str, value: Tree) -> Tree:
+        """Copies a value (N, ...) into row ``t`` of a field, and returns the row."""
+        value = to_device(value, self.envs.device)
+        if name not in self.rows:
+            self.rows[name] = map_tree(lambda leaf: leaf.new_zeros((self.steps, *leaf.shape)), value)
+        return map_tree(lambda rows, leaf: rows[t].copy_(leaf), self.rows[name], value)
+
+    def _rollout(self, approximate: Tensor, log: Mapping[str, list[Tensor]]) -> Rollout:
+        """Returns the rollout, after it has been looked at: this waits for the device.
+
+        Args:
+            approximate: number of truncated episodes whose last observations are unknown.
+            log: the simulator's own metrics at each step.
+        """
+        fields = {name: rows for name, rows in self.rows.items() if name not in OF_EPISODES}
+        if not fields["valid"].any():
+            raise EnvError(f"none of the {self.n_sample} rows of a rollout is a step: all are resets")
+        fields["last_obs"] = map_tree(torch.clone, self.current)
+        if self.hidden is not None:
+            fields |= self.hidden.fields()
+        place = fields["truncated"].nonzero()
+        if len(place):
+            late = place[self.finals.room :].unbind(1)
+            last = self.finals.first(len(place))
+            last["obs"] = map_tree(
+                lambda some, rows: torch.cat([some, rows[late]]), last["obs"], fields["obs"]
+            )
+            approximate = approximate.clamp(min=len(late[0]))
+            fields["final"] = {**last, "t": place[:, 0], "env": place[:, 1]}
+        self._refuse_not_finite(fields)
+        self._note_episodes((fields["terminated"] | fields["truncated"]).nonzero())
+        means = {name: torch.stack(numbers).mean() for name, numbers in log.items()}
+        means["step_reward"] = fields["reward"][fields["valid"]].mean()
+        self.log = dict(zip(means, torch.stack([*means.values()]).tolist(), strict=True))
+        self._note_approximate(float(approximate))
+        return as_rollout(fields)
+
+    def _refuse_not_finite(self, fields: Mapping[str, Any]) -> None:
+        """Raises a NotFiniteError that names environment, step and number, if a number is not finite."""
+        parts = {
+            "observation": fields["obs"],
+            "reward": fields["reward"],
+            "next observation": fields["last_obs"],
+        }
+        if "final" in fields:
+            parts["last observation of the episode"] = fields["final"]["obs"]
+        leaves = [(path, leaf) for path, leaf in named_leaves(parts) if leaf.is_floating_point()]
+        finite = torch.stack([leaf.isfinite().all() for _, leaf in leaves]).tolist()
+        for ((name, *path), leaf), is_finite in zip(leaves, finite, strict=True):
+            if is_finite:
+                continue
+            row, *column = first = (~leaf.isfinite()).nonzero()[0].tolist()
+            if name in ("observation", "reward"):
+                step, (env, *column) = row, column
+            elif name == "next observation":
+                step, env = self.steps, row
+            else:
+                step, env = (int(fields["final"][index][row]) for index in ("t", "env"))
+            raise NotFiniteError(
+                f"env {self.envs.index_offset + env}, step {step} of the rollout: {name}{path_text(path)}"
+                f"{column or ''} = {leaf[tuple(first)].item()}, which is not finite; nothing was learned "
+                "from this rollout"
+            )
+
+    def _note_episodes(self, place: Tensor) -> None:
+        """Records the episodes that ended at some rows (M, 2), at most ``RECENT_EPISODES`` of them."""
+        self.episode_count += len(place)
+        count = min(len(place), RECENT_EPISODES)
+        place = place[torch.linspace(0, len(place) - 1, count).long()] if count else place
+        env = place[:, 1].tolist()
+        returns, lengths = (self.rows[name][place.unbind(1)].tolist() for name in OF_EPISODES)
+        self.episodes = [Episode(*each, {}) for each in zip(env, returns, lengths, strict=True)]
+        self.recent += self.episodes
+
+    def _note_approximate(self, count: float) -> None:
+        """Counts truncated episodes whose last observation is unknown."""
+        if not count:
+            return
+        if self.strict:
+            raise EnvContractError(f"{self.envs.backend}: {count:,.0f} {APPROXIMATE}")
+        if not self._has_said:
+            self.envs.say(f"WARNING: {count:,.0f} {APPROXIMATE}")
+            self._has_said = True
+        self.log["approximate_truncations"] = count
+
+    def metrics(self) -> dict[str, float]:
+        return {**self.log, **super().metrics()}
+
+
+class LastObservations:
+    """The last observations (K, ...) of truncated episodes, in memory that is written without a wait.
+
+    Args:
+        room: number of episodes that have room.
+        device: of the simulator.
+    """
+
+    def __init__(self, room: int, device: torch.device) -> None:
+        self.room, self._rows = room, None
+        self._count = torch.zeros((), dtype=torch.int64, device=device)
+
+    def begin(self) -> None:
+        """Begins a rollout."""
+        self._count.zero_()
+
+    def add(self, cut: Tensor, last: Tree) -> None:
+        """Adds the rows of ``last`` (N, ...) where ``cut`` (N,) is True."""
+        if self._rows is None:
+            self._rows = map_tree(lambda leaf: leaf.new_zeros((self.room + 1, *leaf.shape[1:])), last)
+        place = self._count + cut.cumsum(0) - 1
+        place = place.masked_fill(~cut, self.room).clamp(max=self.room)  # the last row takes all others
+        map_tree(lambda rows, leaf: rows.index_copy_(0, place, leaf), self._rows, last)
+        self._count += cut.sum()
+
+    def first(self, count: int) -> dict[str, Any]:
+        """Returns the first ``count`` rows that were added; more have room in the next rollout."""
+        found: dict[str, Any] = map_tree(lambda rows: rows[: min(count, self.room)], self._rows)
+        if count > self.room:
+            self.room, self._rows = 2 * count, None
+        return found
+
+
+class HiddenRows:
+    """The hidden states of a recurrent policy while it collects, and those that a rollout stores.
+
+    Args:
+        recurrence: of the policy.
+        num_envs: N.
+        steps: T, of a rollout.
+    """
+
+    def __init__(self, recurrence: Recurrence, num_envs: int, steps: int) -> None:
+        self.recurrence, self._num_envs = recurrence, num_envs
+        self.begin_all()
+        slots = -(-steps // recurrence.length)
+        self._stored = map_tree(lambda leaf: leaf.new_zeros((slots, *leaf.shape)), self.current)
+
+    def begin_all(self) -> None:
+        """Begins an episode in every environment."""
+        self.current = self.recurrence.initial_hidden(self._num_envs)
+
+    def before(self, t: int) -> Tree:
+        """Returns the hidden states before row ``t``, and stores them if a run may begin there."""
+        slot, rest = divmod(t, self.recurrence.length)
+        if not rest:
+            map_tree(lambda rows, leaf: rows[slot].copy_(leaf), self._stored, self.current)
+        return self.current
+
+    def after(self, hidden: Tree, ended: Tensor) -> None:
+        """Takes the hidden states after a row; those of ended episodes begin anew."""
+        self.current = chosen_hidden(ended, self.recurrence.initial_hidden(len(ended)), hidden)
+
+    def fields(self) -> dict[str, Any]:
+        """Returns the fields ``hidden`` (slots, N, ...) and ``last_hidden`` (N, ...) of a rollout."""
+        return {"hidden": self._stored, "last_hidden": self.current}
+
+    def state_dict(self) -> Tree:
+        return map_tree(torch.clone, self.current)
+
+    def load_state_dict(self, state: Tree) -> None:
+        self.current = map_tree(lambda leaf, mine: torch.as_tensor(leaf).to(mine), state, self.current)

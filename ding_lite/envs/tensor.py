@@ -1,0 +1,278 @@
+"""``vector`` with tensors: a simulator that steps thousands of environments in one call on a device.
+
+It is any object with ``num_envs``, ``single_observation_space``, ``single_action_space``, ``reset`` and
+``step``, whose observations, rewards and flags are tensors (N, ...) on one device, and whose ``metadata`` has
+the autoreset mode. It is recognised by what its ``reset`` returns, not by its class. No step waits for the
+device.
+
+    SAME_STEP   last observations in info["final_obs"] or info["final_observation"], of all environments
+    DISABLED    ``step`` returns them, and reset(options={"reset_mask": ended}) begins the next episodes
+    NEXT_STEP   ``step`` returns them, and its next call begins the next episodes in rows that are not valid
+
+Only the rows of truncated episodes are read. Where ``final_obs`` is missing, the last observation is unknown:
+the one before takes its place, as in rsl_rl and rl_games.
+
+Shapes: N environments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium.vector import AutoresetMode
+from torch import Tensor
+
+from ding_lite.envs.checks import notes_on
+from ding_lite.envs.native import autoreset_mode
+from ding_lite.envs.recorder import check_spaces
+from ding_lite.envs.vector import NO_ENVS, Episode, Transition, VectorEnv, call_method, close_each
+from ding_lite.errors import FOREIGN, ConfigError, EnvContractError, EnvError, ReplayError, error_text
+from ding_lite.rl.seeding import integer_seed, torch_generator
+from ding_lite.trees import Tree, from_tree, map_space, map_tree, tree_leaves
+
+FINAL = ("final_obs", "final_observation")  # names of the last observations in info
+APPROXIMATE = (
+    "truncated episodes have no last observation (info['final_obs']): the value of the observation before "
+    "takes its place. env.strict_truncation=True refuses this"
+)
+
+
+class TensorStep(NamedTuple):
+    """The result of one step, on the device; the next step may overwrite what the simulator has returned.
+
+    Shapes:
+        obs: (N, ...), that the policy acts on next
+        reward: (N,) float32
+        terminated, truncated, valid: (N,) bool, as in :class:`~ding_lite.envs.vector.Transition`
+        final_obs: (N, ...), the last observations where an episode was truncated; None: unknown
+        returns, lengths: (N,), of the episodes up to this step
+        log: the simulator's own metrics, 0-d tensors and numbers by name
+    """
+
+    obs: Tree
+    reward: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    valid: Tensor
+    final_obs: Tree | None
+    returns: Tensor
+    lengths: Tensor
+    log: Mapping[str, Any]
+
+
+class TensorVectorEnv(VectorEnv):
+    """Adapts a vector environment of tensors; :meth:`step_tensors` stays on the device.
+
+    Args:
+        env: the simulator.
+        seed: of the run.
+        index_offset: number of the first environment if these are a part of a larger vector.
+        random_lengths: begin training at random times of the first episodes: sets ``episode_length_buf`` to
+            numbers below ``max_episode_length``.
+
+    Raises:
+        EnvContractError: if it does not declare its spaces or its autoreset mode.
+        ConfigError: if it has no ``episode_length_buf`` to set.
+    """
+
+    def __init__(self, env: Any, seed: int = 0, index_offset: int = 0, random_lengths: bool = False) -> None:
+        check_spaces(env, "single_")
+        self.env, self.seed, self.index_offset, self.random_lengths = env, seed, index_offset, random_lengths
+        self._core = getattr(env, "unwrapped", env)
+        self.num_envs = env.num_envs
+        self.obs_space, self.action_space = env.single_observation_space, env.single_action_space
+        self.mode = autoreset_mode(env)
+        self.has_fillers = self.mode is AutoresetMode.NEXT_STEP
+        self.restorable = hasattr(env, "get_state") and hasattr(env, "set_state")
+        self.device: torch.device = tree_leaves(self._reset_env(seed=integer_seed(seed, "device")))[0].device
+        self.backend = f"{type(env).__name__}, {self.num_envs:,} environments as tensors on {self.device}"
+        self.has_last_obs = bool(env.metadata.get("final_obs", True))
+        if random_lengths and not hasattr(self._core, "episode_length_buf"):
+            raise ConfigError(
+                f"env.init_at_random_ep_len: {type(env).__name__} has no attribute episode_length_buf to set"
+            )
+        self.waits = torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)  # for a reset by a step
+        kind = torch.float32 if self.device.type == "mps" else torch.float64
+        self.returns = torch.zeros(self.num_envs, dtype=kind, device=self.device)
+        self.lengths = torch.zeros(self.num_envs, dtype=torch.int64, device=self.device)
+
+    def notes(self) -> dict[str, str]:
+        notes = notes_on(self.env, self.obs_space, self.action_space)
+        return notes if self.has_last_obs else {**notes, "truncation": APPROXIMATE}
+
+    @property
+    def episode_returns(self) -> np.ndarray:  # type: ignore[override]
+        return self.returns.cpu().numpy()
+
+    @property
+    def episode_lengths(self) -> np.ndarray:  # type: ignore[override]
+        return self.lengths.cpu().numpy()
+
+    def reset_tensors(self, *stream: str | int) -> Tree:
+        """Begins an episode in every environment, and returns the observations (N, ...)."""
+        self._is_ready = False
+        part = (self.index_offset,) if self.index_offset else ()
+        obs = self._reset_env(seed=integer_seed(self.seed, *stream, *part))
+        for state in (self.waits, self.returns, self.lengths):
+            state.zero_()
+        if self.random_lengths and stream[0] == "collect":
+            like, draws = self._core.episode_length_buf, torch_generator(self.seed, "lengths", *stream, *part)
+            lengths = torch.randint(int(self._core.max_episode_length), like.shape, generator=draws)
+            self._core.episode_length_buf = lengths.to(like)
+        self._is_ready = True
+        return obs
+
+    @torch.no_grad()
+    def step_tensors(self, action: Tree) -> TensorStep:
+        """Steps all environments.
+
+        Args:
+            action: (N, ...), in the form that the environments take, on their device.
+        """
+        self._check_ready()
+        self._is_ready = False
+        try:
+            obs, reward, terminated, truncated, info = self.env.step(from_tree(action, self.action_space))
+            obs, reward = self._observations(obs), self._numbers("reward", reward).to(torch.float32)
+            terminated, truncated = (
+                self._numbers(name, flag).to(torch.bool)
+                for name, flag in (("terminated", terminated), ("truncated", truncated))
+            )
+        except FOREIGN as error:
+            raise self._located("step", error) from error
+        # All that is kept is new memory: a simulator may return the same tensors at every step.
+        valid = ~self.waits
+        reward = torch.where(valid, reward, 0.0)
+        terminated, truncated = terminated & valid, truncated & ~terminated & valid
+        ended = terminated | truncated
+        returns, lengths = self.returns + reward, self.lengths + valid
+        self.returns, self.lengths = returns.masked_fill(ended, 0), lengths.masked_fill(ended, 0)
+        final = obs
+        if self.mode is AutoresetMode.SAME_STEP:
+            found = next((info[name] for name in FINAL if info.get(name) is not None), None)
+            final = None if found is None else self._observations(found)
+        elif self.mode is AutoresetMode.NEXT_STEP:
+            self.waits = ended
+        else:
+            final = map_tree(torch.clone, obs)  # the reset may write over it
+            new = self._reset_env(options={"reset_mask": ended})
+            obs = map_tree(lambda one, other: torch.where(_as_wide(ended, one), one, other), new, final)
+        self._is_ready = True
+        log = info.get("log") or {}
+        return TensorStep(obs, reward, terminated, truncated, valid, final, returns, lengths, log)
+
+    @torch.no_grad()
+    def _reset_env(self, **arguments: Any) -> Tree:
+        try:
+            return self._observations(self.env.reset(**arguments)[0])
+        except FOREIGN as error:
+            raise self._located("reset", error) from error
+
+    def _observations(self, obs: Any) -> Tree:
+        """Returns observations as the tree that is stored: float64 becomes float32."""
+
+        def stored(space: gym.Space, leaf: Any) -> Tensor:
+            leaf = self._numbers("an observation", leaf, space.shape or ())
+            return leaf.to(torch.float32) if leaf.dtype == torch.float64 else leaf
+
+        return map_space(stored, self.obs_space, obs)
+
+    def _numbers(self, name: str, leaf: Any, shape: tuple[int, ...] = ()) -> Tensor:
+        """Returns a tensor that a step or a reset returned, if it is one of the shape (N, *shape)."""
+        expected = (self.num_envs, *shape)
+        if not isinstance(leaf, Tensor) or leaf.shape != expected:
+            got = tuple(leaf.shape) if isinstance(leaf, Tensor) else f"a {type(leaf).__name__}"
+            raise EnvContractError(
+                f"{name} must be a tensor of the shape (num_envs, ...) = {expected}, got {got}"
+            )
+        return leaf
+
+    def _located(self, call: str, error: BaseException) -> EnvError:
+        """Returns an error that says in which call ``error`` was raised."""
+        kind = type(error) if isinstance(error, EnvError) else EnvError
+        return kind(f"{type(self.env).__name__}: {call}: {error_text(error)}")
+
+    # -- On the host, for evaluations, random steps and checks
+
+    def reset(self, *stream: str | int) -> Tree:
+        return map_tree(_on_host, self.reset_tensors(*stream))
+
+    def step(self, action: Tree) -> Transition:
+        step = self.step_tensors(map_tree(lambda leaf: torch.as_tensor(leaf, device=self.device), action))
+        obs = map_tree(_on_host, step.obs)
+        reward, terminated, truncated, valid = map(_on_host, step[1:5])
+        envs = np.flatnonzero(truncated)
+        final, final_env = None, NO_ENVS
+        if len(envs) and step.final_obs is not None:
+            final, final_env = map_tree(lambda leaf: _on_host(leaf)[envs], step.final_obs), envs
+        returns, lengths = step.returns.tolist(), step.lengths.tolist()
+        ended = np.flatnonzero(terminated | truncated).tolist()
+        episodes = [Episode(env, returns[env], lengths[env], {}) for env in ended]
+        return Transition(obs, reward, terminated, truncated, valid, final, final_env, episodes)
+
+    # -- State
+
+    def _call(self, name: str, args: Sequence[Any]) -> list[Any]:
+        return [call_method(self.env, name, args, self.backend)]
+
+    def state_dict(self) -> dict[str, Any]:
+        if not self.restorable:
+            return {}
+        own = {"waits": self.waits, "returns": self.returns, "lengths": self.lengths}
+        return {"simulator": self.env.get_state(), **map_tree(torch.clone, own)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> Tree:
+        """Restores the open episodes: the simulator's ``set_state`` returns their observations.
+
+        It gets what ``get_state`` returned, with tensors on the host. It returns None if it restores
+        something else, such as the progress of a curriculum.
+
+        Raises:
+            ReplayError: if it returns None.
+        """
+        obs = self.env.set_state(map_tree(_as_tensor, state["simulator"]))
+        if obs is None:
+            raise ReplayError(f"{self.backend}: set_state returned no observations")
+        for name in ("waits", "returns", "lengths"):
+            setattr(self, name, torch.as_tensor(state[name]).to(getattr(self, name), copy=True))
+        self._is_ready = True
+        return map_tree(_on_host, self._observations(obs))
+
+    def close(self) -> None:
+        self._is_ready = False
+        if hasattr(self.env, "close"):
+            close_each([(self.backend, self.env)], self.say)
+
+
+def gives_tensors(env: Any) -> bool:
+    """Returns whether the observations of a vector environment are tensors, by a reset.
+
+    Raises:
+        EnvContractError: if it does not declare its spaces.
+        EnvError: if the reset raises.
+    """
+    check_spaces(env, "single_")
+    try:
+        leaves = tree_leaves(map_space(lambda _, leaf: leaf, env.single_observation_space, env.reset()[0]))
+    except FOREIGN as error:
+        raise EnvError(f"{type(env).__name__}: reset: {error_text(error)}") from error
+    return isinstance(leaves[0], Tensor)
+
+
+def _as_wide(flags: Tensor, leaf: Tensor) -> Tensor:
+    """Returns flags (N,) in a shape that broadcasts with a leaf (N, ...)."""
+    return flags.view(-1, *[1] * (leaf.dim() - 1))
+
+
+def _on_host(leaf: Tensor) -> np.ndarray:
+    """Returns a copy of a tensor on the host."""
+    return leaf.cpu().numpy().copy()
+
+
+def _as_tensor(leaf: Any) -> Any:
+    """Returns an array of a checkpoint as a tensor, and anything else as it is."""
+    return torch.from_numpy(np.array(leaf)) if isinstance(leaf, np.ndarray) else leaf
