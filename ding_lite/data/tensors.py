@@ -51,6 +51,7 @@ class TensorCollector(Collector):
             raise EnvContractError(f"{envs.backend}: {APPROXIMATE}")
         self.strict, self.rows, self.log = strict, {}, {}  # type: ignore[var-annotated]
         self._has_said = not envs.has_last_obs  # that values are approximate
+        self._written: set[str] = set()  # the names of the rows of this rollout
         super().__init__(envs, policy, n_sample)
         self.hidden: Any = None
         room = ROOM * envs.num_envs
@@ -75,6 +76,7 @@ class TensorCollector(Collector):
         log: dict[str, list[Tensor]] = {}
         approximate = torch.zeros((), dtype=torch.int64, device=envs.device)
         self.is_incomplete = True
+        self._written.clear()
         finals.begin()
         with torch.no_grad():
             for t in range(self.steps):
@@ -112,6 +114,7 @@ class TensorCollector(Collector):
     def _write(self, t: int, name: str, value: Tree) -> Tree:
         """Copies a value (N, ...) into row ``t`` of a field, and returns the row."""
         value = to_device(value, self.envs.device)
+        self._written.add(name)
         if name not in self.rows:
             self.rows[name] = map_tree(lambda leaf: leaf.new_zeros((self.steps, *leaf.shape)), value)
         return map_tree(lambda rows, leaf: rows[t].copy_(leaf), self.rows[name], value)
@@ -123,7 +126,8 @@ class TensorCollector(Collector):
             approximate: number of truncated episodes whose last observations are unknown.
             log: the simulator's own metrics at each step.
         """
-        fields = {name: rows for name, rows in self.rows.items() if name not in OF_EPISODES}
+        names = self._written.difference(OF_EPISODES)
+        fields = {name: rows for name, rows in self.rows.items() if name in names}
         if not fields["valid"].any():
             raise EnvError(f"none of the {self.n_sample} rows of a rollout is a step: all are resets")
         fields["last_obs"] = map_tree(torch.clone, self.current)

@@ -281,12 +281,16 @@ class Policy:
         """Returns what acts in one rollout of ``samples`` actions, or in one evaluation.
 
         The policy must not change meanwhile. Actions are the same within rounding, by the same random
-        numbers, whatever computes them:
+        numbers, whatever computes them. The first that holds:
 
-            a method of ACTING is replaced,        the methods of the policy, in torch; every row has its
-            the network is recurrent, or large     log_prob
-            a GPU                                  the same, as a CUDA graph
-            a small network on the CPU             NumPy; ``finish`` computes the log-probs of all rows
+            a method of ACTING is replaced, the model      torch calls the methods of the policy
+            has hooks, or the network is recurrent
+            a GPU, and ``cuda_graph``                      a CUDA graph of these methods
+            a small network on the CPU                     NumPy
+            else                                           torch
+
+        A row has the log_prob of its action. Where NumPy samples (Discrete, MultiDiscrete, Normal actions), it
+        has ``raw_output`` instead, from which ``finish`` computes the log-probs of all rows.
 
         Actions for environments of tensors stay ``on_device``.
         """
@@ -307,7 +311,9 @@ class Policy:
         if self.device.type == "cuda" and self.cfg.cuda_graph:
             graph = GraphActing(by_torch, self.device, self.generator, self._graph_pool, on_device)
             return by_torch._replace(name=graph.name, sample=graph.sample, greedy=graph.greedy)
-        stacks = numpy_stacks(self.model, ("actor",)) if self.device.type == "cpu" else None
+        stacks = None
+        if self.device.type == "cpu" and not on_device:  # observations on a GPU are no arrays
+            stacks = numpy_stacks(self.model, ("actor",))
         if stacks is None:
             return by_torch
         fast = NumpyActing(self, stacks["actor"], self._to_env, samples)
