@@ -289,8 +289,8 @@ class Policy:
             a small network on the CPU                     NumPy
             else                                           torch
 
-        A row has the log_prob of its action. Where NumPy samples (Discrete, MultiDiscrete, Normal actions), it
-        has ``raw_output`` instead, from which ``finish`` computes the log-probs of all rows.
+        A row has the log_prob of its action. Where NumPy samples (Discrete, MultiDiscrete, Normal actions)
+        it has ``raw_output`` instead, from which ``finish`` computes the log-probs of all rows.
 
         Actions for environments of tensors stay ``on_device``.
         """
