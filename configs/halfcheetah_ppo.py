@@ -2,10 +2,10 @@
 
     pip install "ding_lite[mujoco]"
     ding-lite train -c halfcheetah_ppo
-    ding-lite train -c halfcheetah_ppo env.env_id=Ant-v5 env.kwargs.include_cfrc_ext_in_observation=False
+    ding-lite train --env Ant-v5
 
-Tianshou's settings: 64 environments, less noise, advantages as they are. Ant's observation leaves out the
-contact forces, as that of -v3 in effect did. Ant was measured with policy.learn.value_norm=True.
+Tianshou's settings: 64 environments, less noise, advantages as they are. Ant has normalised values, and its
+observation leaves out the contact forces, as that of -v3 in effect did.
 """
 
 environments = {  # that `train --env` trains with this config, and what differs for them

@@ -2,8 +2,7 @@
 
     pip install "ding_lite[box2d]"
     ding-lite train -c lunarlander_ppo
-    ding-lite train -c lunarlander_ppo env.env_id=LunarLanderContinuous-v3 \\
-        policy.learn.epoch_per_collect=10 policy.learn.entropy_weight=0
+    ding-lite train --env LunarLanderContinuous-v3
 
 A long horizon, as in rl-zoo. Both reach more than 260 within 1M steps.
 """

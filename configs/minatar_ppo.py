@@ -2,14 +2,13 @@
 
     pip install "ding_lite[minatar]"
     ding-lite train -c minatar_ppo
-    ding-lite train -c minatar_ppo env.env_id=MinAtar/Asterix-v1
+    ding-lite train --env MinAtar/Breakout-v1
 
-Breakout returns more with policy.collect.discount_factor=0.999 policy.collect.gae_lambda=0.95, and at 1M
-steps with policy.learn.lr_schedule=constant. The games have no time limit; env.max_eval_steps limits the
-episodes of evaluations.
+Breakout returns more with a longer horizon, and at 1M steps with a constant learning rate. The games have no
+time limit; env.max_eval_steps limits the episodes of evaluations.
 """
 
-environments = {  # that `train --env` trains with this config
+environments = {  # that `train --env` trains with this config, and what differs for them
     "MinAtar/*": {},
     "MinAtar/Breakout-v1": dict(
         policy=dict(learn=dict(lr_schedule="constant"), collect=dict(discount_factor=0.999, gae_lambda=0.95))

@@ -38,8 +38,9 @@ def run(
     """Checks that an environment works, also in worker processes.
 
     Plays random actions under the guards of training, so that a fault is reported in the words of training.
-    Then plays the same seeds again, and in worker processes, and compares every number. Also checks time
-    limits and speed, and shows the ranges of observations and rewards.
+    Then plays the same seeds again, and in worker processes (but for env.manager.type vector and env_pool),
+    and compares every number. Also checks time limits and speed, and shows the ranges of observations and
+    rewards.
 
     Each check prints OK, WARN (it works here, but may cause trouble) or FAIL, with what to do. The exit
     code is 3 if a check failed, and 0 otherwise.

@@ -16,7 +16,7 @@ AUTO = Path("auto")  # for --resume
 @options.command()
 @options.config_options
 @options.seeds_option("seed (default: the config's seed); several, such as 0,1,2, train one run each")
-@options.option("--exp-name DIR", "the run's folder, which must not exist", options.PATH)
+@options.option("--exp-name DIR", "the run's folder; new, except with --resume auto", options.PATH)
 @options.option("-q --quiet", "print nothing; log.txt in the run's folder has everything")
 @options.option(
     "--max-env-step N",
@@ -27,7 +27,7 @@ AUTO = Path("auto")  # for --resume
 @options.option("--max-train-iter N", "this run stops after N optimiser steps", options.POSITIVE)
 @options.option(
     "--resume RUN|CKPT",
-    "continue a run, from its newest checkpoint; auto: the run of --exp-name, which begins if it has none",
+    "continue a run, from its newest checkpoint; auto: that of --exp-name, or begin it if it has none",
     options.PATH,
 )
 @options.option(
@@ -62,7 +62,8 @@ def run(
 
     Writes metrics, checkpoints and a log to a run folder: runs/EXP_NAME, where EXP_NAME is a key of the
     config. If that folder exists, the run is runs/EXP_NAME_2, and so on; --exp-name DIR refuses a
-    folder that exists, unless its run ended before its first checkpoint.
+    folder that exists, unless its run ended before its first checkpoint. With --resume auto the run of
+    --exp-name DIR goes on from its newest checkpoint, or begins.
 
     A run ends after the first iteration that reaches its limit of steps (1,000,000 by default), or when
     an evaluation reaches env.stop_value and a second one confirms it. Ctrl-C ends it after the current

@@ -96,7 +96,7 @@ CONFIG: dict[str, Any] = dict(
             "auto",
             Literal["auto", "base", "subprocess", "ray", "vector", "env_pool"],
             doc="what steps the environments: auto, base (this process), subprocess (worker processes), ray "
-            "(Ray actors, on any machine of a cluster), vector (gymnasium's own vector environment), or "
+            "(Ray actors, on any machine of a cluster), vector (a vector environment, also of tensors), or "
             "env_pool (EnvPool's names and arguments)",
         ),
         worker_num=Key(

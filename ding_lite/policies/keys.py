@@ -16,7 +16,9 @@ REFERENCE: dict[str, Any] = dict(needs="learn.pretrained_model_path", strict=Tru
 POLICY: dict[str, Any] = dict(
     type=Key("ppo", Name, doc='the policy: a registered name, or "package.module:Class"'),
     device=Key(
-        "auto", doc='"cpu", "cuda", "cuda:N" or "mps"; "auto": a GPU, if there is one, for large models'
+        "auto",
+        doc='"cpu", "cuda", "cuda:N" or "mps"; "auto": a GPU, if there is one, for large models; with '
+        "environments of tensors their device",
     ),
     cuda_graph=Key(True, doc="on a GPU: launch all kernels of acting, and all of a gradient, in one call"),
     model=dict(type=Key("vac", Name, doc='the model: a registered name, or "package.module:Class"')),
