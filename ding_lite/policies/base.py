@@ -15,6 +15,7 @@ Shapes: T steps, B environments, N samples.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
@@ -373,7 +374,7 @@ class Policy:
             action = mapped(action)
         return from_tree(map_tree(lambda x: x[0], action) if is_single else action, self.action_space)
 
-    @property
+    @functools.cached_property
     def actor_space(self) -> gym.Space:
         """The space of what :meth:`act` needs of an observation: without the groups of the critic alone."""
         groups = getattr(self.model, "obs_groups", None)

@@ -68,6 +68,8 @@ def own_share(cfg: Any, ranks: Ranks) -> Any:
     env, learn, buffer = own.env, own.policy.learn, own.policy.get("other", {}).get("replay_buffer", {})
     for section, path in ((env, "env"), (learn, "policy.learn"), (buffer, "policy.other.replay_buffer")):
         for name in section.keys() & {"collector_env_num", "batch_size", "aux_batch_size"}:
+            if section[name] is None:  # aux_batch_size: it follows batch_size
+                continue
             if section[name] % ranks.size:
                 raise ConfigError(
                     f"{path}.{name}: {section[name]} cannot be shared equally by {ranks.size} ranks"

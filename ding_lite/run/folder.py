@@ -320,7 +320,13 @@ def versions(*packages: str) -> dict[str, str]:
         "python": platform.python_version(),
         "cpu": f"{cpu or platform.machine()}, {counted(os.cpu_count() or 1, 'core')}",
     }
-    return {name: metadata.version(name) for name in names} | machine
+    found: dict[str, str] = {}
+    for name in names:
+        with contextlib.suppress(
+            metadata.PackageNotFoundError
+        ):  # ding_lite, in a clone that is not installed
+            found[name] = metadata.version(name)
+    return found | machine
 
 
 def _git(*arguments: str) -> str:

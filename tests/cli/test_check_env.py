@@ -65,7 +65,7 @@ def test_environment_of_a_config_is_checked_with_its_seed_and_json_is_alone_on_s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", [("check-env",), ("train", "--max-env-step", "64", "--env")])
+@pytest.mark.parametrize("command", [("check-env",), ("train", "--plain", "--max-env-step", "64", "--env")])
 def test_minigrid_names_the_wrappers_that_take_its_mission_away(command, ding_lite):
     pytest.importorskip("minigrid", reason="the extra minigrid")
     done = ding_lite(*command, "MiniGrid-Empty-5x5-v0")

@@ -451,7 +451,7 @@ BLOCKED = """
 
     for env_id in sys.argv[1:]:
         print("==", env_id, file=sys.stderr)
-        code = main(["train", "--env", env_id, "--policy", "ppo", "--exp-name", "run"])
+        code = main(["train", "--env", env_id, "--plain", "--exp-name", "run"])
         print("exit", code, file=sys.stderr)
 """
 
