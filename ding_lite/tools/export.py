@@ -280,7 +280,8 @@ def parity_of(run: Runner, module: ExportedPolicy, recorded: Sequence[Step]) -> 
     Actions are compared with those of ``policy.act``, the other outputs with those of ``module`` in torch.
     The first step is also taken with one observation alone, since the size of a batch may vary. The unit of
     an action of a bounded Box is the distance of its bounds, whose share float32 rounds; that of any other
-    number is its own size, or the median size in its output. Other discrete actions differ by 1 or more.
+    number is its own size, or the median size in its output, or 1 for a hidden state, which tanh bounds and
+    which gathers rounding over the steps. Other discrete actions differ by 1 or more.
 
     Args:
         run: the file.
@@ -310,7 +311,8 @@ def parity_of(run: Runner, module: ExportedPolicy, recorded: Sequence[Step]) -> 
                     unit: Any = widths.get(name)
                     sizes = np.abs(wanted)
                     if unit is None:
-                        unit = np.maximum(sizes, np.median(sizes)) if wanted.dtype.kind == "f" else 1
+                        least = 1.0 if name.startswith("next_state") else np.median(sizes)
+                        unit = np.maximum(sizes, least) if wanted.dtype.kind == "f" else 1
                     with np.errstate(invalid="ignore", divide="ignore"):
                         error = np.where(got == wanted, 0.0, np.abs(got - wanted) / unit)
                 differences[name] = np.maximum(differences.get(name, 0.0), error.max())  # keeps a nan
