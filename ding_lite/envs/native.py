@@ -110,7 +110,7 @@ class NativeVectorEnv(VectorEnv):
             obs = observation_to_tree(result[0], self.obs_space)
             self._check(obs)
         except FOREIGN as error:
-            raise self._located("reset", error) from error
+            raise self._located(f"{self.backend}: reset", error) from error
         return obs
 
     def _game(
@@ -136,7 +136,7 @@ class NativeVectorEnv(VectorEnv):
                 self._check(obs, reward=reward, terminated=terminated, truncated=truncated)
                 self._shapes = shapes
         except FOREIGN as error:
-            raise self._located("step", error) from error
+            raise self._located(f"{self.backend}: step", error) from error
         reward = np.asarray(reward, np.float32)
         valid = self._all_valid
         if np.count_nonzero(self._pending_reset):  # in a third of the time of any()
@@ -176,11 +176,6 @@ class NativeVectorEnv(VectorEnv):
                     f"{name} must be an array of {'bool' if kinds == 'b' else 'numbers'} with the shape "
                     f"(num_envs, ...) = {expected}, got {found} {getattr(array, 'dtype', '')}"
                 )
-
-    def _located(self, call: str, error: BaseException) -> EnvError:
-        """Returns an error that says in which call ``error`` was raised."""
-        kind = type(error) if isinstance(error, EnvError) else EnvError
-        return kind(f"{self.backend}: {call}: {error_text(error)}")
 
     def _final_obs(self, obs: Tree, info: Mapping[str, Any], final_env: np.ndarray) -> Tree:
         """Returns the last observations (K, ...) of the environments ``final_env`` (K,)."""

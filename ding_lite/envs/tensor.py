@@ -143,7 +143,7 @@ class TensorVectorEnv(VectorEnv):
                 for name, flag in (("terminated", terminated), ("truncated", truncated))
             )
         except FOREIGN as error:
-            raise self._located("step", error) from error
+            raise self._located(f"{type(self.env).__name__}: step", error) from error
         # All that is kept is new memory: a simulator may return the same tensors at every step.
         valid = ~self.waits
         reward = torch.where(valid, reward, 0.0)
@@ -170,7 +170,7 @@ class TensorVectorEnv(VectorEnv):
         try:
             return self._observations(self.env.reset(**arguments)[0])
         except FOREIGN as error:
-            raise self._located("reset", error) from error
+            raise self._located(f"{type(self.env).__name__}: reset", error) from error
 
     def _observations(self, obs: Any) -> Tree:
         """Returns observations as the tree that is stored: float64 becomes float32."""
@@ -190,11 +190,6 @@ class TensorVectorEnv(VectorEnv):
                 f"{name} must be a tensor of the shape (num_envs, ...) = {expected}, got {got}"
             )
         return leaf
-
-    def _located(self, call: str, error: BaseException) -> EnvError:
-        """Returns an error that says in which call ``error`` was raised."""
-        kind = type(error) if isinstance(error, EnvError) else EnvError
-        return kind(f"{type(self.env).__name__}: {call}: {error_text(error)}")
 
     # -- On the host, for evaluations, random steps and checks
 
