@@ -1,6 +1,5 @@
 """The rollout: one tree, written in place."""
 
-
 import numpy as np
 import pytest
 import torch
