@@ -234,6 +234,10 @@ class Registry:
             accepted |= schema
         return check(arguments, accepted, path)[1]
 
+    def name_faults(self, name: Any, path: str) -> list[str]:
+        """Returns the faults of the name of an entry at ``path``: a line, unless it can be found."""
+        return self.choice_faults({"type": name}, path)
+
     def item_faults(self, items: Sequence[Any], path: str) -> list[str]:
         """Returns the faults of a list of entries at ``path``, one message each.
 

@@ -91,13 +91,9 @@ def decode(data: Any) -> Any:
     raise ConfigError(f"not a saved value: {data!r:.60}")
 
 
-def plain(value: Any, path: str = "") -> Any:
-    """Returns a copy of a value of a config as its file gives it back: with names in the place of classes.
-
-    Args:
-        value, path: as for :func:`encode`.
-    """
-    return decode(encode(value, path))
+def plain(value: Any) -> Any:
+    """Returns a copy of a value of a config as its file gives it back: with names in the place of classes."""
+    return decode(encode(value))
 
 
 def named_modules(data: Any, path: str = "") -> list[str]:

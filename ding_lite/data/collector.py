@@ -15,9 +15,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import torch
 
 from ding_lite.data.episodes import means_of
-from ding_lite.data.hidden import HiddenStates
+from ding_lite.data.hidden import HiddenStates, ends_of
 from ding_lite.data.modes import Acting, ActingPolicy
 from ding_lite.data.rollout import Rollout, RolloutStorage
 from ding_lite.envs.checks import Watch
@@ -25,7 +26,7 @@ from ding_lite.envs.spaces import sample_actions
 from ding_lite.envs.vector import RECENT_EPISODES, Episode, VectorEnv
 from ding_lite.errors import EnvError, ReplayError
 from ding_lite.rl.seeding import integer_seed
-from ding_lite.trees import MASK_KEY, Tree, map_tree, tree_leaves
+from ding_lite.trees import MASK_KEY, Tree, map_tree
 
 
 class Collector:
@@ -65,11 +66,6 @@ class Collector:
         self.episodes: list[Episode] = []
         self.episode_count = 0
         self.is_incomplete = False
-
-    def reserve(self) -> int:
-        """Takes the memory of the observations of a rollout; returns its bytes."""
-        self.storage.write(0, "obs", self.obs[0], self.envs.groups[0])
-        return sum(leaf.nbytes for leaf in tree_leaves(self.storage.array("obs")))
 
     def collect(self) -> Rollout:
         """Returns one rollout with advantages. The next rollout overwrites its memory.
@@ -149,7 +145,11 @@ class Collector:
             self._cut_lost_episodes(t, group, obs, transition.valid)
         if self.hidden is not None:
             output = dict(output)
-            final["hidden"] = self.hidden.after(group, output.pop("hidden"), transition)
+            hidden = output.pop("hidden")
+            if transition.final_obs is not None:
+                cut = torch.from_numpy(transition.final_env)
+                final["hidden"] = map_tree(lambda leaf: leaf[cut].cpu(), hidden)
+            self.hidden.after(group, hidden, ends_of(transition))
         for name, value in acting.process_transition(obs, output, transition).items():
             self.storage.write(t, name, value, rows)
         if transition.final_obs is not None:

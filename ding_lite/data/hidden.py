@@ -1,6 +1,6 @@
 """The hidden state of each environment of a recurrent policy while it is played, as a rollout stores it.
 
-Shapes: B environments, G of a group that is stepped together, K cut episodes.
+Shapes: B environments, G of a group that is stepped together.
 """
 
 from __future__ import annotations
@@ -10,17 +10,22 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from ding_lite.data.rollout import RolloutStorage, to_device
+from ding_lite.data.rollout import to_device
 from ding_lite.data.samples import Recurrence
 from ding_lite.envs.vector import Transition
 from ding_lite.models.recurrent import chosen_hidden
 from ding_lite.trees import Tree, map_tree
 
 
-def begin_episodes(hidden: Tree, first: np.ndarray, initial: Tree) -> Tree:
+def begin_episodes(hidden: Tree, first: np.ndarray | Tensor, initial: Tree) -> Tree:
     """Returns hidden states (G, ...) with those of ``initial`` where ``first`` (G,) is True."""
-    return chosen_hidden(torch.from_numpy(first), initial, hidden) if first.any() else hidden
+    if isinstance(first, np.ndarray):  # any() of a tensor would wait for its device
+        if not first.any():
+            return hidden
+        first = torch.from_numpy(first)
+    return chosen_hidden(first, initial, hidden)
 
 
 def ends_of(transition: Transition) -> np.ndarray:
@@ -29,7 +34,7 @@ def ends_of(transition: Transition) -> np.ndarray:
 
 
 class HiddenStates:
-    """The hidden states of a collector.
+    """The hidden states of a collector, on the device of the policy.
 
     Args:
         recurrence: of the policy.
@@ -42,42 +47,36 @@ class HiddenStates:
 
     def __init__(self, recurrence: Recurrence, env_indices: Sequence[np.ndarray], steps: int) -> None:
         self.recurrence, self._env_indices = recurrence, env_indices
-        self._storage = RolloutStorage(-(-steps // recurrence.length), sum(map(len, env_indices)))
+        slots, count = -(-steps // recurrence.length), sum(map(len, env_indices))
+        initial = recurrence.initial_hidden(count)
+        self._stored = map_tree(lambda leaf: leaf.new_zeros((slots, *leaf.shape)), initial)
         self.begin_all()
 
     def begin_all(self) -> None:
         """Begins an episode in every environment."""
         self.of_groups = [self.recurrence.initial_hidden(len(envs)) for envs in self._env_indices]
 
+    @torch.no_grad()
     def before(self, t: int, group: int, envs: slice) -> Tree:
         """Returns the hidden states before row ``t`` of a group, and stores them if a run may begin there."""
         hidden = self.of_groups[group]
         slot, rest = divmod(t, self.recurrence.length)
         if not rest:
-            self._storage.write(slot, "hidden", hidden, envs)
+            map_tree(lambda rows, leaf: rows[slot, envs].copy_(leaf), self._stored, hidden)
         return hidden
 
-    def after(self, group: int, hidden: Tree, transition: Transition) -> Tree | None:
-        """Takes the hidden states after a row of a group.
-
-        Returns:
-            those of the episodes that were cut at this row (K, ...), on the host, or None.
-        """
-        final = None
-        if transition.final_obs is not None:
-            final = map_tree(lambda leaf: leaf[torch.from_numpy(transition.final_env)].cpu(), hidden)
-        ends = ends_of(transition)
+    def after(self, group: int, hidden: Tree, ends: np.ndarray | Tensor) -> None:
+        """Takes the hidden states after a row of a group; those of environments with ``ends`` begin anew."""
         self.of_groups[group] = begin_episodes(hidden, ends, self.recurrence.initial_hidden(len(ends)))
-        return final
 
     def fields(self) -> dict[str, Any]:
         """Returns the fields ``hidden`` (slots, B, ...) and ``last_hidden`` (B, ...) of a rollout."""
-        return {"hidden": self._storage.array("hidden"), "last_hidden": self.state_dict()}
+        return {"hidden": self._stored, "last_hidden": self.state_dict()}
 
     def state_dict(self) -> Tree:
         """Returns the hidden states (B, ...) of all environments."""
         order = torch.from_numpy(np.concatenate(self._env_indices).argsort())
-        return map_tree(lambda *leaves: torch.cat(leaves)[order].cpu(), *self.of_groups)
+        return map_tree(lambda *leaves: torch.cat(leaves)[order], *self.of_groups)
 
     def load_state_dict(self, state: Tree) -> None:
         whole = to_device(state, torch.device("cpu"))

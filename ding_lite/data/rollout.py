@@ -134,9 +134,6 @@ class RolloutStorage:
         self._rows: dict[str, list[Any]] = {}  # a view of each row, made once
         self._written: set[str] = set()
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_rows": {}}  # a copy cannot keep views
-
     def begin(self) -> None:
         """Begins a rollout. It has the fields that are written from now on."""
         self._written.clear()

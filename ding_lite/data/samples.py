@@ -144,7 +144,7 @@ class Samples:
         pairs = zip(parts, starts, strict=True)
         places = [part.place + start for part, start in pairs if part.place is not None]
         fields = map_tree(lambda *leaves: torch.cat(leaves), *[part.fields for part in parts])
-        return Samples(fields, _joined_runs(runs) if runs else None, torch.cat(places), parts[0].inputs)
+        return Samples(fields, _joined_runs(runs) if runs else None, torch.cat(places))
 
     def minibatches(
         self,

@@ -18,12 +18,10 @@ from torch import Tensor
 from ding_lite.data.collector import Collector
 from ding_lite.data.modes import ActingPolicy
 from ding_lite.data.rollout import Rollout, as_rollout, to_device, view
-from ding_lite.data.samples import Recurrence
 from ding_lite.envs.tensor import APPROXIMATE, TensorVectorEnv
-from ding_lite.envs.vector import RECENT_EPISODES, Episode
+from ding_lite.envs.vector import ALL, RECENT_EPISODES, Episode
 from ding_lite.errors import EnvContractError, EnvError, NotFiniteError
-from ding_lite.models.recurrent import chosen_hidden
-from ding_lite.trees import Tree, map_tree, named_leaves, path_text, tree_leaves
+from ding_lite.trees import Tree, map_tree, named_leaves, path_text
 
 ROOM = 2  # truncated episodes of an environment in a rollout whose last observations have room at first
 OF_EPISODES = ("episode_return", "episode_length")  # rows that are no field of a rollout
@@ -53,21 +51,14 @@ class TensorCollector(Collector):
         self._has_said = not envs.has_last_obs  # that values are approximate
         self._written: set[str] = set()  # the names of the rows of this rollout
         super().__init__(envs, policy, n_sample)
-        self.hidden: Any = None
-        room = ROOM * envs.num_envs
-        if policy.recurrence is not None:
-            self.hidden = HiddenRows(policy.recurrence, envs.num_envs, self.steps)
-            room = self.n_sample  # the hidden state of a row cannot take the place of one without room
+        # The hidden state of a row cannot take the place of one without room.
+        room = ROOM * envs.num_envs if self.hidden is None else self.n_sample
         self.finals = LastObservations(room, envs.device)
 
     def _start_from(self, obs: Tree) -> None:
         self.current = to_device(obs, self.envs.device)
         if self.hidden is not None:
             self.hidden.begin_all()
-
-    def reserve(self) -> int:
-        self._write(0, "obs", self.current)
-        return sum(leaf.nbytes for leaf in tree_leaves(self.rows["obs"]))
 
     def collect(self) -> Rollout:
         envs, hidden, finals = self.envs, self.hidden, self.finals
@@ -84,7 +75,7 @@ class TensorCollector(Collector):
                 obs = self._write(t, "obs", self.current)
                 self.timer("act")
                 inputs = map_tree(view, obs) if is_on_host else obs
-                before = {} if hidden is None else {"hidden": hidden.before(t)}
+                before = {} if hidden is None else {"hidden": hidden.before(t, 0, ALL)}
                 output = dict(acting.sample(inputs, *before.values()))
                 action = to_device(acting.to_env(output["action"]), envs.device)
                 self.timer("env")
@@ -105,7 +96,7 @@ class TensorCollector(Collector):
                     log.setdefault(name, []).append(number)
                 self.current = step.obs
                 if hidden is not None:
-                    hidden.after(after["hidden"], step.terminated | step.truncated | ~step.valid)
+                    hidden.after(0, after["hidden"], step.terminated | step.truncated | ~step.valid)
             rollout = self._rollout(approximate, log)
         self.is_incomplete = False
         self.timer("advantages")
@@ -233,44 +224,3 @@ class LastObservations:
         if count > self.room:
             self.room, self._rows = 2 * count, None
         return found
-
-
-class HiddenRows:
-    """The hidden states of a recurrent policy while it collects, and those that a rollout stores.
-
-    Args:
-        recurrence: of the policy.
-        num_envs: N.
-        steps: T, of a rollout.
-    """
-
-    def __init__(self, recurrence: Recurrence, num_envs: int, steps: int) -> None:
-        self.recurrence, self._num_envs = recurrence, num_envs
-        self.begin_all()
-        slots = -(-steps // recurrence.length)
-        self._stored = map_tree(lambda leaf: leaf.new_zeros((slots, *leaf.shape)), self.current)
-
-    def begin_all(self) -> None:
-        """Begins an episode in every environment."""
-        self.current = self.recurrence.initial_hidden(self._num_envs)
-
-    def before(self, t: int) -> Tree:
-        """Returns the hidden states before row ``t``, and stores them if a run may begin there."""
-        slot, rest = divmod(t, self.recurrence.length)
-        if not rest:
-            map_tree(lambda rows, leaf: rows[slot].copy_(leaf), self._stored, self.current)
-        return self.current
-
-    def after(self, hidden: Tree, ended: Tensor) -> None:
-        """Takes the hidden states after a row; those of ended episodes begin anew."""
-        self.current = chosen_hidden(ended, self.recurrence.initial_hidden(len(ended)), hidden)
-
-    def fields(self) -> dict[str, Any]:
-        """Returns the fields ``hidden`` (slots, N, ...) and ``last_hidden`` (N, ...) of a rollout."""
-        return {"hidden": self._stored, "last_hidden": self.current}
-
-    def state_dict(self) -> Tree:
-        return map_tree(torch.clone, self.current)
-
-    def load_state_dict(self, state: Tree) -> None:
-        self.current = map_tree(lambda leaf, mine: torch.as_tensor(leaf).to(mine), state, self.current)

@@ -31,7 +31,7 @@ from ding_lite.envs.vector import (
     signals_kept,
 )
 from ding_lite.envs.wrappers import action_maps
-from ding_lite.errors import FOREIGN, EnvError, NotFiniteError, ReplayError, counted, error_text
+from ding_lite.errors import FOREIGN, NotFiniteError, ReplayError, counted
 from ding_lite.trees import Tree, map_tree, tree_leaves
 
 LEVELS = (
@@ -49,9 +49,6 @@ class InProcessVectorEnv(VectorEnv):
         seed: of the run.
         index_offset: number of the first environment, for ``make``, seeds and messages.
         seed_every: give each reset a seed; otherwise only those of :meth:`begin`, always the same one.
-
-    Attributes:
-        advice: what to do about an exception of an environment.
 
     Raises:
         EnvError: if an environment cannot be made, or the environments differ in their spaces.
@@ -168,7 +165,7 @@ class InProcessVectorEnv(VectorEnv):
             obs, _ = self.envs[i].reset(seed=self._seed_of(i, episode) if seeded else None)
             self._buffer.write(i, obs)
         except FOREIGN as error:
-            raise self._located(i, "reset", error) from error
+            raise self._located(f"{self.describe(i)}, reset", error) from error
         finally:
             if recorder.game is not before:
                 del recorder.finished[reported:]
@@ -229,13 +226,8 @@ class InProcessVectorEnv(VectorEnv):
                 raise NotFiniteError(fault)
             return number, as_bool(terminated, "terminated"), as_bool(truncated, "truncated")
         except FOREIGN as error:
-            raise self._located(i, f"step with action {action!r:.100}", error) from error
-
-    def _located(self, i: int, call: str, error: BaseException) -> EnvError:
-        """Returns an error that says in which environment, episode, step and call ``error`` was raised."""
-        kind = type(error) if isinstance(error, EnvError) else EnvError
-        advice = "" if isinstance(error, EnvError) else self.advice
-        return kind(f"{self.describe(i)}, {call}: {error_text(error)}{advice}")
+            where = f"{self.describe(i)}, step with action {action!r:.100}"
+            raise self._located(where, error) from error
 
     def describe(self, env: int) -> str:
         game = self._recorders[env].game

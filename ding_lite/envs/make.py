@@ -26,7 +26,7 @@ CONFIG: dict[str, Any] = dict(
     type=Key(
         "gymnasium",
         Name,
-        faults=lambda kind, path: ENV_REGISTRY.choice_faults({"type": kind}, path),
+        faults=ENV_REGISTRY.name_faults,
         doc='"gymnasium", a registered name, "package.module:Class", or in Python the class itself',
     ),
     env_id=Key(

@@ -38,7 +38,36 @@ from ding_lite.trees import (
 STATES = {"gymnasium.envs.classic_control.cartpole:CartPoleVectorEnv": ("state", "steps", "prev_done")}
 
 
-class NativeVectorEnv(VectorEnv):
+class WholeVectorEnv(VectorEnv):
+    """A vector environment of another library, which steps all of its environments in one call.
+
+    Args:
+        env: the vector environment.
+        seed: of the run.
+        index_offset: number of the first environment if these are a part of a larger vector.
+
+    Raises:
+        EnvContractError: if it does not declare its spaces or its autoreset mode.
+    """
+
+    def __init__(self, env: Any, seed: int, index_offset: int) -> None:
+        check_spaces(env, "single_")
+        self.env, self.seed, self.index_offset = env, seed, index_offset
+        self.num_envs = env.num_envs
+        self.obs_space, self.action_space = env.single_observation_space, env.single_action_space
+        self.mode = autoreset_mode(env)
+        self.has_fillers = self.mode is AutoresetMode.NEXT_STEP
+
+    def notes(self) -> dict[str, str]:
+        return notes_on(self.env, self.obs_space, self.action_space)
+
+    def close(self) -> None:
+        self._is_ready = False
+        if hasattr(self.env, "close"):
+            close_each([(self.backend, self.env)], self.say)
+
+
+class NativeVectorEnv(WholeVectorEnv):
     """Adapts a gymnasium vector environment of any autoreset mode.
 
     Resets and the first step are checked in full, of later steps the shapes of observations. The caller
@@ -46,13 +75,9 @@ class NativeVectorEnv(VectorEnv):
 
     Args:
         env: a ``gymnasium.vector.VectorEnv``.
-        seed: of the run.
+        seed, index_offset: as in :class:`WholeVectorEnv`.
         entry_point: of the environment, which says what its state is.
         info_keys: keys of an ended episode's info that are recorded.
-        index_offset: number of the first environment if these are a part of a larger vector.
-
-    Raises:
-        EnvContractError: if the environment does not declare its spaces or its autoreset mode.
     """
 
     def __init__(
@@ -63,19 +88,11 @@ class NativeVectorEnv(VectorEnv):
         info_keys: tuple[str, ...] = (),
         index_offset: int = 0,
     ) -> None:
-        check_spaces(env, "single_")
-        self.env = env
-        self.seed = seed
-        self.index_offset = index_offset
+        super().__init__(env, seed, index_offset)
         self.info_keys = info_keys
-        self.num_envs = env.num_envs
-        self.action_space = env.single_action_space
-        self.obs_space = env.single_observation_space
         # Looked up once: looking up the class of a space in each step takes 1/30 of a CartPole step.
         self._has_obs_branches = children(self.obs_space) is not None
         self._has_action_branches = children(self.action_space) is not None
-        self.mode = autoreset_mode(env)
-        self.has_fillers = self.mode is AutoresetMode.NEXT_STEP
         self.backend = f"{type(env.unwrapped).__name__}, {self.num_envs} environments in one call"
         self._state: Sequence[str] = STATES.get(entry_point, ())
         self.restorable = bool(self._state)
@@ -85,9 +102,6 @@ class NativeVectorEnv(VectorEnv):
         self._all_valid = np.ones(self.num_envs, bool)
         self._final = ObservationBuffer(self.obs_space, self.num_envs)
         self._shapes: Tree = None  # of the observations of a step, which was checked in full
-
-    def notes(self) -> dict[str, str]:
-        return notes_on(self.env, self.obs_space, self.action_space)
 
     def reset(self, *stream: str | int) -> Tree:
         self._is_ready = False
@@ -110,7 +124,7 @@ class NativeVectorEnv(VectorEnv):
             obs = observation_to_tree(result[0], self.obs_space)
             self._check(obs)
         except FOREIGN as error:
-            raise self._located("reset", error) from error
+            raise self._located(f"{self.backend}: reset", error) from error
         return obs
 
     def _game(
@@ -136,7 +150,7 @@ class NativeVectorEnv(VectorEnv):
                 self._check(obs, reward=reward, terminated=terminated, truncated=truncated)
                 self._shapes = shapes
         except FOREIGN as error:
-            raise self._located("step", error) from error
+            raise self._located(f"{self.backend}: step", error) from error
         reward = np.asarray(reward, np.float32)
         valid = self._all_valid
         if np.count_nonzero(self._pending_reset):  # in a third of the time of any()
@@ -176,11 +190,6 @@ class NativeVectorEnv(VectorEnv):
                     f"{name} must be an array of {'bool' if kinds == 'b' else 'numbers'} with the shape "
                     f"(num_envs, ...) = {expected}, got {found} {getattr(array, 'dtype', '')}"
                 )
-
-    def _located(self, call: str, error: BaseException) -> EnvError:
-        """Returns an error that says in which call ``error`` was raised."""
-        kind = type(error) if isinstance(error, EnvError) else EnvError
-        return kind(f"{self.backend}: {call}: {error_text(error)}")
 
     def _final_obs(self, obs: Tree, info: Mapping[str, Any], final_env: np.ndarray) -> Tree:
         """Returns the last observations (K, ...) of the environments ``final_env`` (K,)."""
@@ -243,10 +252,6 @@ class NativeVectorEnv(VectorEnv):
         self._is_ready = True
         obs: np.ndarray = getattr(env, self._state[0]).T.astype(np.float32)
         return obs
-
-    def close(self) -> None:
-        self._is_ready = False
-        close_each([(self.backend, self.env)], self.say)
 
 
 class EnvPoolVectorEnv(NativeVectorEnv):

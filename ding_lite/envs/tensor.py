@@ -26,10 +26,9 @@ import torch
 from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
-from ding_lite.envs.checks import notes_on
-from ding_lite.envs.native import autoreset_mode
+from ding_lite.envs.native import WholeVectorEnv
 from ding_lite.envs.recorder import check_spaces
-from ding_lite.envs.vector import NO_ENVS, Episode, Transition, VectorEnv, call_method, close_each
+from ding_lite.envs.vector import NO_ENVS, Episode, Transition, call_method
 from ding_lite.errors import FOREIGN, ConfigError, EnvContractError, EnvError, ReplayError, error_text
 from ding_lite.rl.seeding import integer_seed, torch_generator
 from ding_lite.trees import Tree, from_tree, map_space, map_tree, tree_leaves
@@ -64,29 +63,22 @@ class TensorStep(NamedTuple):
     log: Mapping[str, Any]
 
 
-class TensorVectorEnv(VectorEnv):
+class TensorVectorEnv(WholeVectorEnv):
     """Adapts a vector environment of tensors; :meth:`step_tensors` stays on the device.
 
     Args:
         env: the simulator.
-        seed: of the run.
-        index_offset: number of the first environment if these are a part of a larger vector.
+        seed, index_offset: as in :class:`~ding_lite.envs.native.WholeVectorEnv`.
         random_lengths: begin training at random times of the first episodes: sets ``episode_length_buf`` to
             numbers below ``max_episode_length``.
 
     Raises:
-        EnvContractError: if it does not declare its spaces or its autoreset mode.
         ConfigError: if it has no ``episode_length_buf`` to set.
     """
 
     def __init__(self, env: Any, seed: int = 0, index_offset: int = 0, random_lengths: bool = False) -> None:
-        check_spaces(env, "single_")
-        self.env, self.seed, self.index_offset, self.random_lengths = env, seed, index_offset, random_lengths
-        self._core = getattr(env, "unwrapped", env)
-        self.num_envs = env.num_envs
-        self.obs_space, self.action_space = env.single_observation_space, env.single_action_space
-        self.mode = autoreset_mode(env)
-        self.has_fillers = self.mode is AutoresetMode.NEXT_STEP
+        super().__init__(env, seed, index_offset)
+        self.random_lengths, self._core = random_lengths, getattr(env, "unwrapped", env)
         self.restorable = hasattr(env, "get_state") and hasattr(env, "set_state")
         self.device: torch.device = tree_leaves(self._reset_env(seed=integer_seed(seed, "device")))[0].device
         self.backend = f"{type(env).__name__}, {self.num_envs:,} environments as tensors on {self.device}"
@@ -101,7 +93,7 @@ class TensorVectorEnv(VectorEnv):
         self.lengths = torch.zeros(self.num_envs, dtype=torch.int64, device=self.device)
 
     def notes(self) -> dict[str, str]:
-        notes = notes_on(self.env, self.obs_space, self.action_space)
+        notes = super().notes()
         return notes if self.has_last_obs else {**notes, "truncation": APPROXIMATE}
 
     @property
@@ -143,7 +135,7 @@ class TensorVectorEnv(VectorEnv):
                 for name, flag in (("terminated", terminated), ("truncated", truncated))
             )
         except FOREIGN as error:
-            raise self._located("step", error) from error
+            raise self._located(f"{type(self.env).__name__}: step", error) from error
         # All that is kept is new memory: a simulator may return the same tensors at every step.
         valid = ~self.waits
         reward = torch.where(valid, reward, 0.0)
@@ -170,7 +162,7 @@ class TensorVectorEnv(VectorEnv):
         try:
             return self._observations(self.env.reset(**arguments)[0])
         except FOREIGN as error:
-            raise self._located("reset", error) from error
+            raise self._located(f"{type(self.env).__name__}: reset", error) from error
 
     def _observations(self, obs: Any) -> Tree:
         """Returns observations as the tree that is stored: float64 becomes float32."""
@@ -190,11 +182,6 @@ class TensorVectorEnv(VectorEnv):
                 f"{name} must be a tensor of the shape (num_envs, ...) = {expected}, got {got}"
             )
         return leaf
-
-    def _located(self, call: str, error: BaseException) -> EnvError:
-        """Returns an error that says in which call ``error`` was raised."""
-        kind = type(error) if isinstance(error, EnvError) else EnvError
-        return kind(f"{type(self.env).__name__}: {call}: {error_text(error)}")
 
     # -- On the host, for evaluations, random steps and checks
 
@@ -241,11 +228,6 @@ class TensorVectorEnv(VectorEnv):
             setattr(self, name, torch.as_tensor(state[name]).to(getattr(self, name), copy=True))
         self._is_ready = True
         return map_tree(_on_host, self._observations(obs))
-
-    def close(self) -> None:
-        self._is_ready = False
-        if hasattr(self.env, "close"):
-            close_each([(self.backend, self.env)], self.say)
 
 
 def gives_tensors(env: Any) -> bool:

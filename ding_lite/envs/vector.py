@@ -120,6 +120,7 @@ class VectorEnv(ABC):
         say: called with one line of text after a restart; warns by default.
         explain: called with a traceback of an environment, which is for a log; ignored by default.
         calls: the last arguments of each method that :meth:`call` has called, by its name.
+        advice: ends the message of an exception of an environment.
     """
 
     num_envs: int
@@ -140,6 +141,7 @@ class VectorEnv(ABC):
     say: Callable[[str], None] = staticmethod(warn)
     explain: Callable[[str], None] = staticmethod(lambda traceback: None)
     calls: Mapping[str, Sequence[Any]] = MappingProxyType({})
+    advice: str = ""
     _is_ready: bool = False  # False before the first reset, and after a call that failed
     _sent_action: Tree | None = None
     _stream: tuple[str | int, ...] = ()  # of the last reset
@@ -222,6 +224,12 @@ class VectorEnv(ABC):
     def _description(self, env: int, episode: int, step: int) -> str:
         seed = self._seed_of(env, episode)
         return f"env {self.index_offset + env} (seed {seed}, episode {episode}, step {step})"
+
+    def _located(self, where: str, error: BaseException) -> EnvError:
+        """Returns an error that says in which environment and call ``error`` was raised."""
+        if isinstance(error, EnvError):
+            return type(error)(f"{where}: {error_text(error)}")
+        return EnvError(f"{where}: {error_text(error)}{self.advice}")
 
     def _check_ready(self) -> None:
         if not self._is_ready:

@@ -11,11 +11,11 @@ from typing import Any, Literal, NamedTuple
 import gymnasium as gym
 from torch import Tensor, nn
 
-from ding_lite.config.registry import MODEL_REGISTRY
+from ding_lite.config.registry import BOX_DISTRIBUTION_REGISTRY, MODEL_REGISTRY
 from ding_lite.config.schema import DROPPED, Choice, Key, Name
 from ding_lite.errors import ConfigError
 from ding_lite.models.encoders import ACTIVATIONS, Encoder, encoder_faults, for_groups, has_image, mlp
-from ding_lite.models.heads import ActionHead, box_distribution_faults
+from ding_lite.models.heads import ActionHead
 from ding_lite.models.init import chrono, initialize
 from ding_lite.models.recurrent import RecurrentEncoder, RecurrentLayer, Sequences
 from ding_lite.rl.distributions import Distribution
@@ -200,7 +200,7 @@ class VAC(ActorCritic):
         box_distribution=Key(
             "normal",
             Name,
-            faults=box_distribution_faults,
+            faults=BOX_DISTRIBUTION_REGISTRY.name_faults,
             doc='"normal" (clipped), "tanh_normal", "beta" (scaled)',
         ),
         sigma_type=Key(

@@ -60,11 +60,6 @@ def clamp_to_ranges(ranges: Sequence[tuple[Tensor, float, float]]) -> None:
         parameter.clamp_(low, high)
 
 
-def box_distribution_faults(kind: Any, path: str) -> list[str]:
-    """Returns the faults of ``model.box_distribution``: a line, unless it is registered or a class."""
-    return BOX_DISTRIBUTION_REGISTRY.choice_faults({"type": kind}, path)
-
-
 class Head(nn.Module, ABC):
     """What raw outputs of a policy network mean in one action space.
 

@@ -27,9 +27,8 @@ class Steps(NamedTuple):
         obs, action, next_obs: (N, ...) or trees of those; done: (N,) bool, whether the episode ended with the
         step
 
-    Where it ended, next_obs is the first observation of the next episode; after the last episode of a rollout
-    of whole episodes, when all environments are reset, that of the rollout's first one. If a rollout ends
-    between an episode and its reset (autoreset "next_step"), next_obs is the last observation of the episode.
+    Where it ended, next_obs is the first observation of the next episode. If a rollout ends between an
+    episode and its reset (autoreset "next_step"), next_obs is the last observation of the episode.
     """
 
     obs: Any

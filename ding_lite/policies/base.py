@@ -153,9 +153,8 @@ class Policy:
         if norm.obs:
             scale = ObservationNorm(obs_space, norm.obs_clip, self.device, ranks=self.ranks)
             self.obs_norm = self.keep("obs_norm", scale)
-        self.obs_norms = [
-            self.obs_norm
-        ]  # all scales of observations: random steps give their first statistics
+        # All scales of observations: random steps give their first statistics.
+        self.obs_norms = [self.obs_norm]
         self.value_norm: ValueNorm | NoScale = NoScale()  # a policy may set another
         self._graph_pool = GraphPool()
         self._hidden_of_act: Tree | None = None

@@ -104,10 +104,8 @@ def nstep_return(
     return result
 
 
-def normalize_advantage(
-    advantage: Tensor, scale: tuple[Tensor, Tensor] | None = None, eps: float = 1e-8
-) -> Tensor:
-    """Returns (A - mean) / (std + eps), or 0 where the advantages are constant.
+def normalize_advantage(advantage: Tensor, scale: tuple[Tensor, Tensor] | None = None) -> Tensor:
+    """Returns (A - mean) / (std + 1e-8), or 0 where the advantages are constant.
 
     The std is the population's, so that a single sample gives 0 and not nan. Advantages whose std is at most
     1e-6 times their mean count as constant: their spread is rounding error.
@@ -115,10 +113,9 @@ def normalize_advantage(
     Args:
         advantage: A, (N,), or (K, N) of K minibatches.
         scale: std and mean of more samples than these; None: of these.
-        eps: added to the std.
     """
     std, mean = torch.std_mean(advantage, -1, correction=0, keepdim=True) if scale is None else scale
-    return (advantage - mean) / torch.where(std <= 1e-6 * mean.abs(), torch.inf, std + eps)
+    return (advantage - mean) / torch.where(std <= 1e-6 * mean.abs(), torch.inf, std + 1e-8)
 
 
 @torch.no_grad()

@@ -266,7 +266,6 @@ class NoScale:
     """The scale that changes nothing and learns nothing, in place of any scale that is switched off."""
 
     is_empty = False
-    mean, std = 0.0, 1.0
     running_return = None
 
     def __call__(self, x: Any, path: tuple[str, ...] = ()) -> Any:

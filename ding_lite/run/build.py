@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from ding_lite.policies.base import Policy
 from ding_lite.policies.ppo import PPOPolicy
 from ding_lite.ranks import Ranks
 from ding_lite.run.load import load_policy
+from ding_lite.trees import example_observations, tree_leaves
 
 
 def with_env_setting(cfg: Any, setting: EnvSetting | None) -> Any:
@@ -158,20 +159,21 @@ def build_collector(own: Any, envs: VectorEnv, policy: Policy) -> Collector:
     return Collector(envs, policy, n_sample)
 
 
-def refuse_small_disk(folder: Path, learn: Mapping[str, Any], rollout: int, ranks: Ranks) -> None:
+def refuse_small_disk(folder: Path, policy: Policy, n_sample: int) -> None:
     """Compares the samples that PPG saves for its auxiliary phase with the free space at a run's folder.
 
     Args:
         folder: of the run.
-        learn: the section ``policy.learn``.
-        rollout: bytes of the observations of one rollout.
-        ranks: each of which saves its own.
+        policy: of the run; each of its ranks saves its own samples.
+        n_sample: transitions in a rollout of a rank.
 
     Raises:
         ConfigError: if a checkpoint has no room.
     """
+    learn = policy.cfg.learn
     iterations = learn.get("aux_freq", 0) if learn.get("aux_train_epoch") else 0
-    planned, free = iterations * ranks.size * rollout, shutil.disk_usage(folder).free
+    rollout = n_sample * sum(leaf.nbytes for leaf in tree_leaves(example_observations(policy.obs_space, 1)))
+    planned, free = iterations * policy.ranks.size * rollout, shutil.disk_usage(folder).free
     if planned > free:
         raise ConfigError(
             f"policy.learn.aux_freq: a checkpoint has the observations of {iterations:,} iterations, "

@@ -93,9 +93,8 @@ def locked(folder: Path) -> Iterator[None]:
     """
     with writing_to(folder):
         try:
-            held = _lock_of(folder).acquire(
-                timeout=0.5, poll_interval=0.02
-            )  # is_locked holds it for a moment
+            # is_locked has the lock for a moment.
+            held = _lock_of(folder).acquire(timeout=0.5, poll_interval=0.02)
         except Timeout as error:
             raise ConfigError(
                 f"run folder {folder} is in use: two runs would mix their rows and checkpoints. Wait for the "

@@ -127,9 +127,8 @@ class HealthCheck(Hook):
                 "ding-lite profile --tune finds the fastest numbers",
             )
 
-        equal = len(returns) > 1 and math.isclose(
-            min(returns), max(returns), rel_tol=1e-9
-        )  # but for rounding
+        # But for rounding.
+        equal = len(returns) > 1 and math.isclose(min(returns), max(returns), rel_tol=1e-9)
         if equal and is_whole and last.get("collect/episode_count", 0) >= EPISODES:
             yield (
                 "no action has made a difference yet",

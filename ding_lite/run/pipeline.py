@@ -221,7 +221,6 @@ class SerialPipeline:
         self.policy = build_policy(own, envs, model, config.trusted)
         self.policy.lines += [*lines, *notes]
         self.collector = build_collector(own, envs, self.policy)
-        self._rollout_bytes = self.collector.reserve()  # before the run has a folder
         self.evaluator: Evaluator | None = None
         if evaluator_envs is not None:
             limits = own.env.n_evaluator_episode, own.env.max_eval_steps
@@ -241,7 +240,7 @@ class SerialPipeline:
         self._watchers: list[Hook] = []
         if self.ranks.is_first:
             cfg, policy = self.cfg, self.policy
-            refuse_small_disk(self.folder, cfg.policy.learn, self._rollout_bytes, self.ranks)
+            refuse_small_disk(self.folder, policy, self.collector.n_sample)
             weights = sum(tensor.numel() for tensor in policy.model.state_dict().values())
             spaces = spaces_to_json(weights, obs=policy.obs_space, action=policy.action_space)
             maps = [each.as_json() for each in policy.action_maps]

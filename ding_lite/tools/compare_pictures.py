@@ -43,11 +43,9 @@ DASHES = {"-": "solid", "--": "dash", "-.": "dashdot", ":": "dot"}  # matplotlib
 
 def learning_curves(comparison: Comparison, task: str) -> list[Curve]:
     """Returns the curve of the evaluations of each group in a task: interquartile means."""
-    curves = []
-    for group in comparison.scores:
-        seeds = [points_of(score.run, SCORE) for score in group[task]]
-        curves.append(Curve(*seeds[0]) if len(seeds) == 1 else seeds_curve(seeds))
-    return curves
+    return [
+        seeds_curve([points_of(score.run, SCORE) for score in group[task]]) for group in comparison.scores
+    ]
 
 
 def score_levels(comparison: Comparison) -> np.ndarray:

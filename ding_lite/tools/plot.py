@@ -84,25 +84,23 @@ class Curve(NamedTuple):
 
 
 def curve(runs: Sequence[Run], panel: Panel) -> Curve | None:
-    """Returns the curve of a group of runs in a panel, or None if they have no data.
-
-    One seed: its values. Several seeds: see :func:`seeds_curve`.
-    """
+    """Returns the curve of a group of runs in a panel, or None if they have no data."""
     series = [points for run in runs if len((points := points_of(run, panel.column))[0])]
-    if len(series) > 1:
-        return seeds_curve(series)
-    return Curve(*series[0]) if series else None
+    return seeds_curve(series) if series else None
 
 
 def seeds_curve(seeds: Sequence[tuple[np.ndarray, np.ndarray]]) -> Curve:
-    """Returns the curve of several seeds, on the range of steps that all of them have.
+    """Returns the curve of some seeds, on the range of steps that all of them have.
 
-    Two seeds: both, and their mean. More: the interquartile mean and its 95 % bootstrap interval. Seeds
-    without a common range (for example, with one evaluation each, at different steps) are drawn one by one.
+    One seed: its values. Two: both, and their mean. More: the interquartile mean and its 95 % bootstrap
+    interval. Seeds without a common range (for example, with one evaluation each, at different steps) are
+    drawn one by one.
 
     Args:
-        seeds: ``(x, y)`` of each; at least two.
+        seeds: ``(x, y)`` of each.
     """
+    if len(seeds) == 1:
+        return Curve(*seeds[0])
     grid = common_grid([x for x, _ in seeds])
     if not grid.size:
         return Curve(grid, grid, seeds=tuple(seeds), n=len(seeds))

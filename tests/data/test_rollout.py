@@ -1,7 +1,5 @@
 """The rollout: one tree, written in place."""
 
-import copy
-
 import numpy as np
 import pytest
 import torch
@@ -44,15 +42,6 @@ def test_written_row_is_a_copy_and_its_view_is_returned():
     assert row.tolist() == [1, 1, 1]
     row[:] = 5
     assert storage.array("x")[1].tolist() == [5, 5, 5]
-
-
-def test_copied_storage_is_written_for_itself():
-    storage = RolloutStorage(2, 3)
-    storage.write(0, "x", np.ones(3, np.float32))
-    other = copy.deepcopy(storage)
-    other.write(1, "x", np.full(3, 7, np.float32))
-    assert other.array("x").tolist() == [[1, 1, 1], [7, 7, 7]]
-    assert storage.array("x").tolist() == [[1, 1, 1], [0, 0, 0]]
 
 
 def test_what_is_not_written_any_more_is_not_in_the_next_rollout():
