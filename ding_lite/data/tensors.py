@@ -51,7 +51,8 @@ class TensorCollector(Collector):
         self._has_said = not envs.has_last_obs  # that values are approximate
         self._written: set[str] = set()  # the names of the rows of this rollout
         super().__init__(envs, policy, n_sample)
-        # The hidden state of a row cannot take the place of one without room.
+        # Without room, an observation of the rollout takes the place of the last one. Its hidden state is not
+        # there: only some rows are stored.
         room = ROOM * envs.num_envs if self.hidden is None else self.n_sample
         self.finals = LastObservations(room, envs.device)
 

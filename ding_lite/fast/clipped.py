@@ -72,7 +72,7 @@ class ClippedSlopes:
     def __call__(
         self, batch: Batch, raw: Mapping[str, np.ndarray]
     ) -> tuple[float, dict[str, float], dict[str, np.ndarray], list[tuple[Tensor, Tensor]]]:
-        """Returns loss, metrics, slopes (N, K) by raw outputs, and the gradient by single parameters."""
+        """Returns loss, metrics, and the gradients by raw outputs (N, K) and by log sigma."""
         total, metrics, slopes, direct = 0.0, {}, {}, []
         if "actor" in raw:
             policy_loss = self._normal if isinstance(self.head, BoxHead) else self._categorical

@@ -1,4 +1,4 @@
-"""CUDA graphs: the kernels of a function are captured once, and replayed in one launch.
+"""CUDA graphs: the kernels of a function are captured at its second call, then replayed in one launch.
 
 A GPU computes a small network in less time than Python needs to launch its kernels one by one. A graph
 launches all of them in one call. The results are equal within rounding: a library may choose another kernel

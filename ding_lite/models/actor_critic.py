@@ -92,8 +92,8 @@ def spaces_of_groups(space: gym.Space, groups: Mapping[str, Sequence[str]] | Non
 class ActorCritic(nn.Module):
     """The base class of models: the methods that a policy calls.
 
-    A method of ``COMBINED`` would ignore a method that a subclass overrides. So it is reset to that of this
-    class in such a subclass, unless the subclass defines it.
+    If a subclass overrides ``compute_actor``, an inherited ``compute_actor_critic`` would not call it. So in
+    the subclass each method of ``COMBINED`` that it does not define is that of this class: it calls the parts.
 
     Args:
         obs_space: of single observations.

@@ -193,7 +193,7 @@ class PPOPolicy(Policy):
         return log | named("buffer", self.replay.log)
 
     def begin_replay(self, rollout: Rollout, *replays: Replay) -> None:
-        """Adds the rollout of this iteration, and stores the current log-probs as pi_prox's."""
+        """Adds the rollout of this iteration; off-policy, stores the current log-probs as pi_prox's."""
         if not self.cfg.on_policy:  # the collector writes its next rollout into the same memory
             rollout = as_rollout(map_tree(torch.clone, rollout))
         for replay in replays:
@@ -350,7 +350,7 @@ class PPOPolicy(Policy):
         return loss + penalty, {**metrics, **of_penalty}
 
     def critic_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Returns the value loss, weighted as if the targets had a standard deviation of value_norm_std."""
+        """Returns the value loss times value_weight, and with value_norm times value_norm_std^2."""
         loss, metrics = checked(self.value_loss(batch), self, "value_loss")
         return self.value_weight * loss, metrics
 
