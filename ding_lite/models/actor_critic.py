@@ -92,8 +92,8 @@ def spaces_of_groups(space: gym.Space, groups: Mapping[str, Sequence[str]] | Non
 class ActorCritic(nn.Module):
     """The base class of models: the methods that a policy calls.
 
-    If a subclass overrides ``compute_actor``, an inherited ``compute_actor_critic`` would not call it. So in
-    the subclass each method of ``COMBINED`` that it does not define is that of this class: it calls the parts.
+    If a subclass overrides ``compute_actor``, an inherited ``compute_actor_critic`` would not call it. So a
+    method of ``COMBINED`` that the subclass does not define is that of this class there: it calls the parts.
 
     Args:
         obs_space: of single observations.
