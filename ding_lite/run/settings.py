@@ -49,7 +49,9 @@ def config_for(env: str, policy: str = "ppo", overrides: Mapping[str, Any] | Non
     bases = map(name_of, POLICY_REGISTRY.get_class(typed.policy.type).__mro__)
     given: Any = {}
     origin, note = COMMAND_LINE, f"none, since {name_of(typed.policy.type)} extends no policy of the library"
-    if base := next((name for name in bases if name in POLICIES), None):
+    if typed.env.manager.type == "vector" and typed.env.type != "gymnasium":
+        note = "none, since a simulator may exist only once in a process, and its spaces are not known before"
+    elif base := next((name for name in bases if name in POLICIES), None):
         given, origin, note = _settings_of(base, own, kinds, env_name(typed.env))
         library = compile_config({**own, "policy": {"type": base}}).values
         given = _fitting(given, plain(library), plain(typed))

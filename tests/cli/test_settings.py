@@ -91,6 +91,7 @@ ROWS = [
     ("W env.kwargs.acts=half", "actions are rescaled", {WRAPPERS: ["action_rescale"]}),
     ("W env.kwargs.acts=free", "numbers", {WRAPPERS: []}),
     ("W env.kwargs.acts=index", "numbers", {WRAPPERS: []}),
+    ("W env.manager.type=vector", "none, since a simulator may exist only once", {OBS: False}),
     ("W env.kwargs.acts=wide env.wrappers=[reward_clip]", "numbers", {WRAPPERS: ["reward_clip"]}),
 ]
 
