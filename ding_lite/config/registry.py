@@ -81,9 +81,13 @@ class _Loader(SourceFileLoader):
 
 
 def script_name() -> str:
-    """Returns the name by which another process imports the script that runs; a notebook has "__main__"."""
+    """Returns the name by which another process imports the script that runs, or "__main__".
+
+    A notebook has no such name, nor has a script from standard input.
+    """
     spec = getattr(sys.modules[SCRIPT], "__spec__", None)  # of python -m package.module
-    return spec.name if spec else Path(getattr(sys.modules[SCRIPT], "__file__", None) or SCRIPT).stem
+    file = Path(getattr(sys.modules[SCRIPT], "__file__", None) or "")
+    return spec.name if spec else file.stem if file.is_file() else SCRIPT
 
 
 @contextlib.contextmanager

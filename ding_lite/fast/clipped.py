@@ -98,7 +98,7 @@ class ClippedSlopes:
         each = np.float32(-self.policy.entropy_weight / len(action))
         slope = -probs * (of_log_prob + each * (log_probs + entropy))
         slope.reshape(-1)[chosen] += of_log_prob
-        return loss, metrics, slope.T if mask is None else np.where(mask, slope.T, np.float32(0)), []
+        return loss, metrics, slope.T, []
 
     def _normal(self, batch: Batch, mu: np.ndarray) -> Any:
         head = self.head

@@ -204,7 +204,7 @@ def description(config: Config, policy: Policy, collector: Collector) -> list[st
             f"{policy.cfg.learn.batch_size} samples of a minibatch"
         )
     if SCRIPT in config.trusted:
-        lines.append("WARNING: only this notebook can load the run: write its classes to a .py file")
+        lines.append("WARNING: only this notebook or shell can load the run: write its classes to a .py file")
     elif (script := script_name()) in config.trusted:
         lines.append(f"what loads this run executes {script}.py: train under if __name__ == '__main__'")
     lines += policy.lines

@@ -1,10 +1,11 @@
 """Detects common faults of a training run from its metrics, and names the config key to change.
 
-Each rule looks at the means of the last iterations; a learning rate of 0 is a finding at once. The run
-reports a finding once, when it appears. The thresholds are wide: a finding deserves attention; that there is
-none proves nothing. While all returns are equal, other rules do not apply: there is nothing to learn from.
+Each rule looks at the means of the last iterations; a learning rate of 0 is a finding at once, and a wait for
+slow environments after ten seconds. The run reports a finding once, when it appears. The thresholds are wide:
+a finding deserves attention; that there is none proves nothing. While all returns are equal, other rules do
+not apply: there is nothing to learn from.
 
-Some rules are suspended while the returns improve, and none applies once the mean return is at
+Some rules are suspended while the returns improve, and no other applies once the mean return is at
 ``env.stop_value``. Where the returns have risen to their best and stay there, small steps, a low explained
 variance and large normalised errors are expected.
 """
@@ -22,6 +23,7 @@ from ding_lite.run.hooks import Hook
 WINDOW = 10  # iterations that the rules average over
 EPISODES = 100  # so many equal returns are a finding
 IMPROVEMENT = 0.1  # of the range of all returns
+LONG = 10.0  # seconds in environments after which a wait for them is a finding before the window is full
 WAITING = 0.3  # seconds of CPU time in a second of environments: below, they wait, as for a simulator
 STEADY = 0.02  # of the range of all returns: returns this near to the best are equal to it
 
@@ -115,17 +117,17 @@ class HealthCheck(Hook):
                 f"cur_lr 0 with {max(0.0, 1 - done):.0%} of the run left, so nothing is learned",
                 "a higher policy.learn.schedule_env_step, or policy.learn.lr_final above 0",
             )
-        if self._iterations < WINDOW or self._mean("collect/episode_return") >= self.stop_value:
-            return
-
         waited, computed = self._mean("time/env_s"), self._mean("time/cpu_s")
-        if self.cfg.env.manager.type in ("auto", "base") and computed < WAITING * waited:
+        is_long = self._iterations >= WINDOW or waited * self._iterations > LONG
+        if self.cfg.env.manager.type in ("auto", "base") and is_long and computed < WAITING * waited:
             yield (
                 "the run waits for its environments",
                 f"they take {waited:.2g} s of an iteration, in which {computed:.2g} s are computed",
                 "env.manager.type=subprocess, with env.manager.worker_num as large as env.collector_env_num; "
                 "ding-lite profile --tune finds the fastest numbers",
             )
+        if self._iterations < WINDOW or self._mean("collect/episode_return") >= self.stop_value:
+            return
 
         # But for rounding.
         equal = len(returns) > 1 and math.isclose(min(returns), max(returns), rel_tol=1e-9)

@@ -471,7 +471,10 @@ class SerialPipeline:
         imports = "".join(f" --import {shlex.quote(module)}" for module in self._imports().values())
         if SCRIPT in self.config.trusted:  # a notebook, which no command can import
             call = "SerialPipeline.resume" if goes_on else "load_policy"
-            command, imports = f"{call}({str(self.folder)!r}) in the notebook that has its classes", ""
+            command, imports = (
+                f"{call}({str(self.folder)!r}) in the notebook or shell that has its classes",
+                "",
+            )
         ended = f"{self.status}{why} after {done}{evaluation}\nrun: {self.folder}"
         has_advice = checkpoints_of(self.folder) or not goes_on
         return f"{ended}   try: {command}{imports}" if has_advice else ended

@@ -115,17 +115,20 @@ def test_repeated_entries_have_names_of_their_own():
     ]
 
 
-def test_classes_have_names_that_another_process_can_import(monkeypatch):
+def test_classes_have_names_that_another_process_can_import(monkeypatch, tmp_path):
     assert name_of(Red) == f"{__name__}:Red"
     assert name_of(Red.Dark) == f"{__name__}:Red.Dark"
     assert name_of(EarlyStopping) == "early_stopping"
     assert name_of("any") == "any"
     own = type("Own", (), {"__module__": "__main__"})
     script = types.ModuleType("__main__")
-    script.__file__, script.Own = "/folder/my_script.py", own
+    script.__file__, script.Own = str(tmp_path / "my_script.py"), own
+    (tmp_path / "my_script.py").touch()
     monkeypatch.setitem(sys.modules, "__main__", script)
     assert name_of(own) == "my_script:Own"
     assert Registry("thing").get("my_script:Own") is own  # and the script is not executed again
+    script.__file__ = "<stdin>"
+    assert name_of(own) == "__main__:Own"
 
 
 def test_name_of_an_environment():

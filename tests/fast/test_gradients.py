@@ -150,8 +150,12 @@ class Predicting(VAC):
 
 
 class WithPrediction(PPOPolicy):
+    predicts = True
+
     def policy_loss(self, batch):
         loss, metrics = super().policy_loss(batch)
+        if not self.predicts:
+            return loss, metrics
         found = self.model.prediction(self.model.actor_encoder(batch.obs))
         error = (found - batch.obs).square().mean()
         return loss + error, {**metrics, "prediction": error}
@@ -169,6 +173,16 @@ def test_an_overridden_loss_runs_on_the_outputs_of_numpy(cls, model):
     assert compare(policy, batch_for(policy)) == []
     values = in_numpy(policy, policy.objective, batch_for(policy)).values
     assert all(value is not None and value.abs().max() > 1e-5 for value in values)
+
+
+def test_a_parameter_that_only_an_earlier_step_has_reached_is_not_in_the_norm():
+    policy = policy_for(cls=WithPrediction, made=Predicting(VECTOR, DISCRETE))
+    gradient_of, batch = policy.optimizer.gradient_of(policy.objective), batch_for(policy)
+    assert all(value is not None for value in gradient_of(batch).values)
+    policy.predicts = False
+    found = gradient_of(batch)
+    assert any(value is None for value in found.values)
+    assert_equal(found, *(way(policy, policy.objective, batch) for way in (in_torch, in_float64)))
 
 
 # ------------------------------------------------------------------ what is left to torch

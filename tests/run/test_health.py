@@ -72,6 +72,13 @@ def test_a_run_that_waits_for_its_environments_says_so(kind, tmp_path):
     assert log.count("env.manager.type=subprocess, with env.manager.worker_num") == (kind == "base")
 
 
+@pytest.mark.parametrize(("seconds", "is_said"), [(20.0, True), (5.0, False)])
+def test_a_wait_of_many_seconds_is_said_in_the_first_iteration(seconds, is_said):
+    health = HealthCheck(compile_config({"env": {"env_id": "CartPole-v1"}}).values, 1)
+    found = health.check({"time/env_s": seconds, "time/cpu_s": 1.0}, 1000)
+    assert ("the run waits for its environments" in found) == is_said
+
+
 @pytest.mark.slow
 def test_run_with_the_defaults_has_no_findings(tmp_path):
     findings, log = trained({}, tmp_path / "run", n_sample=512)
