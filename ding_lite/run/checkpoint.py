@@ -260,7 +260,8 @@ def opened(file: Path, mode: str = "rb", largest: float = math.inf) -> IO[Any]:
     """
     is_link = file.is_symlink() or (file.parent.name == "ckpt" and file.parent.is_symlink())
     if is_link or (file.exists() and (not file.is_file() or file.stat().st_size > largest)):
-        raise OSError(f"{file} is a link, a pipe or a device, or larger than {largest / 2**20:g} MiB")
+        size = f", or larger than {largest / 2**20:g} MiB" if largest < math.inf else ""
+        raise OSError(f"{file} is a link, a pipe or a device{size}")
     options: dict[str, Any] = {} if "b" in mode else {"newline": "", "encoding": "utf-8"}
     return open(file, mode, **options)
 

@@ -112,7 +112,10 @@ def refusing(what: str, saved: Mapping[str, Any] | None = None, trust: Sequence[
         missing = [str(typed) for name, typed in of_run if name not in trust]
         if missing and all(map(str.isprintable, missing)):
             words = " ".join(f"--import {shlex.quote(module)}" for module in missing)
-            text += f"\nModules of the run that are not imported, if you trust them: {words} (in Python: trust={missing})"
+            text += (
+                "\nModules of the run that are not imported, if you trust them: "
+                f"{words} (in Python: trust={missing})"
+            )
         raise CheckpointError(text) from error
 
 
