@@ -212,6 +212,7 @@ class _Conversion:
             self.new["policy.recompute_adv"] = True
         if self.new.get("policy.learn.value_norm") is not False:
             self.new["policy.learn.value_norm_std"] = 1.0
+        self.new["policy.learn.adam_eps"] = 1e-8
         if (cuda := self.take("policy.cuda")) is not None:  # True is "if there is a GPU"
             self.new["policy.device"] = "auto" if cuda else "cpu"
         samples, envs = self.count("policy.collect.n_sample"), self.count("env.collector_env_num", 8)

@@ -68,7 +68,7 @@ class PPOPolicy(Policy):
         self.value_weight = learn.value_weight
         if learn.value_norm:
             shares = getattr(self.model, "share_encoder", False)  # whose features the weight decides, too
-            self.value_weight *= (learn.value_norm_std or (1.0 if shares else 3.0)) ** 2
+            self.value_weight *= (learn.value_norm_std or (1.0 if shares else 10.0)) ** 2
             check_value_heads(self.model)
             self.value_norm = self.keep("value_norm", ValueNorm(learn.value_norm_decay, self.ranks))
         self.intrinsic: Intrinsic | None = None
