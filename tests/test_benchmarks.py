@@ -23,11 +23,13 @@ sys.path.append(str(BENCHMARKS))
 
 import harness  # noqa: E402
 import learning  # noqa: E402
+import out_of_the_box  # noqa: E402
+import side_by_side  # noqa: E402
 import tables  # noqa: E402
 import throughput  # noqa: E402
-import zoo  # noqa: E402
 from rows import Row  # noqa: E402
 from systems import Done, Work, faults  # noqa: E402
+from systems.tasks import TO_SOLVE  # noqa: E402
 from throughput import Training  # noqa: E402
 
 TASK = Work("task", "CartPole-v1", envs=4, rollout=25, epochs=2, batch=50, parameters=10)
@@ -89,7 +91,7 @@ def test_ding_lite_does_the_work_it_is_measured_on(name):
 @pytest.mark.slow
 def test_cartpole_is_solved_from_the_command_line():
     solved = throughput.ROWS["solve"].systems["ding_lite"].measure(1)
-    assert solved["env_steps"] < zoo.TO_SOLVE.steps
+    assert solved["env_steps"] < TO_SOLVE.steps
 
 
 # ------------------------------------------------------------------ learning
@@ -144,7 +146,7 @@ def test_curves_of_seeds_are_on_one_grid():
 # ------------------------------------------------------------------ RESULTS.md
 
 
-@pytest.mark.parametrize("module", [learning, throughput, zoo])
+@pytest.mark.parametrize("module", [learning, out_of_the_box, side_by_side, throughput])
 def test_generated_parts_are_those_of_the_stored_results(module):
     texts = [document.read_text() for document in harness.DOCUMENTS]
     for name, lines in module.sections().items():
