@@ -153,22 +153,25 @@ def load_of_run(path: str | Path, name: str = "best") -> tuple[Path, dict[str, A
         ) from error
 
 
-def newest_checkpoint(run: Path) -> tuple[Path, dict[str, Any], dict[str, Any], list[str]]:
-    """Returns a run's newest undamaged checkpoint: file, state, config, and lines about damaged ones.
+def newest_of_run(path: Path) -> tuple[Path, dict[str, Any], dict[str, Any], list[str]]:
+    """Returns the checkpoint that a run continues from: file, state, config, and lines about damaged ones.
+
+    Args:
+        path: of a run, whose newest undamaged checkpoint is used; a checkpoint is not replaced by another.
 
     Raises:
         CheckpointError: if there is none.
     """
+    if not path.is_dir():
+        return *load_of_run(path), []
     damaged: list[str] = []
-    for file in checkpoints_of(run):
+    for file in checkpoints_of(path):
         try:
-            state, config = load_checkpoint(file)
+            return file, *load_checkpoint(file), damaged
         except CheckpointError as error:
             damaged.append(f"WARNING: skipped: {error}")
-        else:
-            return file, state, config, damaged
-    reason = "it is no run, or ended before its first save" if not damaged else "\n  ".join(damaged)
-    raise CheckpointError(f"{run} has no undamaged checkpoint to continue from: {reason}")
+    reason = "\n  ".join(damaged) or "it is no run, or ended before its first save"
+    raise CheckpointError(f"{path} has no undamaged checkpoint to continue from: {reason}")
 
 
 def checkpoints_of(run: Path) -> list[Path]:
@@ -236,11 +239,6 @@ class Checkpoints:
         for file in self.folder.glob(f"iteration_*{SUFFIX}"):
             if _iteration_of(file) > iteration:
                 file.unlink()
-
-    def name_of(self, name: str) -> str | None:
-        """Returns the place of a checkpoint in the run's folder; None if there is none of this name."""
-        file = self.folder / f"{name}{SUFFIX}"
-        return f"{self.folder.name}/{file.name}" if file.is_file() else None
 
     def close(self) -> None:
         """Ends the thread when the checkpoints are written."""
@@ -346,7 +344,8 @@ def _with_arrays(value: Any, arrays: dict[str, np.ndarray]) -> Any:
     if isinstance(value, dict):
         if ARRAY in value:
             return arrays.pop(value[ARRAY])
-        return {_original_key(key): _with_arrays(part, arrays) for key, part in value.items()}
+        parts = {key: _with_arrays(part, arrays) for key, part in value.items()}
+        return {int(key[1:]) if key.startswith("#") else key: part for key, part in parts.items()}
     return [_with_arrays(part, arrays) for part in value] if isinstance(value, list) else value
 
 
@@ -357,7 +356,3 @@ def _json_key(key: Any, path: str) -> str:
     if not isinstance(key, str) or key.startswith("#") or key == ARRAY:
         raise CheckpointError(f"the state at {path!r} has the key {key!r}, which cannot be saved")
     return key
-
-
-def _original_key(key: str) -> str | int:
-    return int(key[1:]) if key.startswith("#") else key

@@ -29,36 +29,27 @@ import torch
 from ding_lite.config.compile import AnyConfig, Config, as_config
 from ding_lite.config.registry import SCRIPT, env_name, importing_only
 from ding_lite.config.values import encode
-from ding_lite.data.episodes import Evaluator
 from ding_lite.envs.make import EnvSetting
 from ding_lite.envs.space_json import spaces_to_json
 from ding_lite.errors import CheckpointError, ContractError, error_text
 from ding_lite.policies.base import Policy
 from ding_lite.ranks import joined, keep_for_restart
-from ding_lite.run.build import (
-    build_collector,
-    build_envs,
-    build_policy,
-    description,
-    own_share,
-    refuse_small_disk,
-    with_env_setting,
-)
-from ding_lite.run.checkpoint import checkpoints_of, on_host
+from ding_lite.run.build import build, description, refuse_small_disk, with_env_setting
+from ding_lite.run.checkpoint import checkpoints_of, newest_of_run, on_host
 from ding_lite.run.display import display_for, score_text
 from ding_lite.run.folder import RunFolder, locked, new_run_folder
 from ding_lite.run.health import HealthCheck
 from ding_lite.run.hooks import Hook, hooks_of
 from ding_lite.run.load import as_tensors, refuse_without, refusing, warm_start
 from ding_lite.run.progress import VALUES, Progress, Turn
-from ding_lite.run.resources import thread_count, threads, torch_defaults
 from ding_lite.run.resume import (
     FREE,
     NOT_BIT_EQUAL,
+    changed_config,
+    config_of_checkpoint,
     effect_of,
     folder_of,
     rate_from_here,
-    resume_point,
 )
 from ding_lite.run.signals import StopSignals
 from ding_lite.run.trackers import TrackedRun, Trackers
@@ -129,8 +120,8 @@ class SerialPipeline:
             config = config.replaced(changes)
         config = dataclasses.replace(config, trusted=(*config.trusted, *trust))
         with ExitStack() as undo:
-            self._accept(config, env_setting, model)
-            self._build(undo, model)
+            self.ranks = undo.enter_context(joined())
+            self._build(undo, config, env_setting, model)
             lines = list(config.notes)
             if init_from is not None:
                 lines += warm_start(self.policy, init_from)
@@ -176,57 +167,47 @@ class SerialPipeline:
         """
         self = cls.__new__(cls)
         with ExitStack() as undo, ExitStack() as building:
-            folder = folder_of(Path(run))
-            ranks = undo.enter_context(joined())
-            ranks.from_first(lambda: undo.enter_context(locked(folder)))  # before the checkpoints are read
+            self.folder = folder_of(Path(run))
+            self.ranks = undo.enter_context(joined())
+            # Before the checkpoints are read.
+            self.ranks.from_first(lambda: undo.enter_context(locked(self.folder)))
+            file, state, saved, lines = newest_of_run(Path(run))
+            of_file = config_of_checkpoint(file, saved, trust)
             limits = {"max_train_iter": max_train_iter, "max_env_step": max_env_step}
-            point = resume_point(Path(run), changes or {}, limits, override, trust)
-            building.enter_context(importing_only(point.config.trusted))
-            refuse_without(point.file, point.saved, env_setting=env_setting, model=model)
-            self._accept(point.config, env_setting, model)
-            self._build(undo, model)
-            self.folder = folder
+            config, changed, told = changed_config(of_file, changes or {}, limits, override)
+            building.enter_context(importing_only(config.trusted))
+            refuse_without(file, saved, env_setting=env_setting, model=model)
+            self._build(undo, config, env_setting, model)
             with refusing("the saved state does not fit"):
-                lines = [*point.lines, *self.load_state_dict(point.state, new_episodes=override)]
+                lines += told + self.load_state_dict(state, new_episodes=override)
             lines += rate_from_here(self.policy, self.cfg.max_env_step)
-            if "env.stop_value" in point.changed:
+            if "env.stop_value" in changed:
                 self.progress.solved = False
-            if any(key.startswith("env.") and effect_of(key) != FREE for key in point.changed):
+            if any(key.startswith("env.") and effect_of(key) != FREE for key in changed):
                 self.progress.best_eval_value = None  # the returns are those of another task
-            begins = f"resumed from {point.file} at {self.progress.env_step:,} env steps"
-            run_id = str(point.saved.get("id"))
-            self._open(undo, display, run_id, self.progress.env_step, [begins, *lines])
+            begins = f"resumed from {file} at {self.progress.env_step:,} env steps"
+            self._open(undo, display, str(saved.get("id")), self.progress.env_step, [begins, *lines])
             if self.files is not None:
                 self.files.checkpoints.remove_after(self.progress.iteration)
-            if point.changed or point.file.stem != "last":
+            if changed or file.stem != "last":
                 self.save()  # else an interruption before the next save would lose the changes
             self._resources = undo.pop_all()
         return self
 
-    def _accept(self, config: Config, env_setting: EnvSetting | None, model: torch.nn.Module | None) -> None:
-        """Sets the config, which is saved, and its values with what a script gives in place of its parts."""
+    def _build(
+        self, undo: ExitStack, config: Config, env_setting: EnvSetting | None, model: torch.nn.Module | None
+    ) -> None:
+        """Builds all parts of the run but its folder; what a script gives in place of a part is not saved."""
         given = {"env_setting": env_setting, "model": model}
         self.given = [name for name, value in given.items() if value is not None]
         self.config, self.cfg = config, with_env_setting(config.values, env_setting)
-
-    def _build(self, undo: ExitStack, model: torch.nn.Module | None) -> None:
-        """Builds all parts of the run but its folder."""
-        config = self.config
-        self.ranks = ranks = undo.enter_context(joined())
-        own = own_share(self.cfg, ranks)
-        envs, evaluator_envs = build_envs(self.cfg, own, ranks, undo)
-        notes = [f"WARNING: {note}" for note in envs.notes().values()]
-        undo.enter_context(threads(thread_count(self.cfg.num_threads, envs.obs_space)))
-        lines = undo.enter_context(torch_defaults())
-        self.policy = build_policy(own, envs, model, config.trusted)
-        self.policy.lines += [*lines, *notes]
-        self.collector = build_collector(own, envs, self.policy)
-        self.evaluator: Evaluator | None = None
-        if evaluator_envs is not None:
-            limits = own.env.n_evaluator_episode, own.env.max_eval_steps
-            self.evaluator = Evaluator(evaluator_envs, self.policy, *limits, ranks)
+        self.policy, self.collector, self.evaluator = build(config, self.cfg, self.ranks, model, undo)
         self.progress = Progress()
         self.hooks = hooks_of(self.cfg.hooks)
+        self._all_hooks: list[Hook] = [*self.hooks.values()]
+        self.files: Any = None  # a RunFolder on rank 0
+        # What a command imports for this run, by the names of the modules; not a notebook.
+        self._imports = {module: _typed(module) for module in config.trusted if module != SCRIPT}
         self.status, self.stop_reason = "running", ""
         self.error: BaseException | None = None
         self._saved_time = time.monotonic()
@@ -236,8 +217,6 @@ class SerialPipeline:
         self, undo: ExitStack, display: Hook | None, run_id: str, resume_at: int | None, lines: list[str]
     ) -> None:
         """Opens the run's folder and adds the library's hooks, on rank 0; takes over what ``undo`` closes."""
-        self.files: Any = None  # a RunFolder on rank 0
-        self._watchers: list[Hook] = []
         if self.ranks.is_first:
             cfg, policy = self.cfg, self.policy
             refuse_small_disk(self.folder, policy, self.collector.n_sample)
@@ -245,13 +224,13 @@ class SerialPipeline:
             spaces = spaces_to_json(weights, obs=policy.obs_space, action=policy.action_space)
             maps = [each.as_json() for each in policy.action_maps]
             others = {"spaces": spaces, "action_maps": maps, "given": self.given, "id": run_id}
-            saved = {**self.config.as_json(), **others, "imports": self._imports()}
+            saved = {**self.config.as_json(), **others, "imports": self._imports}
             tracked = TrackedRun(self.folder.absolute(), saved["config"], resume_at, run_id)
             trackers = Trackers(cfg.logger.trackers, cfg.logger.freq, tracked)
             health = HealthCheck(cfg, box_size(policy.action_space))
             self.files = RunFolder(self.folder, saved, cfg.checkpoint.keep, resume_at, lines)
             undo.callback(self.files.close)
-            self._watchers = [health, self.files, trackers, display or Hook()]
+            self._all_hooks += [health, self.files, trackers, display or Hook()]
             keep_for_restart(str(self.folder.absolute()))
             # The tracebacks of workers that were replaced go to the log alone.
             self.collector.envs.explain = self.files.log
@@ -265,14 +244,12 @@ class SerialPipeline:
 
     def say(self, line: str) -> None:
         """Writes a line to log.txt, and shows it; on rank 0 only, since all ranks say the same."""
-        for hook in (*self.hooks.values(), *self._watchers):
+        for hook in self._all_hooks:
             hook.say(line)
 
     def _call(self, method: str) -> None:
-        """Calls a method of all hooks: those of the config first, but at the end of the run last."""
-        of_config = [*self.hooks.values()]
-        is_end = method == "after_run"
-        for hook in self._watchers + of_config if is_end else of_config + self._watchers:
+        """Calls a method of all hooks: those of the config first; at the end of the run in reverse order."""
+        for hook in reversed(self._all_hooks) if method == "after_run" else self._all_hooks:
             getattr(hook, method)(self)
 
     def __iter__(self) -> Iterator[Progress]:
@@ -413,21 +390,19 @@ class SerialPipeline:
         else:
             self.status = "interrupted" if stopped or at_once else "failed"
         is_new = self.progress.iteration > self.progress.saved_at
-        try:
-            if is_new and not (self._is_learning or at_once) and (stopped or self.ranks.size == 1):
-                self._save(["last"], wait=True)
-            if self.files is not None:
-                self.files.checkpoints.wait()
-        except BaseException as second:  # the first error counts
-            self.status, self.error = "failed", self.error or second
-            if stopped:
-                raise
-            self.say(f"the last iteration could not be saved: {error_text(second)}")
-        finally:
+        with self._resources:
             try:
-                self._call("after_run")
+                if is_new and not (self._is_learning or at_once) and (stopped or self.ranks.size == 1):
+                    self._save(["last"], wait=True)
+                if self.files is not None:
+                    self.files.checkpoints.wait()
+            except BaseException as second:  # the first error counts
+                self.status, self.error = "failed", self.error or second
+                if stopped:
+                    raise
+                self.say(f"the last iteration could not be saved: {error_text(second)}")
             finally:
-                self._resources.close()
+                self._call("after_run")
 
     def close(self) -> None:
         """Ends the run if it has not ended, and closes environments and files; see :meth:`finish`."""
@@ -443,7 +418,7 @@ class SerialPipeline:
     def result(self) -> dict[str, Any]:
         """Returns the results of the run for result.json; None stands for what was not measured."""
         progress, wall_time = self.progress, self.progress.wall_time
-        checkpoints = None if self.files is None else self.files.checkpoints
+        checkpoints = {file.stem: f"ckpt/{file.name}" for file in checkpoints_of(self.folder)}
         error = self.stop_reason if self.error is None else f"{type(self.error).__name__}: {self.error}"
         return {
             "status": self.status,
@@ -454,8 +429,8 @@ class SerialPipeline:
             "seed": self.cfg.seed,
             "policy": encode(self.cfg.policy.type, "policy.type"),
             "env_id": env_name(self.config.values.env),
-            "checkpoint": checkpoints and checkpoints.name_of("last"),
-            "best_checkpoint": checkpoints and checkpoints.name_of("best"),
+            "checkpoint": checkpoints.get("last"),
+            "best_checkpoint": checkpoints.get("best"),
             "error": None if self.status in ("solved", "finished") else error or None,
         }
 
@@ -465,20 +440,18 @@ class SerialPipeline:
         why = f" ({self.stop_reason})" if self.status == "interrupted" and self.stop_reason else ""
         done = f"{progress.env_step:,} env steps and {progress.wall_time:.1f} s"
         evaluation = "" if mean is None else f", evaluation {score_text(mean, progress.eval_value_std)}"
-        run = shlex.quote(str(self.folder))
+        ended = f"{self.status}{why} after {done}{evaluation}\nrun: {self.folder}"
         goes_on = self.status in ("interrupted", "failed")
-        command = f"ding-lite train --resume {run}" if goes_on else f"ding-lite eval {run} -n 100"
-        imports = "".join(f" --import {shlex.quote(module)}" for module in self._imports().values())
+        if goes_on and not checkpoints_of(self.folder):
+            return ended
         if SCRIPT in self.config.trusted:  # a notebook, which no command can import
             call = "SerialPipeline.resume" if goes_on else "load_policy"
-            command, imports = f"{call}({str(self.folder)!r}) in the notebook that has its classes", ""
-        ended = f"{self.status}{why} after {done}{evaluation}\nrun: {self.folder}"
-        has_advice = checkpoints_of(self.folder) or not goes_on
-        return f"{ended}   try: {command}{imports}" if has_advice else ended
-
-    def _imports(self) -> dict[str, str]:
-        """Returns what a command must import for this run, by the names of the modules; not a notebook."""
-        return {module: _typed(module) for module in self.config.trusted if module != SCRIPT}
+            return f"{ended}   try: {call}({str(self.folder)!r}) in the notebook that has its classes"
+        words = (
+            ["train", "--resume", str(self.folder)] if goes_on else ["eval", str(self.folder), "-n", "100"]
+        )
+        words += [word for module in self._imports.values() for word in ("--import", module)]
+        return f"{ended}   try: {shlex.join(['ding-lite', *words])}"
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the whole state of the run as a tree; only ``wall_time`` depends on the machine's speed.
@@ -515,21 +488,20 @@ class SerialPipeline:
         Raises:
             Exception: of any kind, if a part is missing or does not fit.
         """
-        ranks, others = self.ranks, state["ranks"]
-        saved_by = 1 + len(others)
-        is_same = saved_by == ranks.size
+        ranks, of_ranks = self.ranks, [state, *state["ranks"]]
+        is_same = len(of_ranks) == ranks.size
         has_new = new_episodes or not is_same
         self.progress.wall_time = float(state["wall_time"])
+        self.progress.load_state_dict(state["progress"])
         stream: tuple[str | int, ...] = ()
         if is_same:
-            state = [state, *others][ranks.rank]
+            state = of_ranks[ranks.rank]
         else:  # every rank has the state of rank 0; the episodes are counted there alone
-            stream = ("step", int(state["progress"]["env_step"]))
-            count = sum(int(each["collector"]["episode_count"]) for each in (state, *others))
+            stream = ("step", self.progress.env_step)
+            count = sum(int(each["collector"]["episode_count"]) for each in of_ranks)
             collector = {**state["collector"], "episode_count": count if ranks.is_first else 0}
             state = {**state, "collector": collector}
         self.policy.load_state_dict(as_tensors(state["policy"]))
-        self.progress.load_state_dict(state["progress"])
         lost = self.collector.load_state_dict(state["collector"], new_episodes=has_new, stream=stream)
         if self.evaluator is not None:
             self.evaluator.load_state_dict(state["evaluator"])
@@ -543,8 +515,8 @@ class SerialPipeline:
         lines = []
         if not is_same:
             self.policy.change_ranks(self.progress.env_step)
-            lines.append(f"number of ranks {saved_by} -> {ranks.size}")
-        lost = next(filter(None, self.ranks.from_all(lost)), None)
+            lines.append(f"number of ranks {len(of_ranks)} -> {ranks.size}")
+        lost = next(filter(None, ranks.from_all(lost)), None)
         if lost and self.cfg.env.strict_resume and not has_new:
             raise CheckpointError(f"{lost}. env.strict_resume=False goes on with new episodes")
         if lost:

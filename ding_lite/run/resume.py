@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ding_lite.config.compile import Config, compile_config, differences
 from ding_lite.config.registry import importing_only
@@ -22,7 +22,7 @@ from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.policies.base import Policy
 from ding_lite.policies.ppo import PPOPolicy
 from ding_lite.rl.schedules import ADAPTIVE, has_schedule, schedule
-from ding_lite.run.checkpoint import find_checkpoint, load_of_run, newest_checkpoint
+from ding_lite.run.checkpoint import find_checkpoint
 from ding_lite.run.load import refusing
 
 FREE, WARNED, REFUSED = "free", "warned", "refused"
@@ -72,24 +72,6 @@ def effect_of(path: str) -> str:
     return next((EFFECTS[prefix] for prefix in prefixes if prefix in EFFECTS), REFUSED)
 
 
-class ResumePoint(NamedTuple):
-    """A checkpoint, and the config that its run continues with.
-
-    Attributes:
-        file, state, saved: the checkpoint.
-        config: to continue with.
-        changed: keys in which it differs from the saved one.
-        lines: for the user.
-    """
-
-    file: Path
-    state: Mapping[str, Any]
-    saved: Mapping[str, Any]
-    config: Config
-    changed: list[str]
-    lines: list[str]
-
-
 def folder_of(path: Path) -> Path:
     """Returns the folder of the run that ``path``, a run or one of its checkpoints, belongs to.
 
@@ -107,49 +89,38 @@ def folder_of(path: Path) -> Path:
     return file.parent.parent
 
 
-def resume_point(
-    path: Path,
-    changes: Mapping[str, Any],
-    limits: Mapping[str, int | None],
-    override: bool,
-    trust: Sequence[str],
-) -> ResumePoint:
-    """Returns the checkpoint and the config that a run continues with.
+def changed_config(
+    saved: Config, changes: Mapping[str, Any], limits: Mapping[str, int | None], override: bool
+) -> tuple[Config, list[str], list[str]]:
+    """Returns the config that a run continues with, the keys in which it differs, and lines for the user.
 
     Args:
-        path: of a run, the newest undamaged checkpoint is used; a checkpoint is not replaced by another.
+        saved: the config of its checkpoint.
         changes: of single keys, such as ``{"policy.learn.learning_rate": 1e-4}``. A changed ``max_env_step``
             stretches the schedules, unless the user has set their length.
         limits: of keys that only stop the run; None: as saved.
         override: apply refused changes too.
-        trust: modules that the saved config may import.
 
     Raises:
-        CheckpointError: if the checkpoint is damaged, or names classes that are not trusted.
         ConfigError: if a change is faulty or refused.
     """
-    if path.is_dir():
-        file, state, saved, lines = newest_checkpoint(path)
-    else:
-        (file, state, saved), lines = load_of_run(path), []
-    own = config_of_checkpoint(file, saved, trust)
-    config = own.replaced(changes)
+    config = saved.replaced(changes)
     is_derived = config.source.get(LENGTH) == "max_env_step"
     if "max_env_step" in changes and is_derived and has_schedule(config.values.policy.learn):
         config = config.replaced({LENGTH: None})
     config = config.replaced({key: number for key, number in limits.items() if number is not None})
-    found = [change for change in differences(own.values, config.values) if change[0] != "exp_name"]
-    refused = [f"{key}: {old!r} -> {new!r}" for key, old, new in found if effect_of(key) == REFUSED]
-    if refused and not override:
+    found = [change for change in differences(saved.values, config.values) if change[0] != "exp_name"]
+    effects = {key: effect_of(key) for key, _, _ in found}
+    lines = [f"{effects[key]}: {key}: {old!r} -> {new!r}" for key, old, new in found]
+    if REFUSED in effects.values() and not override:
         raise ConfigError(
-            "\n  ".join(["the saved state would be wrong under these changes:", *refused])
-            + f"\nLeave them out, or begin a new run from the weights: --init-from {file}. With --override "
-            "they are applied with new episodes; whether the result makes sense is then for you to judge"
+            "\n  ".join(["the saved state would be wrong under a refused change:", *lines])
+            + "\nLeave it out, or begin a new run from the weights: --init-from RUN. With --override it is "
+            "applied with new episodes; whether the result makes sense is then for you to judge"
         )
-    lines += [f"{effect_of(key)}: {key}: {old!r} -> {new!r}" for key, old, new in found]
-    if any(effect_of(key) != FREE for key, _, _ in found):
+    if {WARNED, REFUSED} & {*effects.values()}:
         lines.append(NOT_BIT_EQUAL)
-    return ResumePoint(file, state, saved, config, [key for key, _, _ in found], lines)
+    return config, [*effects], lines
 
 
 def rate_from_here(policy: Policy, max_env_step: int) -> list[str]:

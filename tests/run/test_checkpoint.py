@@ -19,7 +19,7 @@ from ding_lite.run.checkpoint import (
     find_checkpoint,
     load_checkpoint,
     load_of_run,
-    newest_checkpoint,
+    newest_of_run,
 )
 from ding_lite.trees import named_leaves
 
@@ -126,7 +126,7 @@ def test_the_newest_undamaged_checkpoint_is_found_and_damaged_ones_are_named(tmp
     names = ["last", "iteration_00000010", "iteration_00000009", "best", "mine"]
     assert [file.stem for file in checkpoints_of(tmp_path)] == names
     for number, name in enumerate(names):
-        file, _, config, lines = newest_checkpoint(tmp_path)
+        file, _, config, lines = newest_of_run(tmp_path)
         assert (file.stem, config, len(lines)) == (name, CONFIG, number)
         assert all(damaged in "".join(lines) for damaged in names[:number])
         os.truncate(file, 50)
@@ -134,7 +134,7 @@ def test_the_newest_undamaged_checkpoint_is_found_and_damaged_ones_are_named(tmp
         with pytest.raises(CheckpointError, match=offer):
             load_of_run(file)
     with pytest.raises(CheckpointError, match="no undamaged checkpoint"):
-        newest_checkpoint(tmp_path)
+        newest_of_run(tmp_path)
 
 
 def test_a_checkpoint_is_found_by_its_run_or_its_path_with_and_without_suffix(tmp_path):

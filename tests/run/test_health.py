@@ -38,7 +38,7 @@ def trained(policy, folder, n_sample=128, **env):
     pipeline = SerialPipeline(config, folder=folder)
     for _ in pipeline:
         pass
-    health = pipeline._watchers[0]
+    health = pipeline._all_hooks[0]
     return health.findings, (pipeline.folder / "log.txt").read_text()
 
 
