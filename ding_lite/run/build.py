@@ -26,7 +26,7 @@ from ding_lite.policies.base import Policy
 from ding_lite.policies.ppo import PPOPolicy
 from ding_lite.ranks import Ranks
 from ding_lite.run.load import load_policy
-from ding_lite.run.resources import thread_count, threads, torch_defaults
+from ding_lite.run.resources import threads, torch_defaults
 from ding_lite.trees import example_observations, tree_leaves
 
 
@@ -127,7 +127,7 @@ def build(
 
     envs = made("collector")
     evaluator_envs = made("evaluator") if own.env.evaluator_env_num else None
-    resources.enter_context(threads(thread_count(cfg.num_threads, envs.obs_space)))
+    resources.enter_context(threads(cfg.num_threads, envs.obs_space))
     lines = resources.enter_context(torch_defaults())
     factory, section = POLICY_REGISTRY.get(cfg.policy.type), own.policy
     if isinstance(envs, TensorVectorEnv) and section.device == "auto" and model is None:

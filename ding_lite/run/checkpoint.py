@@ -21,7 +21,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -35,6 +35,14 @@ DEEPEST, LARGEST_INT = 100, 2**128  # of JSON data; the states of NumPy's genera
 ARRAY = "__array__"  # {"__array__": name} in the tree stands for an array
 METADATA = "ding_lite"  # the key of the text in the metadata of safetensors
 BITS = 256  # of the digest, as booleans: safetensors orders arrays by their dtypes, booleans last, and names
+
+
+class Checkpoint(NamedTuple):
+    """A checkpoint that was read: its file, the state tree, and what it keeps beside the state."""
+
+    file: Path
+    state: dict[str, Any]
+    saved: dict[str, Any]
 
 
 def packed(state: Mapping[str, Any], config: Mapping[str, Any], copy: bool) -> tuple[dict[str, Any], str]:
@@ -136,25 +144,24 @@ def find_checkpoint(path: str | Path, name: str = "best") -> Path:
     raise CheckpointError(f"{path} has no checkpoint {name!r}; {known}")
 
 
-def load_of_run(path: str | Path, name: str = "best") -> tuple[Path, dict[str, Any], dict[str, Any]]:
-    """Returns ``(file, state, config)`` of the checkpoint that :func:`find_checkpoint` finds.
+def load_of_run(path: str | Path, name: str = "best") -> Checkpoint:
+    """Returns the checkpoint that :func:`find_checkpoint` finds.
 
     Raises:
         CheckpointError: if there is none, or it is damaged; the message names the next older one.
     """
     file = find_checkpoint(path, name)
     try:
-        return file, *load_checkpoint(file)
+        return Checkpoint(file, *load_checkpoint(file))
     except CheckpointError as error:
         known = checkpoints_of(file.parent.parent)
         older = known[known.index(file) + 1 :] if file in known else []
-        raise CheckpointError(
-            f"{error}. The next older one is {older[0]}" if older else str(error)
-        ) from error
+        offer = f". The next older one is {older[0]}" if older else ""
+        raise CheckpointError(f"{error}{offer}") from error
 
 
-def newest_of_run(path: Path) -> tuple[Path, dict[str, Any], dict[str, Any], list[str]]:
-    """Returns the checkpoint that a run continues from: file, state, config, and lines about damaged ones.
+def newest_of_run(path: Path) -> tuple[Checkpoint, list[str]]:
+    """Returns the checkpoint that a run continues from, and lines about damaged ones.
 
     Args:
         path: of a run, whose newest undamaged checkpoint is used; a checkpoint is not replaced by another.
@@ -163,11 +170,11 @@ def newest_of_run(path: Path) -> tuple[Path, dict[str, Any], dict[str, Any], lis
         CheckpointError: if there is none.
     """
     if not path.is_dir():
-        return *load_of_run(path), []
+        return load_of_run(path), []
     damaged: list[str] = []
     for file in checkpoints_of(path):
         try:
-            return file, *load_checkpoint(file), damaged
+            return Checkpoint(file, *load_checkpoint(file)), damaged
         except CheckpointError as error:
             damaged.append(f"WARNING: skipped: {error}")
     reason = "\n  ".join(damaged) or "it is no run, or ended before its first save"

@@ -7,7 +7,7 @@ import math
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ding_lite.errors import counted
@@ -56,8 +56,6 @@ class Display(Hook):
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
         self._last_line_at = 0.0
-        self._left = "?"
-        self._began: tuple[float, int] | None = None
 
     def say(self, line: str) -> None:
         if not line.startswith(DETAILS):
@@ -72,10 +70,6 @@ class Display(Hook):
     def after_iter(self, pipeline: Any) -> None:
         """Writes the evaluation, or the key metrics if some seconds have passed since the last time."""
         progress, now = pipeline.progress, time.monotonic()
-        began, first = self._began = self._began or (now, progress.env_step)  # the first iteration is slow
-        if progress.env_step > first:
-            steps = max(0, pipeline.cfg.max_env_step - progress.env_step)
-            self._left = clock(steps * (now - began) / (progress.env_step - first))
         if progress.evaluation is not None:
             self.say(evaluation_line(progress))
         elif now - self._last_line_at >= self.seconds_between:
@@ -88,12 +82,13 @@ class Display(Hook):
     def line(self, pipeline: Any, width: int) -> str:
         """Returns steps, share and time left, and the metrics that fit; before there are any, the phase."""
         progress, limit = pipeline.progress, pipeline.cfg.max_env_step
+        steps, to_do = progress.env_step, max(0, limit - progress.env_step)
         texts = {
-            "steps": f"{progress.env_step:>9,}",
+            "steps": f"{steps:>9,}",
             "limit": f"/{limit:,}",
             "unit": " steps",
-            "share": f"  {min(1.0, progress.env_step / limit):.0%}",
-            "left": f"  left {self._left}",
+            "share": f"  {min(1.0, steps / limit):.0%}",
+            "left": f"  left {clock(to_do * progress.wall_time / steps) if steps else '?'}",
         }
         metrics = {name: progress.metrics[name] for name, _ in SHOWN.values() if name in progress.metrics}
         if "collect/episode_return" in metrics:
@@ -146,7 +141,7 @@ class LiveDisplay(Display):
         return "" if self._pipeline is None else self.line(self._pipeline, self._console.width)
 
 
-class SeedsDisplay(LiveDisplay):
+class SeedsDisplay(Display):
     """Shows the lines of several runs in a terminal, and below them a line about all of them.
 
     Args:
@@ -155,41 +150,38 @@ class SeedsDisplay(LiveDisplay):
         limit: env steps of each run.
     """
 
-    def __init__(self, stream: TextIO, names: Iterable[str], limit: int) -> None:
-        self._limit = limit
-        self._first = dict.fromkeys(names, 0)  # env steps at the first line of a run
-        self._newest = dict(self._first)  # and at its newest line
-        self._ended: set[str] = set()
-        self._since = 0.0  # the first of these lines
-        super().__init__(stream)  # draws the line
+    def __init__(self, stream: TextIO, names: Sequence[str], limit: int) -> None:
+        super().__init__(stream)
+        from rich.console import Console
+        from rich.progress import Progress as Bar
+        from rich.progress import TaskProgressColumn, TimeRemainingColumn
+
+        self._steps = dict.fromkeys(names, 0)
+        self._limits = dict.fromkeys(names, limit)  # that of a run that has ended is where it is
+        columns = f"{len(names)} seeds ", TaskProgressColumn(), " left ", TimeRemainingColumn(), " for all"
+        self.live = Bar(*columns, console=Console(file=stream), transient=True)
+        self.live.add_task("", total=limit * len(names))
 
     def write(self, line: str) -> None:
         name, _, text = line.partition(": ")
         if found := STEPS.match(text):
-            steps = int(found[1].replace(",", ""))
-            self._first[name], self._newest[name] = self._first[name] or steps, steps
-            self._since = self._since or time.monotonic()
+            self._steps[name] = int(found[1].replace(",", ""))
         elif ENDED.match(text):
-            self._ended.add(name)
-        super().write(line)
-
-    def _last_line(self) -> str:
-        newest, limit = self._newest, self._limit
-        done = sum(newest.values()) - sum(self._first.values())
-        to_do = sum(max(0, limit - newest[name]) for name in newest if name not in self._ended)
-        left = clock(to_do * (time.monotonic() - self._since) / done) if done else "?"
-        return f"{len(newest)} seeds  {1 - to_do / (limit * len(newest)):.0%}  left {left} for all"
+            self._limits[name] = self._steps[name]
+        (task,) = self.live.task_ids
+        self.live.update(task, completed=sum(self._steps.values()), total=sum(self._limits.values()))
+        self.live.console.print(line, highlight=False, markup=False)
 
 
 @contextlib.contextmanager
-def lines_of_seeds(stream: TextIO, names: Iterable[str], limit: int) -> Iterator[Callable[[str], None]]:
+def lines_of_seeds(stream: TextIO, names: Sequence[str], limit: int) -> Iterator[Callable[[str], None]]:
     """Yields what writes the lines of several runs to a stream; see :class:`SeedsDisplay`."""
-    if stream.isatty():
-        display = SeedsDisplay(stream, names, limit)
-        with display.live:
-            yield display.write
-    else:
+    if not stream.isatty():
         yield Display(stream).write
+        return
+    display = SeedsDisplay(stream, names, limit)
+    with display.live:
+        yield display.write
 
 
 def display_for(stream: TextIO) -> Display:

@@ -17,7 +17,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean as mean
 from typing import Any
 
+import gymnasium as gym
+
 from ding_lite.run.hooks import Hook
+from ding_lite.run.progress import Progress
+from ding_lite.trees import box_size
 
 WINDOW = 10  # iterations that the rules average over
 EPISODES = 100  # so many equal returns are a finding
@@ -51,75 +55,51 @@ def are_at_best(returns: Sequence[float]) -> bool:
 class HealthCheck(Hook):
     """Applies the rules to the metrics of every iteration, and keeps the findings.
 
-    Args:
-        cfg: a complete config.
-        numbers: how many numbers of a Box an action has.
-
     Attributes:
         findings: all findings so far: a line for each cause, with the numbers that show it and what to try.
     """
 
-    def __init__(self, cfg: Any, numbers: int) -> None:
-        self.cfg = cfg
-        self.numbers = numbers
-        self.stop_value = math.inf if cfg.env.stop_value is None else cfg.env.stop_value
+    def __init__(self) -> None:
         self.findings: dict[str, str] = {}
-        self._first: Mapping[str, float] = {}
+        self._start_entropy = math.nan
         self._recent: deque[Mapping[str, float]] = deque(maxlen=WINDOW)
         self._returns: list[float] = []  # the mean return of each iteration in which episodes ended
         self._iterations = 0
 
     def after_iter(self, pipeline: Any) -> None:
         progress = pipeline.progress
-        is_whole = progress.iteration == self._iterations + 1
-        for line in self.check(progress.metrics, progress.env_step, is_whole=is_whole).values():
-            pipeline.say(f"health: {line}")
-
-    def check(self, metrics: Mapping[str, float], env_step: int, *, is_whole: bool = True) -> dict[str, str]:
-        """Adds the metrics of one iteration, and returns the findings that are new.
-
-        Args:
-            metrics: of the iteration.
-            env_step: of the run.
-            is_whole: whether the iterations before it were added, too; after a resume they were not.
-        """
+        if not self._iterations:
+            self._start_entropy = progress.metrics.get("learn/entropy_loss", math.nan)
         self._iterations += 1
-        last = self._recent[-1] if self._recent else {}
-        have_ended = "collect/episode_count" not in metrics or (
-            metrics["collect/episode_count"] != last.get("collect/episode_count")
-        )
-        self._recent.append(dict(metrics))
-        self._first = self._first or self._recent[0]
-        episode_return = metrics.get("collect/episode_return", math.nan)
-        if have_ended and not math.isnan(episode_return):
-            self._returns.append(episode_return)
-        new = {
-            cause: f"{cause}: {evidence}. Try: {advice}"
-            for cause, evidence, advice in self._rules(env_step / self.cfg.max_env_step, is_whole)
-            if cause not in self.findings
-        }
-        self.findings |= new
-        return new
+        self._recent.append(dict(progress.metrics))
+        if progress.episodes:
+            self._returns.append(progress.metrics["collect/episode_return"])
+        for cause, evidence, advice in self._rules(pipeline.cfg, progress, pipeline.policy.action_space):
+            if cause not in self.findings:
+                self.findings[cause] = f"{cause}: {evidence}. Try: {advice}"
+                pipeline.say(f"health: {self.findings[cause]}")
 
     def _mean(self, name: str) -> float:
         """Returns the mean of a metric over the last iterations; nan if they lack it: no comparison holds."""
         values = [metrics[name] for metrics in self._recent if name in metrics]
         return mean(values) if values else math.nan
 
-    def _rules(self, done: float, is_whole: bool) -> Iterator[tuple[str, str, str]]:
-        """Yields a cause, the numbers that show it, and what to try, when a share of the run is done."""
-        learn, returns, last = self.cfg.policy["learn"], self._returns, self._recent[-1]
+    def _rules(self, cfg: Any, progress: Progress, action_space: gym.Space) -> Iterator[tuple[str, str, str]]:
+        """Yields a cause, the numbers that show it, and what to try."""
+        learn, returns, last = cfg.policy["learn"], self._returns, self._recent[-1]
+        done = progress.env_step / cfg.max_env_step
         if last.get("learn/cur_lr") == 0.0:
             yield (
                 "the learning rate is 0",
                 f"cur_lr 0 with {max(0.0, 1 - done):.0%} of the run left, so nothing is learned",
                 "a higher policy.learn.schedule_env_step, or policy.learn.lr_final above 0",
             )
-        if self._iterations < WINDOW or self._mean("collect/episode_return") >= self.stop_value:
+        stop_value = math.inf if cfg.env.stop_value is None else cfg.env.stop_value
+        if self._iterations < WINDOW or self._mean("collect/episode_return") >= stop_value:
             return
 
         waited, computed = self._mean("time/env_s"), self._mean("time/cpu_s")
-        if self.cfg.env.manager.type in ("auto", "base") and computed < WAITING * waited:
+        if cfg.env.manager.type in ("auto", "base") and computed < WAITING * waited:
             yield (
                 "the run waits for its environments",
                 f"they take {waited:.2g} s of an iteration, in which {computed:.2g} s are computed",
@@ -127,9 +107,10 @@ class HealthCheck(Hook):
                 "ding-lite profile --tune finds the fastest numbers",
             )
 
-        # But for rounding.
+        # But for rounding. The returns before a resume are not known.
         equal = len(returns) > 1 and math.isclose(min(returns), max(returns), rel_tol=1e-9)
-        if equal and is_whole and last.get("collect/episode_count", 0) >= EPISODES:
+        is_whole = self._iterations == progress.iteration
+        if equal and is_whole and last["collect/episode_count"] >= EPISODES:
             yield (
                 "no action has made a difference yet",
                 f"all of the last {EPISODES} episodes returned {returns[-1]:g}",
@@ -147,8 +128,12 @@ class HealthCheck(Hook):
                 "a lower policy.learn.learning_rate, fewer epochs, or policy.learn.target_kl=0.02",
             )
 
-        entropy, start = self._mean("learn/entropy_loss"), self._first.get("learn/entropy_loss", math.nan)
-        deterministic = not self.numbers and entropy < 0.05  # so it cannot move any more
+        entropy, start, numbers = (
+            self._mean("learn/entropy_loss"),
+            self._start_entropy,
+            box_size(action_space),
+        )
+        deterministic = not numbers and entropy < 0.05  # so it cannot move any more
         rate = self._mean("learn/cur_lr")
         if kl < 1e-7 and rate > 0 and done < 0.9 and not (deterministic or at_best or equal):
             yield (
@@ -165,7 +150,7 @@ class HealthCheck(Hook):
         small_error = self._mean("learn/value_loss") < (0.5 if improving else 0.05) * scale
         explained = self._mean("learn/explained_variance")
         if explained < 0.0 and done > 0.2 and not (small_error or at_best):
-            scaled = learn.get("value_norm") or self.cfg.policy.get("normalize", {}).get("reward")
+            scaled = learn.get("value_norm") or cfg.policy.get("normalize", {}).get("reward")
             yield (
                 "the value network predicts worse than a constant would",
                 f"explained_variance {explained:.2f} over the last {WINDOW} iterations (1 is perfect)",
@@ -175,7 +160,7 @@ class HealthCheck(Hook):
 
         # The entropy of a Box has no lower bound: a loss of 4 nats in a number is a standard deviation 55
         # times smaller. Runs of Reacher that reach the published return lose 3.9.
-        bound = start - 4.0 * self.numbers if self.numbers else 0.02 * start
+        bound = start - 4.0 * numbers if numbers else 0.02 * start
         if entropy < bound and done < 0.5 and not improving:
             yield (
                 "the policy has stopped exploring early",

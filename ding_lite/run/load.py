@@ -22,7 +22,7 @@ from ding_lite.envs.space_json import spaces_from_json
 from ding_lite.envs.wrappers import ActionMap
 from ding_lite.errors import CheckpointError, ConfigError, error_text
 from ding_lite.policies.base import Policy
-from ding_lite.run.checkpoint import METADATA, SUFFIX, load_of_run
+from ding_lite.run.checkpoint import METADATA, SUFFIX, Checkpoint, load_of_run
 
 # Normalisers that weights were trained with, and the config key that turns each on.
 SCALES = {
@@ -60,19 +60,13 @@ def load_policy(
         CheckpointError: if there is no checkpoint, it is damaged, its config names a module that is not
             trusted, or its weights do not fit.
     """
-    return policy_of(*load_of_run(path, checkpoint), device, trust, model)
+    return policy_of(load_of_run(path, checkpoint), device, trust, model)
 
 
-def policy_of(
-    file: Path,
-    state: Mapping[str, Any],
-    saved: Mapping[str, Any],
-    device: str = "cpu",
-    trust: Sequence[str] = (),
-    model: nn.Module | None = None,
-) -> Policy:
+def policy_of(checkpoint: Checkpoint, device: str, trust: Sequence[str], model: nn.Module | None) -> Policy:
     """Returns the policy of a checkpoint that is read already; see :func:`load_policy`."""
-    refuse_without(file, saved, model=model)
+    refuse_without(checkpoint, model=model)
+    file, state, saved = checkpoint
     with refusing(f"the policy of {file} cannot be built", saved, trust), importing_only(trust):
         config = decode(saved["config"]["policy"])
         weights = sum(np.size(leaf) for leaf in state["policy"]["model"].values())
@@ -116,18 +110,18 @@ def refusing(what: str, saved: Mapping[str, Any] | None = None, trust: Sequence[
         raise CheckpointError(text) from error
 
 
-def refuse_without(file: Path, saved: Mapping[str, Any], **given: Any) -> None:
+def refuse_without(checkpoint: Checkpoint, **given: Any) -> None:
     """Refuses to take what a config describes for what a script gave the run: ``env_setting`` or ``model``.
 
     Raises:
         ConfigError: if the script gave it, and it is None here.
     """
-    saved_names = saved.get("given")
+    by_script = checkpoint.saved.get("given")
     for name, value in given.items():
-        if value is None and isinstance(saved_names, list) and name in saved_names:
+        if value is None and isinstance(by_script, list) and name in by_script:
             raise ConfigError(
-                f"{file}: a script gave this run its {name}, and the config describes another one. Give it "
-                f"again, in Python: {name}=..."
+                f"{checkpoint.file}: a script gave this run its {name}, and the config describes another "
+                f"one. Give it again, in Python: {name}=..."
             )
 
 
@@ -178,7 +172,7 @@ def warm_start(policy: Policy, path: str | Path) -> list[str]:
     """
     foreign = _foreign_weights(Path(path))
     if foreign is None:
-        file, state, saved = load_of_run(path, "best")
+        file, state, saved = load_of_run(path)
     else:
         file, state, saved = Path(path), {"policy": {"model": foreign}}, {}
     own, model = policy.state_dict(), policy.model

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 
 from ding_lite.config.compile import AnyConfig, Config, as_config
-from ding_lite.config.registry import SCRIPT, env_name, importing_only
+from ding_lite.config.registry import HOOK_REGISTRY, SCRIPT, env_name, importing_only
 from ding_lite.config.values import encode
 from ding_lite.envs.make import EnvSetting
 from ding_lite.envs.space_json import spaces_to_json
@@ -39,21 +39,20 @@ from ding_lite.run.checkpoint import checkpoints_of, newest_of_run, on_host
 from ding_lite.run.display import display_for, score_text
 from ding_lite.run.folder import RunFolder, locked, new_run_folder
 from ding_lite.run.health import HealthCheck
-from ding_lite.run.hooks import Hook, hooks_of
+from ding_lite.run.hooks import Hook
 from ding_lite.run.load import as_tensors, refuse_without, refusing, warm_start
 from ding_lite.run.progress import VALUES, Progress, Turn
 from ding_lite.run.resume import (
     FREE,
     NOT_BIT_EQUAL,
     changed_config,
-    config_of_checkpoint,
+    config_of,
     effect_of,
     folder_of,
     rate_from_here,
 )
 from ding_lite.run.signals import StopSignals
 from ding_lite.run.trackers import TrackedRun, Trackers
-from ding_lite.trees import box_size
 
 PARTS = ("policy", "progress", "collector", "evaluator")  # that have a state
 
@@ -130,10 +129,11 @@ class SerialPipeline:
                 self.policy.warm_up(self.collector.random_observations(steps, self.cfg.seed, *stream))
             place = Path("runs", self.cfg.exp_name) if folder is None else Path(folder)
             with ExitStack() as new:  # removes the folder after an error
-                create = new_run_folder(place, folder is not None, lines)
-                self.folder = self.ranks.from_first(lambda: new.enter_context(create))
+                is_named = folder is not None
+                self.folder = self.ranks.from_first(lambda: new_run_folder(place, is_named, lines, new))
                 self.ranks.from_first(lambda: undo.enter_context(locked(self.folder)))
                 self._open(undo, display, uuid.uuid4().hex[:12], None, lines)
+                new.pop_all()
             self._resources = undo.pop_all()
 
     @classmethod
@@ -171,12 +171,13 @@ class SerialPipeline:
             self.ranks = undo.enter_context(joined())
             # Before the checkpoints are read.
             self.ranks.from_first(lambda: undo.enter_context(locked(self.folder)))
-            file, state, saved, lines = newest_of_run(Path(run))
-            of_file = config_of_checkpoint(file, saved, trust)
+            checkpoint, lines = newest_of_run(Path(run))
+            file, state, saved = checkpoint
             limits = {"max_train_iter": max_train_iter, "max_env_step": max_env_step}
-            config, changed, told = changed_config(of_file, changes or {}, limits, override)
+            old = config_of(checkpoint, trust)
+            config, changed, told = changed_config(old, changes or {}, limits, override)
             building.enter_context(importing_only(config.trusted))
-            refuse_without(file, saved, env_setting=env_setting, model=model)
+            refuse_without(checkpoint, env_setting=env_setting, model=model)
             self._build(undo, config, env_setting, model)
             with refusing("the saved state does not fit"):
                 lines += told + self.load_state_dict(state, new_episodes=override)
@@ -203,8 +204,9 @@ class SerialPipeline:
         self.config, self.cfg = config, with_env_setting(config.values, env_setting)
         self.policy, self.collector, self.evaluator = build(config, self.cfg, self.ranks, model, undo)
         self.progress = Progress()
-        self.hooks = hooks_of(self.cfg.hooks)
-        self._all_hooks: list[Hook] = [*self.hooks.values()]
+        choices = HOOK_REGISTRY.named_choices(self.cfg.hooks)
+        self.hooks: dict[str, Hook] = {name: cls(**arguments) for name, cls, arguments in choices}
+        self._all_hooks = [*self.hooks.values()]
         self.files: Any = None  # a RunFolder on rank 0
         # What a command imports for this run, by the names of the modules; not a notebook.
         self._imports = {module: _typed(module) for module in config.trusted if module != SCRIPT}
@@ -227,10 +229,9 @@ class SerialPipeline:
             saved = {**self.config.as_json(), **others, "imports": self._imports}
             tracked = TrackedRun(self.folder.absolute(), saved["config"], resume_at, run_id)
             trackers = Trackers(cfg.logger.trackers, cfg.logger.freq, tracked)
-            health = HealthCheck(cfg, box_size(policy.action_space))
             self.files = RunFolder(self.folder, saved, cfg.checkpoint.keep, resume_at, lines)
             undo.callback(self.files.close)
-            self._all_hooks += [health, self.files, trackers, display or Hook()]
+            self._all_hooks += [HealthCheck(), self.files, trackers, display or Hook()]
             keep_for_restart(str(self.folder.absolute()))
             # The tracebacks of workers that were replaced go to the log alone.
             self.collector.envs.explain = self.files.log

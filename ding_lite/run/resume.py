@@ -22,7 +22,7 @@ from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.policies.base import Policy
 from ding_lite.policies.ppo import PPOPolicy
 from ding_lite.rl.schedules import ADAPTIVE, has_schedule, schedule
-from ding_lite.run.checkpoint import find_checkpoint
+from ding_lite.run.checkpoint import Checkpoint, find_checkpoint
 from ding_lite.run.load import refusing
 
 FREE, WARNED, REFUSED = "free", "warned", "refused"
@@ -127,32 +127,28 @@ def rate_from_here(policy: Policy, max_env_step: int) -> list[str]:
     """Returns a line if the schedule of the learning rate has ended, or ends before the run; else none."""
     if not isinstance(policy, PPOPolicy) or policy.cfg.learn.lr_schedule in ("constant", ADAPTIVE):
         return []
-    learn, end = policy.cfg.learn, policy.cfg.learn.schedule_env_step
-    has_ended = policy.schedules.env_step >= end
-    if max_env_step <= end and not has_ended:
+    learn, now, end = policy.cfg.learn, policy.schedules.env_step, policy.cfg.learn.schedule_env_step
+    if max(max_env_step, now + 1) <= end:
         return []
     rate = policy.learning_rate * schedule(learn.lr_schedule, 1.0, learn.lr_final)
     mark = "" if rate else "WARNING: "
-    begins = "here" if has_ended else f"{end:,} env steps"
     longer = f"{LENGTH}={max_env_step}" if max_env_step > end else "max_env_step=N with a higher N"
     ends = f"since its {learn.lr_schedule} schedule ends at {end:,} env steps; {longer} stretches it"
-    return [f"{mark}learning rate {rate:g} from {begins} on, {ends}"]
+    return [f"{mark}learning rate {rate:g} from {max(now, end):,} env steps on, {ends}"]
 
 
-def config_of_checkpoint(
-    file: Path, saved: Mapping[str, Any], trust: Sequence[str], *, to_train: bool = True
-) -> Config:
+def config_of(checkpoint: Checkpoint, trust: Sequence[str], *, to_train: bool = True) -> Config:
     """Returns the complete config of a checkpoint, which may come from an untrusted source.
 
     Args:
-        file: the checkpoint, for messages.
-        saved: what it keeps beside the state.
+        checkpoint: stays as it is.
         trust: modules that the config may import.
         to_train: False: without hooks and trackers, which only a training needs.
 
     Raises:
         CheckpointError: if the config cannot be used, or names classes that are missing or not trusted.
     """
+    file, _, saved = checkpoint
     with refusing(f"the config of {file} cannot be used", saved, trust), importing_only(trust):
         values = saved["config"] if to_train else {**saved["config"], "hooks": [], "logger": {}}
         config = compile_config({"config": values, "source": saved["source"]})

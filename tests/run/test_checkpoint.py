@@ -126,7 +126,7 @@ def test_the_newest_undamaged_checkpoint_is_found_and_damaged_ones_are_named(tmp
     names = ["last", "iteration_00000010", "iteration_00000009", "best", "mine"]
     assert [file.stem for file in checkpoints_of(tmp_path)] == names
     for number, name in enumerate(names):
-        file, _, config, lines = newest_of_run(tmp_path)
+        (file, _, config), lines = newest_of_run(tmp_path)
         assert (file.stem, config, len(lines)) == (name, CONFIG, number)
         assert all(damaged in "".join(lines) for damaged in names[:number])
         os.truncate(file, 50)
