@@ -8,6 +8,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ding_lite.errors import counted
@@ -88,7 +89,7 @@ class Display(Hook):
             "limit": f"/{limit:,}",
             "unit": " steps",
             "share": f"  {min(1.0, steps / limit):.0%}",
-            "left": f"  left {clock(to_do * progress.wall_time / steps) if steps else '?'}",
+            "left": f"  left {timedelta(seconds=to_do * progress.wall_time // steps) if steps else '?'}",
         }
         metrics = {name: progress.metrics[name] for name, _ in SHOWN.values() if name in progress.metrics}
         if "collect/episode_return" in metrics:
@@ -113,32 +114,26 @@ class LiveDisplay(Display):
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
         from rich.console import Console
-        from rich.live import Live
-        from rich.text import Text
 
-        self._pipeline: Any = None
         self._console = Console(file=stream)
-        self.live = Live(
-            get_renderable=lambda: Text(self._last_line(), no_wrap=True, overflow="ellipsis"),
-            console=self._console,
-            refresh_per_second=5,
-            transient=True,
-        )
+        self._drawing = contextlib.ExitStack()
 
     def write(self, line: str) -> None:
         self._console.print(line, highlight=False, markup=False)
 
     def before_run(self, pipeline: Any) -> None:
-        self._pipeline = pipeline
-        self.live.start()
+        from rich.live import Live
+        from rich.text import Text
+
+        def last_line() -> Text:
+            return Text(self.line(pipeline, self._console.width), no_wrap=True, overflow="ellipsis")
+
+        live = Live(get_renderable=last_line, console=self._console, refresh_per_second=5, transient=True)
+        self._drawing.enter_context(live)
 
     def after_run(self, pipeline: Any) -> None:
-        self.live.stop()
-        self._pipeline = None
+        self._drawing.close()
         super().after_run(pipeline)
-
-    def _last_line(self) -> str:
-        return "" if self._pipeline is None else self.line(self._pipeline, self._console.width)
 
 
 class SeedsDisplay(Display):
@@ -158,7 +153,7 @@ class SeedsDisplay(Display):
 
         self._steps = dict.fromkeys(names, 0)
         self._limits = dict.fromkeys(names, limit)  # that of a run that has ended is where it is
-        columns = f"{len(names)} seeds ", TaskProgressColumn(), " left ", TimeRemainingColumn(), " for all"
+        columns = f"{len(names)} seeds", TaskProgressColumn(), "left", TimeRemainingColumn(), "for all"
         self.live = Bar(*columns, console=Console(file=stream), transient=True)
         self.live.add_task("", total=limit * len(names))
 
@@ -187,13 +182,6 @@ def lines_of_seeds(stream: TextIO, names: Sequence[str], limit: int) -> Iterator
 def display_for(stream: TextIO) -> Display:
     """Returns a live display for a terminal, and lines for any other stream."""
     return (LiveDisplay if stream.isatty() else Display)(stream)
-
-
-def clock(seconds: float) -> str:
-    """Returns a time as [h:]mm:ss."""
-    hours, seconds = divmod(int(seconds), 3600)
-    minutes, seconds = divmod(seconds, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
 def evaluation_line(progress: Progress) -> str:

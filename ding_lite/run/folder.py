@@ -245,15 +245,12 @@ class RunFolder(Hook):
         with contextlib.suppress(OSError):  # a failed write was reported
             self._files.close()
 
-    def log(self, text: str) -> None:
-        """Writes lines to log.txt, each with the time; a full disk does not end the run here."""
+    def say(self, line: str) -> None:
+        """Writes a line, or several, to log.txt with the time; a full disk does not end the run here."""
         stamp = time.strftime("%Y-%m-%d %H:%M:%S")
         with contextlib.suppress(OSError, ValueError):  # the next row of metrics.csv raises
-            self._log.write("".join(f"{stamp}  {line}\n" for line in text.splitlines()))
+            self._log.write("".join(f"{stamp}  {part}\n" for part in line.splitlines()))
             self._log.flush()
-
-    def say(self, line: str) -> None:
-        self.log(line)
 
     def after_iter(self, pipeline: Any) -> None:
         """Writes one iteration: its row of metrics, and the episodes that ended.
@@ -273,19 +270,19 @@ class RunFolder(Hook):
             self._episodes.write(episodes)
         self._row = progress.env_step
         if progress.evaluation is not None:
-            self.log(evaluation_line(progress))
+            self.say(evaluation_line(progress))
 
     def after_run(self, pipeline: Any) -> None:
         """Writes result.json, and the traceback of an error to log.txt."""
         if pipeline.error is not None:
-            self.log("".join(traceback.format_exception(pipeline.error)))
+            self.say("".join(traceback.format_exception(pipeline.error)))
         if self._row < pipeline.progress.env_step and not isinstance(pipeline.error, CheckpointError):
             self.after_iter(pipeline)  # an evaluation or a hook has failed
         result = {
             name: None if isinstance(x, float) and not math.isfinite(x) else x
             for name, x in pipeline.result().items()
         }
-        self.log(pipeline.summary())
+        self.say(pipeline.summary())
         with writing_to(self.folder):
             write_whole(self.place / "result.json", json.dumps(result, indent=2, allow_nan=False) + "\n")
 

@@ -74,25 +74,26 @@ class HealthCheck(Hook):
         self._recent.append(dict(progress.metrics))
         if progress.episodes:
             self._returns.append(progress.metrics["collect/episode_return"])
-        for cause, evidence, advice in self._rules(pipeline.cfg, progress, pipeline.policy.action_space):
+        for finding in self._rules(pipeline.cfg, progress, pipeline.policy.action_space):
+            cause = finding.partition(":")[0]
             if cause not in self.findings:
-                self.findings[cause] = f"{cause}: {evidence}. Try: {advice}"
-                pipeline.say(f"health: {self.findings[cause]}")
+                self.findings[cause] = finding
+                pipeline.say(f"health: {finding}")
 
     def _mean(self, name: str) -> float:
         """Returns the mean of a metric over the last iterations; nan if they lack it: no comparison holds."""
         values = [metrics[name] for metrics in self._recent if name in metrics]
         return mean(values) if values else math.nan
 
-    def _rules(self, cfg: Any, progress: Progress, action_space: gym.Space) -> Iterator[tuple[str, str, str]]:
-        """Yields a cause, the numbers that show it, and what to try."""
+    def _rules(self, cfg: Any, progress: Progress, action_space: gym.Space) -> Iterator[str]:
+        """Yields a line for each cause: the cause, the numbers that show it, and what to try."""
         learn, returns, last = cfg.policy["learn"], self._returns, self._recent[-1]
         done = progress.env_step / cfg.max_env_step
+        left = f"with {max(0.0, 1 - done):.0%} of the run left"
         if last.get("learn/cur_lr") == 0.0:
             yield (
-                "the learning rate is 0",
-                f"cur_lr 0 with {max(0.0, 1 - done):.0%} of the run left, so nothing is learned",
-                "a higher policy.learn.schedule_env_step, or policy.learn.lr_final above 0",
+                f"the learning rate is 0: cur_lr 0 {left}, so nothing is learned. Try: a higher "
+                "policy.learn.schedule_env_step, or policy.learn.lr_final above 0"
             )
         stop_value = math.inf if cfg.env.stop_value is None else cfg.env.stop_value
         if self._iterations < WINDOW or self._mean("collect/episode_return") >= stop_value:
@@ -101,10 +102,9 @@ class HealthCheck(Hook):
         waited, computed = self._mean("time/env_s"), self._mean("time/cpu_s")
         if cfg.env.manager.type in ("auto", "base") and computed < WAITING * waited:
             yield (
-                "the run waits for its environments",
-                f"they take {waited:.2g} s of an iteration, in which {computed:.2g} s are computed",
-                "env.manager.type=subprocess, with env.manager.worker_num as large as env.collector_env_num; "
-                "ding-lite profile --tune finds the fastest numbers",
+                f"the run waits for its environments: they take {waited:.2g} s of an iteration, in which "
+                f"{computed:.2g} s are computed. Try: env.manager.type=subprocess, env.manager.worker_num as "
+                "large as env.collector_env_num; ding-lite profile --tune finds the fastest numbers"
             )
 
         # But for rounding. The returns before a resume are not known.
@@ -112,10 +112,9 @@ class HealthCheck(Hook):
         is_whole = self._iterations == progress.iteration
         if equal and is_whole and last["collect/episode_count"] >= EPISODES:
             yield (
-                "no action has made a difference yet",
-                f"all of the last {EPISODES} episodes returned {returns[-1]:g}",
-                'policy.intrinsic.type="rnd", start states that are nearer to the goal, or rewards that tell '
-                "good actions from bad ones (ding-lite check-env)",
+                f"no action has made a difference yet: all of the last {EPISODES} episodes returned "
+                f"{returns[-1]:g}. Try: policy.intrinsic.type=rnd, start states that are nearer to the goal, "
+                "or rewards that tell good actions from bad ones (ding-lite check-env)"
             )
             return
 
@@ -123,9 +122,9 @@ class HealthCheck(Hook):
         kl, clipped = self._mean("learn/approx_kl"), self._mean("learn/clipfrac")
         if kl > 0.1 or clipped > 0.5:
             yield (
-                "the policy moves too far in one iteration",
-                f"approx_kl {kl:.3g} (usual: below 0.03), clipfrac {clipped:.2f} (usual: below 0.3)",
-                "a lower policy.learn.learning_rate, fewer epochs, or policy.learn.target_kl=0.02",
+                f"the policy moves too far in one iteration: approx_kl {kl:.3g} (usual: below 0.03), "
+                f"clipfrac {clipped:.2f} (usual: below 0.3). Try: a lower policy.learn.learning_rate, fewer "
+                "epochs, or policy.learn.target_kl=0.02"
             )
 
         entropy, start, numbers = (
@@ -137,9 +136,8 @@ class HealthCheck(Hook):
         rate = self._mean("learn/cur_lr")
         if kl < 1e-7 and rate > 0 and done < 0.9 and not (deterministic or at_best or equal):
             yield (
-                "the policy hardly moves",
-                f"approx_kl {kl:.1e} at learning rate {rate:.1e}",
-                "a higher policy.learn.learning_rate",
+                f"the policy hardly moves: approx_kl {kl:.1e} at learning rate {rate:.1e}. Try: a higher "
+                "policy.learn.learning_rate"
             )
 
         # If all returns are nearly equal, there is no variance to explain, and the error is small: a
@@ -151,11 +149,11 @@ class HealthCheck(Hook):
         explained = self._mean("learn/explained_variance")
         if explained < 0.0 and done > 0.2 and not (small_error or at_best):
             scaled = learn.get("value_norm") or cfg.policy.get("normalize", {}).get("reward")
+            unscaled = "" if scaled else ", or policy.learn.value_norm=True: the returns are not normalised"
             yield (
-                "the value network predicts worse than a constant would",
-                f"explained_variance {explained:.2f} over the last {WINDOW} iterations (1 is perfect)",
-                "a lower policy.collect.discount_factor, a higher policy.learn.learning_rate"
-                + ("" if scaled else ", or policy.learn.value_norm=True: the returns are not normalised"),
+                f"the value network predicts worse than a constant would: explained_variance {explained:.2f} "
+                f"over the last {WINDOW} iterations (1 is perfect). Try: a lower "
+                f"policy.collect.discount_factor, a higher policy.learn.learning_rate{unscaled}"
             )
 
         # The entropy of a Box has no lower bound: a loss of 4 nats in a number is a standard deviation 55
@@ -163,24 +161,21 @@ class HealthCheck(Hook):
         bound = start - 4.0 * numbers if numbers else 0.02 * start
         if entropy < bound and done < 0.5 and not improving:
             yield (
-                "the policy has stopped exploring early",
-                f"entropy {entropy:.3g}, at first {start:.3g}, with {1 - done:.0%} of the run left",
-                "a higher policy.learn.entropy_weight, or a lower policy.learn.learning_rate",
+                f"the policy has stopped exploring early: entropy {entropy:.3g}, at first {start:.3g}, "
+                f"{left}. Try: a higher policy.learn.entropy_weight, or a lower policy.learn.learning_rate"
             )
 
         if (outside := self._mean("learn/obs_clipped")) > 0.02:
             yield (
-                "observations lie outside their scale",
-                f"{outside:.1%} of the numbers are clipped at policy.normalize.obs_clip",
-                'policy.normalize.obs="initial", a larger policy.normalize.obs_samples, or a higher '
-                "policy.normalize.obs_clip: a running scale follows the observations that are frequent, not "
-                "those that episodes start with",
+                f"observations lie outside their scale: {outside:.1%} of the numbers are clipped at "
+                "policy.normalize.obs_clip. Try: policy.normalize.obs=initial, a larger obs_samples, or a "
+                "higher obs_clip: a running scale follows the observations that are frequent, not those that "
+                "episodes start with"
             )
 
         if (aux_kl := last.get("learn/aux_kl", math.nan)) > 0.03:
             yield (
-                "the auxiliary phase moves the policy",
-                f"KL {aux_kl:.3g} from the policy before it (usual: below 0.01)",
-                "a higher policy.learn.aux_bc_weight, a lower policy.learn.aux_learning_rate, or "
-                "policy.learn.value_norm=True",
+                f"the auxiliary phase moves the policy: KL {aux_kl:.3g} from the policy before it (usual: "
+                "below 0.01). Try: a higher policy.learn.aux_bc_weight, a lower "
+                "policy.learn.aux_learning_rate, or policy.learn.value_norm=True"
             )

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
+import math
 import shlex
 import sys
 import time
@@ -41,16 +42,8 @@ from ding_lite.run.folder import RunFolder, locked, new_run_folder
 from ding_lite.run.health import HealthCheck
 from ding_lite.run.hooks import Hook
 from ding_lite.run.load import as_tensors, refuse_without, refusing, warm_start
-from ding_lite.run.progress import VALUES, Progress, Turn
-from ding_lite.run.resume import (
-    FREE,
-    NOT_BIT_EQUAL,
-    changed_config,
-    config_of,
-    effect_of,
-    folder_of,
-    rate_from_here,
-)
+from ding_lite.run.progress import VALUES, Progress
+from ding_lite.run.resume import FREE, NOT_BIT_EQUAL, changed_config, config_of, folder_of, rate_from_here
 from ding_lite.run.signals import StopSignals
 from ding_lite.run.trackers import TrackedRun, Trackers
 
@@ -184,7 +177,7 @@ class SerialPipeline:
             lines += rate_from_here(self.policy, self.cfg.max_env_step)
             if "env.stop_value" in changed:
                 self.progress.solved = False
-            if any(key.startswith("env.") and effect_of(key) != FREE for key in changed):
+            if any(key.startswith("env.") and effect != FREE for key, effect in changed.items()):
                 self.progress.best_eval_value = None  # the returns are those of another task
             begins = f"resumed from {file} at {self.progress.env_step:,} env steps"
             self._open(undo, display, str(saved.get("id")), self.progress.env_step, [begins, *lines])
@@ -234,7 +227,7 @@ class SerialPipeline:
             self._all_hooks += [HealthCheck(), self.files, trackers, display or Hook()]
             keep_for_restart(str(self.folder.absolute()))
             # The tracebacks of workers that were replaced go to the log alone.
-            self.collector.envs.explain = self.files.log
+            self.collector.envs.explain = self.files.say
         self.collector.envs.say = self.say
         if self.evaluator is not None:
             self.evaluator.envs.say = lambda line: self.say(f"in evaluation: {line}")
@@ -288,12 +281,9 @@ class SerialPipeline:
 
     def is_over(self) -> bool:
         """Returns whether a limit is reached, or the task is solved."""
-        cfg, progress = self.cfg, self.progress
-        return bool(
-            progress.solved
-            or progress.env_step >= cfg.max_env_step
-            or (cfg.max_train_iter is not None and progress.train_iter >= cfg.max_train_iter)
-        )
+        progress, max_train_iter = self.progress, self.cfg.max_train_iter
+        has_learned = max_train_iter is not None and progress.train_iter >= max_train_iter
+        return progress.solved or has_learned or progress.env_step >= self.cfg.max_env_step
 
     def request_stop(self, reason: str) -> None:
         """Requests the run to end after the iteration, with a reason; safe to call from a signal handler."""
@@ -327,7 +317,7 @@ class SerialPipeline:
             **{f"time/{phase}_s": seconds for phase, seconds in timer.take().items()},
             "time/cpu_s": time.process_time() - computed,
         }
-        turn = Turn(int(rollout.valid.sum()), int(learned["updates"]), metrics, self.collector.episodes)
+        turn = int(rollout.valid.sum()), int(learned["updates"]), metrics, self.collector.episodes
         progress.advance(self.ranks.from_all(turn))
         self._is_learning = False
         is_due = self.is_over() or progress.crossed(self.cfg.policy.eval.eval_freq)
@@ -344,16 +334,13 @@ class SerialPipeline:
 
     def _save_what_is_due(self) -> None:
         progress, due = self.progress, self.cfg.checkpoint
+        next_save = self._saved_time + 60 * (due.minutes or math.inf)
+        is_late = self.ranks.from_first(lambda: time.monotonic() > next_save)
         names = ["best"] if progress.update_best() else []
-        names += ["last"] if names or progress.crossed(due.freq) or self._is_late() else []
+        names += ["last"] if names or is_late or progress.crossed(due.freq) else []
         names += [f"iteration_{progress.iteration:08d}"] if progress.crossed(due.keep_freq) else []
         if names:
             self._save(names)
-
-    def _is_late(self) -> bool:
-        """Returns whether ``checkpoint.minutes`` have gone by since the last save, by the clock of rank 0."""
-        seconds = 60 * self.cfg.checkpoint.minutes
-        return bool(seconds) and self.ranks.from_first(lambda: time.monotonic() > self._saved_time + seconds)
 
     def save(self, name: str = "last") -> Path:
         """Saves ``ckpt/<name>.safetensors`` in the run's folder, and returns its path when it is written.

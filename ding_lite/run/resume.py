@@ -91,8 +91,8 @@ def folder_of(path: Path) -> Path:
 
 def changed_config(
     saved: Config, changes: Mapping[str, Any], limits: Mapping[str, int | None], override: bool
-) -> tuple[Config, list[str], list[str]]:
-    """Returns the config that a run continues with, the keys in which it differs, and lines for the user.
+) -> tuple[Config, dict[str, str], list[str]]:
+    """Returns the config that a run continues with, the effect of each changed key, and lines for the user.
 
     Args:
         saved: the config of its checkpoint.
@@ -120,7 +120,7 @@ def changed_config(
         )
     if {WARNED, REFUSED} & {*effects.values()}:
         lines.append(NOT_BIT_EQUAL)
-    return config, [*effects], lines
+    return config, effects, lines
 
 
 def rate_from_here(policy: Policy, max_env_step: int) -> list[str]:
