@@ -69,16 +69,11 @@ class Display(Hook):
             self.stream.flush()
 
     def after_iter(self, pipeline: Any) -> None:
-        """Writes the evaluation, or the key metrics if some seconds have passed since the last time."""
-        progress, now = pipeline.progress, time.monotonic()
-        if progress.evaluation is not None:
-            self.say(evaluation_line(progress))
-        elif now - self._last_line_at >= self.seconds_between:
+        """Writes the key metrics, if some seconds have passed since the last time."""
+        now = time.monotonic()
+        if now - self._last_line_at >= self.seconds_between:
             self._last_line_at = now
             self.write(self.line(pipeline, shutil.get_terminal_size((10_000, 0)).columns))
-
-    def after_run(self, pipeline: Any) -> None:
-        self.write(pipeline.summary())
 
     def line(self, pipeline: Any, width: int) -> str:
         """Returns steps, share and time left, and the metrics that fit; before there are any, the phase."""
@@ -133,7 +128,6 @@ class LiveDisplay(Display):
 
     def after_run(self, pipeline: Any) -> None:
         self._drawing.close()
-        super().after_run(pipeline)
 
 
 class SeedsDisplay(Display):

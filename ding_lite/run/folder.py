@@ -32,7 +32,6 @@ from filelock import FileLock, Timeout
 
 from ding_lite.errors import CheckpointError, ConfigError, counted
 from ding_lite.run.checkpoint import Checkpoints, checkpoints_of, opened, read_json, replacing, write_whole
-from ding_lite.run.display import evaluation_line
 from ding_lite.run.hooks import Hook
 from ding_lite.run.progress import COUNTERS
 
@@ -269,8 +268,6 @@ class RunFolder(Hook):
             self._metrics.write([row])
             self._episodes.write(episodes)
         self._row = progress.env_step
-        if progress.evaluation is not None:
-            self.say(evaluation_line(progress))
 
     def after_run(self, pipeline: Any) -> None:
         """Writes result.json, and the traceback of an error to log.txt."""
@@ -282,7 +279,6 @@ class RunFolder(Hook):
             name: None if isinstance(x, float) and not math.isfinite(x) else x
             for name, x in pipeline.result().items()
         }
-        self.say(pipeline.summary())
         with writing_to(self.folder):
             write_whole(self.place / "result.json", json.dumps(result, indent=2, allow_nan=False) + "\n")
 

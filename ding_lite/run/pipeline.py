@@ -37,14 +37,14 @@ from ding_lite.policies.base import Policy
 from ding_lite.ranks import joined, keep_for_restart
 from ding_lite.run.build import build, description, refuse_small_disk, with_env_setting
 from ding_lite.run.checkpoint import checkpoints_of, newest_of_run, on_host
-from ding_lite.run.display import display_for, score_text
+from ding_lite.run.display import display_for, evaluation_line, score_text
 from ding_lite.run.folder import RunFolder, locked, new_run_folder
 from ding_lite.run.health import HealthCheck
 from ding_lite.run.hooks import Hook
 from ding_lite.run.load import as_tensors, refuse_without, refusing, warm_start
 from ding_lite.run.progress import VALUES, Progress
 from ding_lite.run.resume import FREE, NOT_BIT_EQUAL, changed_config, config_of, folder_of, rate_from_here
-from ding_lite.run.signals import StopSignals
+from ding_lite.run.signals import stop_signals
 from ding_lite.run.trackers import TrackedRun, Trackers
 
 PARTS = ("policy", "progress", "collector", "evaluator")  # that have a state
@@ -181,8 +181,6 @@ class SerialPipeline:
                 self.progress.best_eval_value = None  # the returns are those of another task
             begins = f"resumed from {file} at {self.progress.env_step:,} env steps"
             self._open(undo, display, str(saved.get("id")), self.progress.env_step, [begins, *lines])
-            if self.files is not None:
-                self.files.checkpoints.remove_after(self.progress.iteration)
             if changed or file.stem != "last":
                 self.save()  # else an interruption before the next save would lose the changes
             self._resources = undo.pop_all()
@@ -224,6 +222,7 @@ class SerialPipeline:
             trackers = Trackers(cfg.logger.trackers, cfg.logger.freq, tracked)
             self.files = RunFolder(self.folder, saved, cfg.checkpoint.keep, resume_at, lines)
             undo.callback(self.files.close)
+            self.files.checkpoints.remove_after(self.progress.iteration)
             self._all_hooks += [HealthCheck(), self.files, trackers, display or Hook()]
             keep_for_restart(str(self.folder.absolute()))
             # The tracebacks of workers that were replaced go to the log alone.
@@ -265,7 +264,7 @@ class SerialPipeline:
             raise ContractError(
                 f"this run has ended ({self.status}); SerialPipeline.resume({str(self.folder)!r}) goes on"
             )
-        signals = self._resources.enter_context(StopSignals(self.request_stop))
+        deliver_signal = self._resources.enter_context(stop_signals(self.request_stop))
         atexit.register(self.finish)  # a script may end within the loop
         self._resources.callback(atexit.unregister, self.finish)
         try:
@@ -277,7 +276,7 @@ class SerialPipeline:
             self.finish(error)
             raise
         if self.status == "interrupted":
-            signals.deliver()
+            deliver_signal()
 
     def is_over(self) -> bool:
         """Returns whether a limit is reached, or the task is solved."""
@@ -308,8 +307,7 @@ class SerialPipeline:
         timer("other")
         if not (isinstance(learned, Mapping) and "updates" in learned):
             raise ContractError(
-                "the policy's _forward_learn must return a dict of metrics, among them 'updates', its number "
-                f"of optimiser steps; got {learned!r:.80}"
+                f"_forward_learn must return a dict with 'updates', its optimiser steps; got {learned!r:.80}"
             )
         metrics = {
             **{f"collect/{name}": value for name, value in self.collector.metrics().items()},
@@ -326,6 +324,7 @@ class SerialPipeline:
             progress.evaluate(self.evaluator, self.cfg.env.stop_value)
             timer("other")
             progress.metrics["time/eval_s"] = timer.seconds.pop("eval")
+            self.say(evaluation_line(progress))
         progress.wall_time = progress.metrics["time/wall_s"] = time.monotonic() - began
         self._call("after_iter")
         self._save_what_is_due()  # so every checkpoint has its row
@@ -390,6 +389,7 @@ class SerialPipeline:
                     raise
                 self.say(f"the last iteration could not be saved: {error_text(second)}")
             finally:
+                self.say(self.summary())
                 self._call("after_run")
 
     def close(self) -> None:
@@ -451,8 +451,8 @@ class SerialPipeline:
         """
         if self._is_learning:
             raise CheckpointError(
-                "the last iteration did not end, so the weights belong to no number of env steps. Its "
-                f"checkpoints are whole: SerialPipeline.resume({str(self.folder)!r}) continues the run"
+                "the last iteration did not end, so the weights belong to no number of env steps. The "
+                "checkpoints that are there are whole: resume the run"
             )
         parts = {name: getattr(self, name) for name in PARTS}
         state = {name: {} if part is None else part.state_dict() for name, part in parts.items()}

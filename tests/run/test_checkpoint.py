@@ -73,20 +73,12 @@ def test_tensors_and_scalars_come_back_as_arrays_and_numbers(file):
     assert same(load_checkpoint(file)[0], found)
 
 
-@pytest.mark.parametrize(
-    ("value", "path"),
-    [
-        (object(), "a.b"),
-        ({1, 2}, "a.b"),
-        (b"bytes", "a.b"),
-        (np.array(["text"]), "a.b"),
-        (np.complex64(1), "a.b"),
-        ({"#1": 0}, "a.b"),
-    ],
-    ids=lambda value: type(value).__name__,
-)
-def test_what_cannot_be_saved_is_named_by_its_path_and_the_old_file_stays(value, path, file):
-    with pytest.raises(CheckpointError, match=path):
+UNSAVED = [object(), {1, 2}, b"bytes", np.array(["text"]), np.complex64(1), {"#1": 0}]
+
+
+@pytest.mark.parametrize("value", UNSAVED, ids=lambda value: type(value).__name__)
+def test_what_cannot_be_saved_is_named_by_its_path_and_the_old_file_stays(value, file):
+    with pytest.raises(CheckpointError, match="a.b"):
         save_checkpoint(file, {"a": {"b": value}}, {})
     assert load_checkpoint(file)[1] == CONFIG
 
@@ -143,11 +135,7 @@ def test_a_checkpoint_is_found_by_its_run_or_its_path_with_and_without_suffix(tm
     for path in (last, tmp_path / "ckpt" / "last"):
         assert find_checkpoint(path) == last
     assert find_checkpoint(tmp_path, "best") == last, "a run may not have been evaluated"
-    for path, name in (
-        (tmp_path, "iteration_00000003"),
-        (tmp_path / "ckpt", "best"),
-        (tmp_path / "no", "best"),
-    ):
+    for path, name in ((tmp_path, "iteration_3"), (tmp_path / "ckpt", "best"), (tmp_path / "no", "best")):
         with pytest.raises(CheckpointError, match=str(path)):
             find_checkpoint(path, name)
 
@@ -160,11 +148,8 @@ def test_a_thread_saves_what_the_state_was_and_keeps_the_newest_snapshots(tmp_pa
         checkpoints.save([f"iteration_{number:08d}", "last"], {"array": array})
     array[:] = -1
     checkpoints.close()
-    assert [file.stem for file in checkpoints_of(tmp_path)] == [
-        "last",
-        "iteration_00000003",
-        "iteration_00000002",
-    ]
+    names = [file.stem for file in checkpoints_of(tmp_path)]
+    assert names == ["last", "iteration_00000003", "iteration_00000002"]
     assert set(load_checkpoint(tmp_path / "ckpt" / f"last{SUFFIX}")[0]["array"]) == {3.0}
 
 

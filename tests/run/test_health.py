@@ -145,10 +145,7 @@ NOTHING_TO_LEARN = {
     "learn/value_loss": 1.0,
     "learn/value_mean": 100.0,
 }
-STANDS_STILL = {
-    "the policy hardly moves",
-    "the value network predicts worse than a constant would",
-}
+STANDS_STILL = {"the policy hardly moves", "the value network predicts worse than a constant would"}
 TO_THE_BEST = [min(20.0 + 20 * i, 500.0) for i in range(60)]
 
 
@@ -156,10 +153,7 @@ TO_THE_BEST = [min(20.0 + 20 * i, 500.0) for i in range(60)]
     ("returns", "found"),
     [
         (TO_THE_BEST, False),
-        (
-            [value - 8 * (i % 2) for i, value in enumerate(TO_THE_BEST)],
-            False,
-        ),  # sampled actions fail at times
+        ([value - 8 * (i % 2) for i, value in enumerate(TO_THE_BEST)], False),  # sampled actions fail
         ([*TO_THE_BEST, *[400.0] * 30], True),  # it has fallen
         ([20.0 + (i % 7) for i in range(60)], True),  # it has never learned
         ([*[500.0] * 10, *[300.0] * 20, *[500.0] * 30], True),  # it has learned nothing that it did not have
