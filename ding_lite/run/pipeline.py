@@ -477,20 +477,16 @@ class SerialPipeline:
             Exception: of any kind, if a part is missing or does not fit.
         """
         ranks, of_ranks = self.ranks, [state, *state["ranks"]]
-        is_same = len(of_ranks) == ranks.size
-        has_new = new_episodes or not is_same
+        if len(of_ranks) != ranks.size:
+            raise CheckpointError(
+                f"number of ranks {len(of_ranks)} -> {ranks.size}: resume the run with the former number "
+                "(torchrun --nproc-per-node), or begin a new one from its weights (--init-from)"
+            )
         self.progress.wall_time = float(state["wall_time"])
-        self.progress.load_state_dict(state["progress"])
-        stream: tuple[str | int, ...] = ()
-        if is_same:
-            state = of_ranks[ranks.rank]
-        else:  # every rank has the state of rank 0; the episodes are counted there alone
-            stream = ("step", self.progress.env_step)
-            count = sum(int(each["collector"]["episode_count"]) for each in of_ranks)
-            collector = {**state["collector"], "episode_count": count if ranks.is_first else 0}
-            state = {**state, "collector": collector}
+        state = of_ranks[ranks.rank]
         self.policy.load_state_dict(as_tensors(state["policy"]))
-        lost = self.collector.load_state_dict(state["collector"], new_episodes=has_new, stream=stream)
+        self.progress.load_state_dict(state["progress"])
+        lost = self.collector.load_state_dict(state["collector"], new_episodes=new_episodes)
         if self.evaluator is not None:
             self.evaluator.load_state_dict(state["evaluator"])
         for name, hook in self.hooks.items():
@@ -498,19 +494,15 @@ class SerialPipeline:
                 hook.load_state_dict(state["hooks"][name])
         if lost:
             self.policy.forget_open_episodes()
-        if has_new:
+        if new_episodes:
             self.policy.forget_stored()
-        lines = []
-        if not is_same:
-            self.policy.change_ranks(self.progress.env_step)
-            lines.append(f"number of ranks {len(of_ranks)} -> {ranks.size}")
         lost = next(filter(None, ranks.from_all(lost)), None)
-        if lost and self.cfg.env.strict_resume and not has_new:
+        if lost is None:
+            return []
+        if self.cfg.env.strict_resume and not new_episodes:
             raise CheckpointError(f"{lost}. env.strict_resume=False goes on with new episodes")
-        if lost:
-            mark = "" if has_new else "WARNING: "  # asked for, or not
-            lines.append(f"{mark}{lost}. The run goes on with new episodes: {NOT_BIT_EQUAL}")
-        return lines
+        mark = "" if new_episodes else "WARNING: "  # asked for, or not
+        return [f"{mark}{lost}. The run goes on with new episodes: {NOT_BIT_EQUAL}"]
 
 
 def _typed(module: str) -> str:
