@@ -130,47 +130,38 @@ class LiveDisplay(Display):
         self._drawing.close()
 
 
-class SeedsDisplay(Display):
-    """Shows the lines of several runs in a terminal, and below them a line about all of them.
+@contextlib.contextmanager
+def lines_of_seeds(stream: TextIO, names: Sequence[str], limit: int) -> Iterator[Callable[[str], None]]:
+    """Yields what writes the lines of several runs; in a terminal, a line about all of them is below.
 
     Args:
         stream: to write to.
         names: of the runs, which begin their lines: "seed 0: ...".
         limit: env steps of each run.
     """
-
-    def __init__(self, stream: TextIO, names: Sequence[str], limit: int) -> None:
-        super().__init__(stream)
-        from rich.console import Console
-        from rich.progress import Progress as Bar
-        from rich.progress import TaskProgressColumn, TimeRemainingColumn
-
-        self._steps = dict.fromkeys(names, 0)
-        self._limits = dict.fromkeys(names, limit)  # that of a run that has ended is where it is
-        columns = f"{len(names)} seeds", TaskProgressColumn(), "left", TimeRemainingColumn(), "for all"
-        self.live = Bar(*columns, console=Console(file=stream), transient=True)
-        self.live.add_task("", total=limit * len(names))
-
-    def write(self, line: str) -> None:
-        name, _, text = line.partition(": ")
-        if found := STEPS.match(text):
-            self._steps[name] = int(found[1].replace(",", ""))
-        elif ENDED.match(text):
-            self._limits[name] = self._steps[name]
-        (task,) = self.live.task_ids
-        self.live.update(task, completed=sum(self._steps.values()), total=sum(self._limits.values()))
-        self.live.console.print(line, highlight=False, markup=False)
-
-
-@contextlib.contextmanager
-def lines_of_seeds(stream: TextIO, names: Sequence[str], limit: int) -> Iterator[Callable[[str], None]]:
-    """Yields what writes the lines of several runs to a stream; see :class:`SeedsDisplay`."""
     if not stream.isatty():
         yield Display(stream).write
         return
-    display = SeedsDisplay(stream, names, limit)
-    with display.live:
-        yield display.write
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+    from rich.progress import TaskProgressColumn, TimeRemainingColumn
+
+    columns = f"{len(names)} seeds", TaskProgressColumn(), "left", TimeRemainingColumn(), "for all"
+    steps = dict.fromkeys(names, 0)
+    limits = dict.fromkeys(names, limit)  # that of a run that has ended is where it is
+    with Bar(*columns, console=Console(file=stream), transient=True) as bar:
+        task = bar.add_task("", total=limit * len(names))
+
+        def write(line: str) -> None:
+            name, _, text = line.partition(": ")
+            if found := STEPS.match(text):
+                steps[name] = int(found[1].replace(",", ""))
+            elif ENDED.match(text):
+                limits[name] = steps[name]
+            bar.console.print(line, highlight=False, markup=False)
+            bar.update(task, completed=sum(steps.values()), total=sum(limits.values()), refresh=True)
+
+        yield write
 
 
 def display_for(stream: TextIO) -> Display:
