@@ -80,7 +80,7 @@ def test_a_line_below_the_lines_of_several_runs_has_their_share():
             ("seed 0: solved after 1,000 env steps and 10.0 s", 27),
         ):
             write(line)
-            assert re.search(rf"3 seeds.*{share}%.*left.*-:--:--.*for all", stream.getvalue().split(line)[1])
+            assert re.search(rf"3 seeds.*{share}%.*left.*for all", stream.getvalue().split(line)[1])
 
 
 def test_the_time_left_is_that_at_the_mean_speed():
