@@ -56,7 +56,7 @@ def packed(state: Mapping[str, Any], config: Mapping[str, Any], copy: bool) -> t
         CheckpointError: if the state has a value that cannot be saved.
     """
     arrays: dict[str, Any] = {}
-    content = {"state": _without_arrays(state, "", arrays), "config": config}
+    content = {"state": _without_arrays(state, "state", arrays), "config": config}
     refuse_unusual(content)
     if copy:
         arrays = {name: array.copy() for name, array in arrays.items()}
@@ -329,7 +329,7 @@ def _without_arrays(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any
     """
     if isinstance(value, Mapping):
         return {
-            _json_key(key, path): _without_arrays(part, f"{path}.{key}" if path else str(key), arrays)
+            _json_key(key, path): _without_arrays(part, f"{path}.{key}", arrays)
             for key, part in value.items()
         }
     if isinstance(value, (list, tuple)):
@@ -343,7 +343,7 @@ def _without_arrays(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any
         value = value.item()
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    raise CheckpointError(f"the state at {path!r} is a {type(value).__name__}, which cannot be saved")
+    raise CheckpointError(f"{path} is a {type(value).__name__}, which cannot be saved")
 
 
 def _with_arrays(value: Any, arrays: dict[str, np.ndarray]) -> Any:
@@ -361,5 +361,5 @@ def _json_key(key: Any, path: str) -> str:
     if isinstance(key, int) and not isinstance(key, bool):
         return f"#{key}"
     if not isinstance(key, str) or key.startswith("#") or key == ARRAY:
-        raise CheckpointError(f"the state at {path!r} has the key {key!r}, which cannot be saved")
+        raise CheckpointError(f"{path} has the key {key!r}, which cannot be saved")
     return key

@@ -226,8 +226,8 @@ def _foreign_weights(file: Path) -> Checkpoint | None:
     nested = [contents.get(name) for name in NESTED] if isinstance(contents, Mapping) else []
     for found in (contents, *nested):
         if isinstance(found, Mapping) and found and all(isinstance(x, Tensor) for x in found.values()):
-            state, config = {"policy": {"model": dict(found)}}, {"policy": {"model": {}}}
-            return Checkpoint(file, state, {"config": config})
+            state = {"policy": {"model": dict(found)}}
+            return Checkpoint(file, state, {"config": {"policy": {"model": {}}}})
     raise CheckpointError(
         f"{file} has no state dict of tensors, neither as a whole nor under {', '.join(NESTED)}"
     )

@@ -83,8 +83,7 @@ def folder_of(path: Path) -> Path:
     file = find_checkpoint(path)
     if file.absolute().parent.name != "ckpt":
         raise CheckpointError(
-            f"{file} is not in the folder ckpt/ of a run, so there is no run to continue. A new run can "
-            f"begin from its weights: --init-from {file}"
+            f"{file} is not in ckpt/ of a run: no run to continue, but --init-from {file} begins a new one"
         )
     return file.parent.parent
 
