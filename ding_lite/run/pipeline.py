@@ -47,8 +47,6 @@ from ding_lite.run.resume import FREE, NOT_BIT_EQUAL, changed_config, config_of,
 from ding_lite.run.signals import stop_signals
 from ding_lite.run.trackers import TrackedRun, Trackers
 
-PARTS = ("policy", "progress", "collector", "evaluator")  # that have a state
-
 
 class SerialPipeline:
     """Builds the parts of a run from a config, and trains iteration by iteration.
@@ -454,7 +452,7 @@ class SerialPipeline:
                 "the last iteration did not end, so the weights belong to no number of env steps. The "
                 "checkpoints that are there are whole: resume the run"
             )
-        parts = {name: getattr(self, name) for name in PARTS}
+        parts = {name: getattr(self, name) for name in ("policy", "progress", "collector", "evaluator")}
         state = {name: {} if part is None else part.state_dict() for name, part in parts.items()}
         state["hooks"] = {
             name: dict(hook.state_dict()) for name, hook in self.hooks.items() if hasattr(hook, "state_dict")

@@ -64,6 +64,7 @@ def config_for(env: str, policy: str = "ppo", overrides: Mapping[str, Any] | Non
     try:
         config = compile_config(merged(given, own), overrides, origin=origin)
     except ConfigError as error:
+        compile_config(own, overrides, origin=COMMAND_LINE)  # raises where the words alone are at fault
         raise ConfigError(f"{error}\nThe settings are {note}; --plain leaves them out") from error
     first = f"settings: {note} (--plain: the defaults of the keys)"
     return dataclasses.replace(config, notes=(first, *config.notes))
