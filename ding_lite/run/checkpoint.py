@@ -293,10 +293,8 @@ def replacing(file: Path) -> Iterator[Path]:
         os.replace(temporary, file)
         if os.name == "posix":  # the name is on the disk, too
             folder = os.open(file.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            os.fsync(folder)
+            os.close(folder)
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -226,10 +226,10 @@ class RunFolder(Hook):
             self.checkpoints = Checkpoints(place / "ckpt", saved, keep)
             files.callback(self.checkpoints.close)
             self._log = files.enter_context(opened(place / "log.txt", "a"))
-            self._metrics, self._episodes = (
-                files.enter_context(contextlib.closing(CsvFile(place / name, kept, lines)))
-                for name in ("metrics.csv", "episodes.csv")
-            )
+            self._metrics = CsvFile(place / "metrics.csv", kept, lines)
+            files.callback(self._metrics.close)
+            self._episodes = CsvFile(place / "episodes.csv", kept, lines)
+            files.callback(self._episodes.close)
             # If this session is killed, no file says how it ended.
             (place / "result.json").unlink(missing_ok=True)
             if resume_at is None:

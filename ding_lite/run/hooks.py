@@ -78,10 +78,9 @@ class EarlyStopping(Hook):
         evaluation = pipeline.progress.evaluation
         if evaluation is None:
             return
-        if evaluation.mean > self.best:
-            self.best, self.without_improvement = evaluation.mean, 0
-            return
-        self.without_improvement += 1
+        is_better = evaluation.mean > self.best
+        self.best = max(self.best, evaluation.mean)
+        self.without_improvement = 0 if is_better else self.without_improvement + 1
         if self.without_improvement >= self.patience:
             pipeline.request_stop(f"{self.patience} evaluations in a row were not above {self.best:.4g}")
 

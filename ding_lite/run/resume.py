@@ -67,9 +67,8 @@ EFFECTS = {
 
 def effect_of(path: str) -> str:
     """Returns the effect of a change of the key ``path`` on a saved state: free, warned or refused."""
-    parts = path.split(".")
-    prefixes = (".".join(parts[:n]) for n in range(len(parts), 0, -1))
-    return next((EFFECTS[prefix] for prefix in prefixes if prefix in EFFECTS), REFUSED)
+    prefixes = [prefix for prefix in EFFECTS if f"{path}.".startswith(f"{prefix}.")]
+    return EFFECTS.get(max(prefixes, key=len, default=""), REFUSED)
 
 
 def folder_of(path: Path) -> Path:
