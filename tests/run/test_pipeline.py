@@ -329,6 +329,7 @@ def test_serial_pipeline_trains_shows_and_returns_the_policy(tmp_path, capsys):
     policy = serial_pipeline(config, seed=1, folder=tmp_path / "run")
     assert isinstance(policy, PPOPolicy)
     output = capsys.readouterr().out
+    assert "512 steps  evaluation " in output
     assert "finished after 512 env steps" in output
     assert f"ding-lite eval {tmp_path / 'run'}" in output
     assert serial_pipeline_onpolicy is serial_pipeline
