@@ -173,7 +173,7 @@ def refuse_small_disk(folder: Path, policy: Policy, n_sample: int) -> None:
         raise ConfigError(
             f"policy.learn.aux_freq: a checkpoint has the observations of {iterations:,} iterations, "
             f"{planned / 1e9:,.1f} GB, and the disk of {folder} has {free / 1e9:,.1f} GB free. Lower it or "
-            "policy.collect.n_sample, or choose another folder; checkpoint.freq says how often it is written"
+            "policy.collect.n_sample, or choose another folder"
         )
 
 
@@ -194,10 +194,7 @@ def description(config: Config, policy: Policy, collector: Collector) -> list[st
     if torch.cuda.is_available() and policy.device.type == "cpu" and cfg.policy.device == "auto":
         lines.append("the GPU is not used: this network is faster on the CPU; policy.device=cuda uses it")
     if policy.ranks.size > 1:
-        lines.append(
-            f"{policy.ranks.size} ranks, each with {envs.num_envs} of the environments and "
-            f"{policy.cfg.learn.batch_size} samples of a minibatch"
-        )
+        lines.append(f"{policy.ranks.size} ranks, each with {envs.num_envs} of the environments")
     if SCRIPT in config.trusted:
         lines.append("WARNING: only this notebook can load the run: write its classes to a .py file")
     elif (script := script_name()) in config.trusted:

@@ -9,13 +9,9 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
-from ding_lite.errors import counted
 from ding_lite.run.hooks import Hook
-
-if TYPE_CHECKING:
-    from ding_lite.run.progress import Progress
 
 DETAILS = ("acting: ", "gradients: ")  # begin the lines that only log.txt has
 # What a line shows of the metrics, by short names.
@@ -167,18 +163,3 @@ def lines_of_seeds(stream: TextIO, names: Sequence[str], limit: int) -> Iterator
 def display_for(stream: TextIO) -> Display:
     """Returns a live display for a terminal, and lines for any other stream."""
     return (LiveDisplay if stream.isatty() else Display)(stream)
-
-
-def evaluation_line(progress: Progress) -> str:
-    """Returns a line about the evaluation of the last iteration; there must have been one."""
-    evaluation = progress.evaluation
-    assert evaluation is not None, "called after an evaluation"
-    line = (
-        f"{progress.env_step:>9,} steps  evaluation {score_text(evaluation.mean, evaluation.std)} "
-        f"over {counted(len(evaluation.returns), 'episode')}"
-    )
-    if "eval/is_success" in progress.metrics:
-        line += f"  success {progress.metrics['eval/is_success']:.0%}"
-    if evaluation.cut_short:
-        line += f"  ({evaluation.cut_short} cut short)"
-    return line + ("  solved" if progress.solved else "")

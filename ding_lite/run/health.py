@@ -168,9 +168,8 @@ class HealthCheck(Hook):
         if (outside := self._mean("learn/obs_clipped")) > 0.02:
             yield (
                 f"observations lie outside their scale: {outside:.1%} of the numbers are clipped at "
-                "policy.normalize.obs_clip. Try: policy.normalize.obs=initial, a larger obs_samples, or a "
-                "higher obs_clip: a running scale follows the observations that are frequent, not those that "
-                "episodes start with"
+                "policy.normalize.obs_clip. Try: policy.normalize.obs=initial, since a running scale follows "
+                "frequent observations, not the first ones of episodes; a larger obs_samples or obs_clip"
             )
 
         if (aux_kl := last.get("learn/aux_kl", math.nan)) > 0.03:

@@ -220,8 +220,7 @@ def _foreign_weights(file: Path) -> Checkpoint | None:
             contents = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # a forged file can make either fail in any way
         raise CheckpointError(
-            f"{file} is not a file of tensors alone ({type(error).__name__}). Other files are refused, since "
-            "loading them could run code"
+            f"{file} is not a file of tensors alone ({type(error).__name__}): loading others could run code"
         ) from error
     nested = [contents.get(name) for name in NESTED] if isinstance(contents, Mapping) else []
     for found in (contents, *nested):

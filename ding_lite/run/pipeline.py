@@ -30,14 +30,15 @@ import torch
 from ding_lite.config.compile import AnyConfig, Config, as_config
 from ding_lite.config.registry import HOOK_REGISTRY, SCRIPT, env_name, importing_only
 from ding_lite.config.values import encode
+from ding_lite.data.episodes import Evaluation
 from ding_lite.envs.make import EnvSetting
 from ding_lite.envs.space_json import spaces_to_json
-from ding_lite.errors import CheckpointError, ContractError, error_text
+from ding_lite.errors import CheckpointError, ContractError, counted, error_text
 from ding_lite.policies.base import Policy
 from ding_lite.ranks import joined, keep_for_restart
 from ding_lite.run.build import build, description, refuse_small_disk, with_env_setting
 from ding_lite.run.checkpoint import checkpoints_of, newest_of_run, on_host
-from ding_lite.run.display import display_for, evaluation_line, score_text
+from ding_lite.run.display import display_for, score_text
 from ding_lite.run.folder import RunFolder, locked, new_run_folder
 from ding_lite.run.health import HealthCheck
 from ding_lite.run.hooks import Hook
@@ -319,15 +320,25 @@ class SerialPipeline:
         is_due = self.is_over() or progress.crossed(self.cfg.policy.eval.eval_freq)
         if is_due and self.evaluator is not None:
             timer("eval")
-            progress.evaluate(self.evaluator, self.cfg.env.stop_value)
+            evaluation = progress.evaluate(self.evaluator, self.cfg.env.stop_value)
             timer("other")
             progress.metrics["time/eval_s"] = timer.seconds.pop("eval")
-            self.say(evaluation_line(progress))
+            self.say(self._line_about(evaluation))
         progress.wall_time = progress.metrics["time/wall_s"] = time.monotonic() - began
         self._call("after_iter")
         self._save_what_is_due()  # so every checkpoint has its row
         progress.wall_time = time.monotonic() - began
         return dataclasses.replace(progress)
+
+    def _line_about(self, evaluation: Evaluation) -> str:
+        progress, episodes = self.progress, counted(len(evaluation.returns), "episode")
+        score = score_text(evaluation.mean, evaluation.std)
+        line = f"{progress.env_step:>9,} steps  evaluation {score} over {episodes}"
+        if "eval/is_success" in progress.metrics:
+            line += f"  success {progress.metrics['eval/is_success']:.0%}"
+        if evaluation.cut_short:
+            line += f"  ({evaluation.cut_short} cut short)"
+        return line + ("  solved" if progress.solved else "")
 
     def _save_what_is_due(self) -> None:
         progress, due = self.progress, self.cfg.checkpoint

@@ -70,10 +70,11 @@ class Progress:
         self.episodes = [episode for *_, episodes in turns for episode in episodes]
         self.evaluation = None
 
-    def evaluate(self, evaluator: Evaluator, stop_value: float | None) -> None:
+    def evaluate(self, evaluator: Evaluator, stop_value: float | None) -> Evaluation:
         """Evaluates once, or twice if the first mean reaches ``stop_value``: both must, if it is solved.
 
-        ``evaluation`` has the episodes of both rounds.
+        Returns:
+            the new ``evaluation``, with the episodes of both rounds.
         """
         found = evaluator.evaluate(self.iteration, 0)
         self.solved = False
@@ -83,6 +84,7 @@ class Progress:
             found = found + second
         self.evaluation, self.eval_value, self.eval_value_std = found, found.mean, found.std
         self.metrics |= evaluation_metrics(found)
+        return found
 
     def update_best(self) -> bool:
         """Returns whether the last iteration had an evaluation, and no mean return was higher so far.

@@ -56,8 +56,8 @@ def torch_defaults() -> Iterator[list[str]]:
     torch.set_default_device(None)
     try:
         yield [
-            f"torch's default dtype and device, {dtype} and {device} by your code, are float32 and cpu in "
-            "this process while the run is open; environments keep theirs with env.manager.type=subprocess"
+            f"torch's default dtype and device ({dtype}, {device}) are float32 and cpu while the run is "
+            "open; environments keep theirs with env.manager.type=subprocess"
         ]
     finally:
         torch.set_default_dtype(dtype)
