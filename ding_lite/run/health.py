@@ -17,10 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean as mean
 from typing import Any
 
-import gymnasium as gym
-
 from ding_lite.run.hooks import Hook
-from ding_lite.run.progress import Progress
 from ding_lite.trees import box_size
 
 WINDOW = 10  # iterations that the rules average over
@@ -74,7 +71,7 @@ class HealthCheck(Hook):
         self._recent.append(dict(progress.metrics))
         if progress.episodes:
             self._returns.append(progress.metrics["collect/episode_return"])
-        for finding in self._rules(pipeline.cfg, progress, pipeline.policy.action_space):
+        for finding in self._rules(pipeline):
             cause = finding.partition(":")[0]
             if cause not in self.findings:
                 self.findings[cause] = finding
@@ -85,9 +82,10 @@ class HealthCheck(Hook):
         values = [metrics[name] for metrics in self._recent if name in metrics]
         return mean(values) if values else math.nan
 
-    def _rules(self, cfg: Any, progress: Progress, action_space: gym.Space) -> Iterator[str]:
+    def _rules(self, pipeline: Any) -> Iterator[str]:
         """Yields a line for each cause: the cause, the numbers that show it, and what to try."""
-        learn, returns, last = cfg.policy["learn"], self._returns, self._recent[-1]
+        cfg, progress, returns, last = pipeline.cfg, pipeline.progress, self._returns, self._recent[-1]
+        learn, numbers = cfg.policy["learn"], box_size(pipeline.policy.action_space)
         done = progress.env_step / cfg.max_env_step
         left = f"with {max(0.0, 1 - done):.0%} of the run left"
         if last.get("learn/cur_lr") == 0.0:
@@ -127,11 +125,7 @@ class HealthCheck(Hook):
                 "epochs, or policy.learn.target_kl=0.02"
             )
 
-        entropy, start, numbers = (
-            self._mean("learn/entropy_loss"),
-            self._start_entropy,
-            box_size(action_space),
-        )
+        entropy, start = self._mean("learn/entropy_loss"), self._start_entropy
         deterministic = not numbers and entropy < 0.05  # so it cannot move any more
         rate = self._mean("learn/cur_lr")
         if kl < 1e-7 and rate > 0 and done < 0.9 and not (deterministic or at_best or equal):
