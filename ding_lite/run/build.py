@@ -73,9 +73,7 @@ def own_share(cfg: Any, ranks: Ranks) -> Any:
             if section[name] is None:  # aux_batch_size: it follows batch_size
                 continue
             if section[name] % ranks.size:
-                raise ConfigError(
-                    f"{path}.{name}: {section[name]} cannot be shared equally by {ranks.size} ranks"
-                )
+                raise ConfigError(f"{path}.{name}: {section[name]} cannot be divided by {ranks.size} ranks")
             section[name] //= ranks.size
     if size := buffer.get("replay_buffer_size"):
         buffer["replay_buffer_size"] = math.ceil(size / ranks.size)

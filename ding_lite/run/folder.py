@@ -64,9 +64,7 @@ def new_run_folder(wanted: Path, exact: bool, lines: list[str], after_error: Exi
             return folder
         if exact:
             break
-    raise ConfigError(
-        f"run folder {wanted} exists; choose another --exp-name, continue the run with --resume, or remove it"
-    )
+    raise ConfigError(f"run folder {wanted} exists: choose another --exp-name, use --resume, or remove it")
 
 
 def is_replaceable(folder: Path) -> bool:

@@ -227,6 +227,4 @@ def _foreign_weights(file: Path) -> Checkpoint | None:
         if isinstance(found, Mapping) and found and all(isinstance(x, Tensor) for x in found.values()):
             state = {"policy": {"model": dict(found)}}
             return Checkpoint(file, state, {"config": {"policy": {"model": {}}}})
-    raise CheckpointError(
-        f"{file} has no state dict of tensors, neither as a whole nor under {', '.join(NESTED)}"
-    )
+    raise CheckpointError(f"{file} has no state dict of tensors, nor have {', '.join(NESTED)} in it")

@@ -197,6 +197,7 @@ class SerialPipeline:
         choices = HOOK_REGISTRY.named_choices(self.cfg.hooks)
         self.hooks: dict[str, Hook] = {name: cls(**arguments) for name, cls, arguments in choices}
         self._all_hooks = [*self.hooks.values()]
+        self._stateful: dict[str, Any] = {n: x for n, x in self.hooks.items() if hasattr(x, "state_dict")}
         self.files: Any = None  # a RunFolder on rank 0
         # What a command imports for this run, by the names of the modules; not a notebook.
         self._imports = {module: _typed(module) for module in config.trusted if module != SCRIPT}
@@ -260,9 +261,7 @@ class SerialPipeline:
         if self.status != "running":
             if self.is_over():
                 return
-            raise ContractError(
-                f"this run has ended ({self.status}); SerialPipeline.resume({str(self.folder)!r}) goes on"
-            )
+            raise ContractError(f"this run has ended: SerialPipeline.resume({str(self.folder)!r}) goes on")
         deliver_signal = self._resources.enter_context(stop_signals(self.request_stop))
         atexit.register(self.finish)  # a script may end within the loop
         self._resources.callback(atexit.unregister, self.finish)
@@ -305,9 +304,7 @@ class SerialPipeline:
         learned = self.policy.learn_mode.forward(rollout)
         timer("other")
         if not (isinstance(learned, Mapping) and "updates" in learned):
-            raise ContractError(
-                f"_forward_learn must return a dict with 'updates', its optimiser steps; got {learned!r:.80}"
-            )
+            raise ContractError(f"_forward_learn returned no 'updates', its optimiser steps: {learned!r:.80}")
         metrics = {
             **{f"collect/{name}": value for name, value in self.collector.metrics().items()},
             **{f"learn/{name}": value for name, value in learned.items()},
@@ -437,16 +434,14 @@ class SerialPipeline:
         why = f" ({self.stop_reason})" if self.status == "interrupted" and self.stop_reason else ""
         done = f"{progress.env_step:,} env steps and {progress.wall_time:.1f} s"
         evaluation = "" if mean is None else f", evaluation {score_text(mean, progress.eval_value_std)}"
-        ended = f"{self.status}{why} after {done}{evaluation}\nrun: {self.folder}"
-        goes_on = self.status in ("interrupted", "failed")
+        run, goes_on = str(self.folder), self.status in ("interrupted", "failed")
+        ended = f"{self.status}{why} after {done}{evaluation}\nrun: {run}"
         if goes_on and not checkpoints_of(self.folder):
             return ended
         if SCRIPT in self.config.trusted:  # a notebook, which no command can import
             call = "SerialPipeline.resume" if goes_on else "load_policy"
-            return f"{ended}   try: {call}({str(self.folder)!r}) in the notebook that has its classes"
-        words = (
-            ["train", "--resume", str(self.folder)] if goes_on else ["eval", str(self.folder), "-n", "100"]
-        )
+            return f"{ended}   try: {call}({run!r}) in the notebook that has its classes"
+        words = ["train", "--resume", run] if goes_on else ["eval", run, "-n", "100"]
         words += [word for module in self._imports.values() for word in ("--import", module)]
         return f"{ended}   try: {shlex.join(['ding-lite', *words])}"
 
@@ -459,15 +454,10 @@ class SerialPipeline:
             CheckpointError: if an iteration was cut before its end.
         """
         if self._is_learning:
-            raise CheckpointError(
-                "the last iteration did not end, so the weights belong to no number of env steps. The "
-                "checkpoints that are there are whole: resume the run"
-            )
+            raise CheckpointError("the last iteration did not end: resume the run from its checkpoints")
         parts = {name: getattr(self, name) for name in ("policy", "progress", "collector", "evaluator")}
         state = {name: {} if part is None else part.state_dict() for name, part in parts.items()}
-        state["hooks"] = {
-            name: dict(hook.state_dict()) for name, hook in self.hooks.items() if hasattr(hook, "state_dict")
-        }
+        state["hooks"] = {name: dict(hook.state_dict()) for name, hook in self._stateful.items()}
         others = self.ranks.to_first(on_host(state))[1:] if self.ranks.size > 1 else []
         return {**state, "ranks": others, "wall_time": self.progress.wall_time}
 
@@ -498,8 +488,8 @@ class SerialPipeline:
         lost = self.collector.load_state_dict(state["collector"], new_episodes=new_episodes)
         if self.evaluator is not None:
             self.evaluator.load_state_dict(state["evaluator"])
-        for name, hook in self.hooks.items():
-            if name in state["hooks"] and hasattr(hook, "load_state_dict"):
+        for name, hook in self._stateful.items():
+            if name in state["hooks"]:
                 hook.load_state_dict(state["hooks"][name])
         if lost:
             self.policy.forget_open_episodes()

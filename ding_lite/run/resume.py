@@ -81,9 +81,7 @@ def folder_of(path: Path) -> Path:
         return path
     file = find_checkpoint(path)
     if file.absolute().parent.name != "ckpt":
-        raise CheckpointError(
-            f"{file} is not in ckpt/ of a run: no run to continue, but --init-from {file} begins a new one"
-        )
+        raise CheckpointError(f"{file} is not in ckpt/ of a run: no run to continue; --init-from takes it")
     return file.parent.parent
 
 
