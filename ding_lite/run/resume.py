@@ -111,8 +111,7 @@ def changed_config(
     if REFUSED in effects.values() and not override:
         raise ConfigError(
             "\n  ".join(["the saved state would be wrong under a refused change:", *lines])
-            + "\nLeave it out, or begin a new run from the weights: --init-from RUN. With --override it is "
-            "applied with new episodes; whether the result makes sense is then for you to judge"
+            + "\nLeave it out, begin a new run from the weights (--init-from), or apply it with --override"
         )
     if {WARNED, REFUSED} & {*effects.values()}:
         lines.append(NOT_BIT_EQUAL)
