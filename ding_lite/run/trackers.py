@@ -119,7 +119,6 @@ class Trackers(Hook):
     def after_run(self, pipeline: Any) -> None:
         self._send(pipeline, "result", pipeline.result())
         self._send(pipeline, "close")
-        self._trackers.clear()
 
     def _send(self, pipeline: Any, method: str, *arguments: Any) -> None:
         for name, tracker in list(self._trackers.items()):
