@@ -53,7 +53,10 @@ class Hook:
         """
 
     def after_run(self, pipeline: Any) -> None:
-        """Called at the end of the run, when everything is saved; ``pipeline.status`` says how it ended."""
+        """Called at the end of the run, when everything is saved; ``pipeline.status`` says how it ended.
+
+        The last hook of the config is called first.
+        """
 
     def say(self, line: str) -> None:
         """Called with each line that the run has for the user."""
