@@ -36,7 +36,13 @@ STORE = harness.HERE / "learning.csv"  # a line for each seed
 POINTS = harness.HERE / "curves.csv"  # a line for each evaluation of the rows that are drawn
 PICTURES = harness.HERE / "curves"
 RUNS = Path("runs") / "learning"
-IN_README = ("lunarlander_ppo", "halfcheetah_ppo", "walker2d_ppo", "bipedalwalker_ppo", "minatar_space_invaders_ppo")
+IN_README = (
+    "lunarlander_ppo",
+    "halfcheetah_ppo",
+    "walker2d_ppo",
+    "bipedalwalker_ppo",
+    "minatar_space_invaders_ppo",
+)
 MOST_POINTS = 50  # of the returns in training
 DRAWN = {*ROWS, *(name for each in COMPARISONS.values() if each.games for name in each.arms)}
 LOCKS: dict[Path, Lock] = defaultdict(Lock)  # several arms may train on from one run
@@ -155,7 +161,10 @@ def misses(name: str, seeds_of: Seeds) -> str:
 def sections() -> dict[str, list[str]]:
     """Returns the generated lines of the documents."""
     seeds_of = stored()
-    found = {"learning": rows_table(ROWS, seeds_of), "readme-learning": short_table({name: ROWS[name] for name in IN_README}, seeds_of)}
+    found = {
+        "learning": rows_table(ROWS, seeds_of),
+        "readme-learning": short_table({name: ROWS[name] for name in IN_README}, seeds_of),
+    }
     for name, comparison in COMPARISONS.items():
         if not seeds_of.keys().isdisjoint(comparison.arms):
             found[name] = comparison_table(comparison, seeds_of)

@@ -42,7 +42,15 @@ def sections() -> dict[str, list[str]]:
         final = {arm: np.array([seed[-1]["return"] for seed in seeds]) for arm, seeds in arms.items()}
         seconds = {arm: np.array([seed[-1]["cpu_s"] for seed in seeds]) for arm, seeds in arms.items()}
         for arm, values in final.items():
-            cells = [env_id, f"{task.steps:,}", arm, score_cell([values], 1), "", f"{seconds[arm].mean():.0f}", ""]
+            cells = [
+                env_id,
+                f"{task.steps:,}",
+                arm,
+                score_cell([values], 1),
+                "",
+                f"{seconds[arm].mean():.0f}",
+                "",
+            ]
             if arm != PEER and PEER in final:
                 cells[4] = f"{probability_of_improvement([values], [final[PEER]]):.2f}"
                 cells[6] = f"{seconds[PEER].mean() / seconds[arm].mean():.2f}"

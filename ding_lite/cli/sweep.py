@@ -58,7 +58,7 @@ def run(
     """
     from ding_lite.run.display import Display
     from ding_lite.run.folder import locked
-    from ding_lite.run.signals import EXIT_CODES, StopSignals
+    from ding_lite.run.signals import EXIT_CODES, stop_signals
     from ding_lite.tools.parallel import Job, exit_code_of
     from ding_lite.tools.sweep import Worker, begin, first_values, reopen, report, search_space
 
@@ -79,7 +79,7 @@ def run(
             shown.write(line)
 
     pools = options.open_pool(config, jobs, ray, say)
-    with locked(folder), (folder / "log.txt").open("a") as log, pools as pool, StopSignals(pool.stop):
+    with locked(folder), (folder / "log.txt").open("a") as log, pools as pool, stop_signals(pool.stop):
         workers = range(1, min(pool.jobs, trials - reopen(folder)) + 1)
         alone = {"jobs": None, "ray": None, "json": None}
         outcomes = pool.run([Job("", options.words_with(worker=number, **alone)) for number in workers])

@@ -146,7 +146,7 @@ def _train_seeds(
     """Trains each seed with the words of this command, and prints the table of seeds."""
     from ding_lite.run.display import lines_of_seeds, score_digits, score_text
     from ding_lite.run.folder import is_replaceable
-    from ding_lite.run.signals import EXIT_CODES, StopSignals
+    from ding_lite.run.signals import EXIT_CODES, stop_signals
     from ding_lite.tools.parallel import Job, exit_code_of, seeds_report
 
     config = source.read()
@@ -171,7 +171,7 @@ def _train_seeds(
         lines = lines_of_seeds(sys.stdout, [job.name for job in to_do], limit)
         say = (lambda line: None) if is_silent else stack.enter_context(lines)
         pool = stack.enter_context(options.open_pool(config, jobs, ray, say))
-        stack.enter_context(StopSignals(pool.stop))
+        stack.enter_context(stop_signals(pool.stop))
         outcomes = pool.run(to_do)
     report = seeds_report(folders, outcomes)
     for run in report["runs"]:

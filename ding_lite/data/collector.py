@@ -258,15 +258,12 @@ class Collector:
         }
         return state if self.hidden is None else {**state, "hidden": self.hidden.state_dict()}
 
-    def load_state_dict(
-        self, state: Mapping[str, Any], *, new_episodes: bool = False, stream: tuple[str | int, ...] = ()
-    ) -> str | None:
+    def load_state_dict(self, state: Mapping[str, Any], *, new_episodes: bool = False) -> str | None:
         """Restores the state.
 
         Args:
             state: as :meth:`state_dict` returns it.
             new_episodes: whether to reset the environments and not to continue the open episodes.
-            stream: end of the name of the stream that seeds the new episodes; if empty, their number.
 
         Returns:
             why the environments have begun new episodes; None if they continue the open ones.
@@ -286,5 +283,5 @@ class Collector:
                     self.hidden.load_state_dict(state["hidden"])
                 return None
         # The last rollout bootstrapped the open episodes at its last row, like truncated ones.
-        self._begin_anew("resumed", *(stream or (self.episode_count,)))
+        self._begin_anew("resumed", self.episode_count)
         return reason

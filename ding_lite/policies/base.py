@@ -55,7 +55,6 @@ from ding_lite.rl.scales import NoScale, ObservationNorm, ValueNorm
 from ding_lite.rl.seeding import (
     GeneratorState,
     global_streams,
-    integer_seed,
     seeded_layers,
     torch_generator,
 )
@@ -524,12 +523,6 @@ class Policy:
         self._generators[name] = generator
         self.keep(f"generator of {name}", GeneratorState(generator))
         return generator
-
-    def change_ranks(self, step: int) -> None:
-        """Begins new random streams: the saved streams belong to another number of ranks."""
-        for name, generator in self._generators.items():
-            stream = ("policy", name, "step", step, *self.ranks.stream)
-            generator.manual_seed(integer_seed(self.seed, *stream))
 
     def forget_open_episodes(self) -> None:
         """Drops the state of the episodes that were open at a checkpoint; the resumed run begins new ones."""

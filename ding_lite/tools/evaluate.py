@@ -22,7 +22,7 @@ from ding_lite.policies.base import Policy
 from ding_lite.rl.seeding import integer_seed
 from ding_lite.run.checkpoint import load_of_run
 from ding_lite.run.load import policy_of, refuse_without, refusing
-from ding_lite.run.resume import config_of_checkpoint
+from ding_lite.run.resume import config_of
 from ding_lite.run.video import recording_env
 from ding_lite.tools.env_check import section_of
 from ding_lite.trees import space_leaves
@@ -62,14 +62,14 @@ def load(run: Path, *, trust: Sequence[str] = (), changes: Mapping[str, Any] | N
     changes = changes or {}
     if others := [key for key in changes if not key.startswith("env.")]:
         raise ConfigError(f"{others[0]}: only keys of env can be changed here; the policy is that of the run")
-    file, state, saved = load_of_run(run, "best")
-    config = config_of_checkpoint(file, saved, trust, to_train=False)
+    checkpoint = load_of_run(run)
+    config = config_of(checkpoint, trust, to_train=False)
     if {"env.type", "env.env_id"}.isdisjoint(changes):
-        refuse_without(file, saved, env_setting=None)
-    policy = policy_of(file, state, saved, trust=trust)
-    with refusing(f"{file} has no progress of a run"):
-        env_step = int(state["progress"]["env_step"])
-    return Loaded(file, config.replaced(changes), policy, env_step)
+        refuse_without(checkpoint, env_setting=None)
+    policy = policy_of(checkpoint, "cpu", trust, None)
+    with refusing(f"{checkpoint.file} has no progress of a run"):
+        env_step = int(checkpoint.state["progress"]["env_step"])
+    return Loaded(checkpoint.file, config.replaced(changes), policy, env_step)
 
 
 def play(
