@@ -1,8 +1,9 @@
 """The one way of a config: from a file or a dict to every key with its value and the value's source.
 
-    _as_written   a file, a dict or DI-engine's pair becomes one nested dict, with the overrides in it
-    _checked      all of it is checked against the schema; each value has its source, defaults too
-    _derive       what follows from other values: the length of the schedules, whole paths, the run's name
+    _as_written      a file, a dict or DI-engine's pair becomes one nested dict, with the overrides in it
+    check            all of it is checked against the schema; each value has its source, defaults too
+    _derive          what follows from other values: the length of the schedules, whole paths, the run's name
+    _contradictions  values that do not go together; what has no effect
 
 Each default is declared in the class that reads it. A section is checked against the class that its key
 ``type`` names, so a custom policy or model declares its own keys. The input is never changed.
@@ -13,7 +14,6 @@ from __future__ import annotations
 import ast
 import copy
 import dataclasses
-import difflib
 import importlib
 import json
 import pprint
@@ -22,7 +22,7 @@ import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from easydict import EasyDict
 
@@ -48,6 +48,7 @@ from ding_lite.config.schema import (
     check,
     default_values,
     leaves,
+    meant,
     merged_config,
     refuse,
     set_value,
@@ -181,25 +182,38 @@ def compile_config(
     Raises:
         ConfigError: listing every fault, each with the whole path of its key and the remedy.
     """
-    written = _as_written(user, overrides or {}, origin)
-    config = _checked(written)
-    _derive(config, name)
-    return config
+    overrides = overrides or {}
+    written, saved, notes, trusted = _as_written(user, overrides, origin)
+    schema, faults = schema_of(written)
+    checked, value_faults = check(written, schema)
+    faults, defaults = faults + value_faults, default_values(schema)
+    values = merged(defaults, checked)
+    said, by_default = dict(leaves(checked)), dict(leaves(defaults))
+    source = {}
+    for path, value in leaves(values):
+        is_typed = any(f"{path}.".startswith(f"{above}.") for above in overrides)
+        source[path] = COMMAND_LINE if is_typed else saved.get(path, origin)
+        if path not in said:
+            source[path] = "default"
+        elif source[path] == "default" and encode(value, path) != encode(by_default.get(path), path):
+            source[path] = origin  # a config.json that was edited
+    if not faults:
+        _derive(values, source, name)
+        faults, more_notes = _contradictions(values, source, schema)
+        notes += more_notes
+    refuse(f"{origin} with its overrides" if overrides and origin != COMMAND_LINE else origin, faults)
+    trusted += named_modules(encode(values))  # a value that cannot be saved is refused
+    return Config(EasyDict(values), source, tuple(dict.fromkeys(trusted)), tuple(notes))
 
 
-class _Written(NamedTuple):
-    """What a user has written: in the words of ding_lite, with the overrides in it, and not checked."""
+def _as_written(
+    user: Any, overrides: Mapping[str, Any], origin: str
+) -> tuple[dict[str, Any], Mapping[str, str], list[str], list[str]]:
+    """Returns a config in any form that :func:`compile_config` accepts, with the overrides in it.
 
-    values: dict[str, Any]
-    origin: str  # of the values; but
-    saved: Mapping[str, str]  # of those with these paths in a run's config.json
-    overrides: Mapping[str, Any]
-    notes: list[str]
-    trusted: list[str]
-
-
-def _as_written(user: Any, overrides: Mapping[str, Any], origin: str) -> _Written:
-    """Returns a config in any form that :func:`compile_config` accepts as one nested dict."""
+    Returns:
+        the config as one nested dict; the sources in a run's ``config.json``; notes; modules to trust.
+    """
     notes: list[str] = []
     trusted: list[str] = []
     if pair := as_pair(user):
@@ -216,58 +230,42 @@ def _as_written(user: Any, overrides: Mapping[str, Any], origin: str) -> _Writte
         overrides = {"env.type": "gymnasium", **overrides}  # another type does not read the id
     for path, value in overrides.items():
         set_value(values, path, decode(copy.deepcopy(value)))
-    return _Written(values, origin, saved, overrides, notes, trusted)
+    return values, saved, notes, trusted
 
 
-def _checked(written: _Written) -> Config:
-    """Returns a config with all defaults and the source of each value, or raises all faults at once."""
-    schema, faults = schema_of(written.values)
-    user, value_faults = check(written.values, schema)
-    faults, notes = faults + value_faults, list(written.notes)
-    defaults, said = default_values(schema), dict(leaves(user))
-    if not faults:
-        values = merged(defaults, user)
-        collect = values["policy"]["collect"]
-        if collect.get("n_step") is not None:
-            collect["n_sample"] = collect["n_step"] * values["env"]["collector_env_num"]
-            if SIZE in said and written.saved.get(SIZE) not in DERIVED:
-                faults.append("policy.collect.n_step: it is in place of n_sample; leave one of both out")
-        section, keys = values["policy"], schema["policy"]
-        faults += _contradictions(values) + POLICY_REGISTRY.get(section["type"]).config_faults(values)
-        own = {key: rule for key, rule in keys.items() if key not in ("model", "intrinsic")}
-        for declared in ((section, own, "policy"), (section["model"], keys["model"], "policy.model")):
-            idle, idle_notes = without_effect(*declared)
-            faults, notes = faults + idle, notes + idle_notes
-    with_overrides = written.overrides and written.origin != COMMAND_LINE
-    refuse(f"{written.origin} with its overrides" if with_overrides else written.origin, faults)
-    modules = named_modules(encode(values))  # a value that cannot be saved is refused
-    by_default = dict(leaves(defaults))
-    source = {}
-    for path, value in leaves(values):
-        is_typed = any(f"{path}.".startswith(f"{above}.") for above in written.overrides)
-        source[path] = COMMAND_LINE if is_typed else written.saved.get(path, written.origin)
-        if path not in said:
-            source[path] = "default"
-        elif source[path] == "default" and encode(value, path) != encode(by_default.get(path), path):
-            source[path] = written.origin  # a config.json that was edited
-    trusted = tuple(dict.fromkeys([*written.trusted, *modules]))
-    return Config(EasyDict(values), source, trusted, tuple(notes))
-
-
-def _derive(config: Config, name: str) -> None:
-    """Sets the values that follow from others: the length of the schedules, whole paths, the run's name."""
-    values, source, learn = config.values, config.source, config.values.policy.learn
-    if "schedule_env_step" in learn and learn.schedule_env_step is None:
-        learn.schedule_env_step = values.max_env_step
-        source["policy.learn.schedule_env_step"] = "max_env_step"
-    if values.policy.collect.get("n_step") is not None:
+def _derive(values: dict[str, Any], source: dict[str, str], name: str) -> None:
+    """Sets the values that follow from others: rows, the length of the schedules, whole paths, the name."""
+    collect, learn = values["policy"]["collect"], values["policy"]["learn"]
+    if collect.get("n_step") is not None and source[SIZE] in DERIVED:
+        collect["n_sample"] = collect["n_step"] * values["env"]["collector_env_num"]
         source[SIZE] = "n_step"
+    if "schedule_env_step" in learn and learn["schedule_env_step"] is None:
+        learn["schedule_env_step"] = values["max_env_step"]
+        source["policy.learn.schedule_env_step"] = "max_env_step"
     reference = learn.get("pretrained_model_path")
     if reference is not None and Path(reference).exists():  # a resumed run may begin in another folder
-        learn.pretrained_model_path = str(Path(reference).absolute())
-    if not values.exp_name:
-        name = name or f"{env_name(values.env)}_{name_of(values.policy.type)}"
-        values.exp_name, source["exp_name"] = re.sub(r"[^\w.-]", "_", name), "name"
+        learn["pretrained_model_path"] = str(Path(reference).absolute())
+    if not values["exp_name"]:
+        name = name or f"{env_name(values['env'])}_{name_of(values['policy']['type'])}"
+        values["exp_name"], source["exp_name"] = re.sub(r"[^\w.-]", "_", name), "name"
+
+
+def _contradictions(
+    values: Mapping[str, Any], source: Mapping[str, str], schema: Schema
+) -> tuple[list[str], list[str]]:
+    """Returns ``(faults, notes)`` about the keys of a complete config that do not go together."""
+    env, policy = values["env"], values["policy"]
+    faults, notes = without_effect(policy, schema["policy"], "policy")
+    faults += _envs().section_faults(env) + POLICY_REGISTRY.get(policy["type"]).config_faults(values)
+    if policy["collect"].get("n_step") is not None and source[SIZE] != "n_step":
+        faults.append("policy.collect.n_step: it is in place of n_sample; leave one of both out")
+    rows = -(-policy["collect"]["n_sample"] // env["collector_env_num"]) * env["collector_env_num"]
+    if policy["learn"].get("batch_size", 0) > rows:
+        faults.append(
+            f"policy.learn.batch_size: a minibatch of {policy['learn']['batch_size']} samples is larger than "
+            f"a rollout, which has {rows}; decrease it, or increase policy.collect.n_sample"
+        )
+    return faults, notes
 
 
 def schema_of(user: Mapping[str, Any]) -> tuple[Schema, list[str]]:
@@ -312,19 +310,6 @@ def _section(tree: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """Returns a section; a text is its ``type``. Any other value, which ``check`` reports, is empty."""
     value = tree.get(name)
     return value if isinstance(value, Mapping) else {"type": value} if isinstance(value, str) else {}
-
-
-def _contradictions(values: Mapping[str, Any]) -> list[str]:
-    """Returns the faults between keys of a complete config, one message each."""
-    env, policy = values["env"], values["policy"]
-    faults: list[str] = _envs().section_faults(env)
-    rows = -(-policy["collect"]["n_sample"] // env["collector_env_num"]) * env["collector_env_num"]
-    if policy["learn"].get("batch_size", 0) > rows:
-        faults.append(
-            f"policy.learn.batch_size: a minibatch of {policy['learn']['batch_size']} samples is larger than "
-            f"a rollout, which has {rows}; decrease it, or increase policy.collect.n_sample"
-        )
-    return faults
 
 
 def merged(defaults: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -393,12 +378,11 @@ def find_config(name: str | Path) -> Path:
     shipped = shipped_configs()
     if str(name) in shipped:
         return shipped[str(name)]
-    close = difflib.get_close_matches(str(name), shipped, n=1)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
+    hint = meant(str(name), shipped) or "."
     if re.search(r"-v\d+$", str(name)):
-        hint = f" For an environment, write --env {name}, or in Python ding_lite.settings({name!r})."
+        hint = f"; for an environment, write --env {name}, or in Python ding_lite.settings({name!r})."
     raise ConfigError(
-        f"{str(name)!r} is neither a .py or .json file nor a shipped config.{hint} "
+        f"{str(name)!r} is neither a .py or .json file nor a shipped config{hint} "
         f"Shipped: {', '.join(shipped)}"
     )
 

@@ -15,7 +15,6 @@ What the pair says is kept, in the units of ding_lite; what it leaves out has di
 from __future__ import annotations
 
 import contextlib
-import difflib
 import importlib.metadata
 import math
 import sys
@@ -26,7 +25,7 @@ from types import ModuleType
 from typing import Any
 
 from ding_lite.config.registry import ENV_REGISTRY, POLICY_REGISTRY, import_module
-from ding_lite.config.schema import leaves, merged_config, refuse, set_value
+from ding_lite.config.schema import leaves, meant, merged_config, refuse, set_value
 from ding_lite.errors import ConfigError, ContractError
 
 MAIN, CREATE = "main_config", "create_config"
@@ -223,8 +222,8 @@ class _Conversion:
         for path in self.left:
             section, _, name = path.rpartition(".")
             names = [other.removeprefix(f"{section}.") for other in SAME if other.startswith(f"{section}.")]
-            if close := difflib.get_close_matches(name, names, 1, 0.8):
-                self.refuse(path, f"there is no such key; did you mean {close[0]!r}?")
+            if hint := meant(name, names, 0.8):
+                self.refuse(path, f"there is no such key{hint}")
         if left := [path for path in self.left if not path.startswith(IN_EVERY_FILE)]:
             self.notes.append(f"without effect on training, and left out: {', '.join(left)}")
 

@@ -14,7 +14,6 @@ Example::
 from __future__ import annotations
 
 import contextlib
-import difflib
 import functools
 import importlib
 import re
@@ -27,7 +26,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, TypeVar
 
-from ding_lite.config.schema import Schema, arguments_of, check
+from ding_lite.config.schema import Schema, arguments_of, check, meant
 from ding_lite.errors import FOREIGN, CheckpointError, ConfigError, RegistryError, error_text
 
 T = TypeVar("T", bound=Callable[..., Any])
@@ -186,10 +185,9 @@ class Registry:
             return self.entries[name]
         if ":" in str(name):
             return self._import(name)
-        close = difflib.get_close_matches(str(name).lower(), self.names(), n=1, cutoff=0.65)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
+        hint = meant(str(name), self.names()) or "."
         raise RegistryError(
-            f"there is no {self.noun} named {name!r}.{hint} Registered: {', '.join(self.names())}. "
+            f"there is no {self.noun} named {name!r}{hint} Registered: {', '.join(self.names())}. "
             'For a class of your own, write "package.module:Name", or import the module that registers it '
             "(--import MODULE; load_policy(..., trust=['MODULE']))."
         )

@@ -15,7 +15,7 @@ import inspect
 import math
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
@@ -46,7 +46,6 @@ WORDS = {
     "model.encoder": "features_extractor_class",
 }
 SYNONYMS = {word: key for key, words in WORDS.items() for word in words.split()}
-SCHEDULES = {"learning_rate": "lr_schedule", "clip_ratio": "clip_schedule"}  # of rl-zoo's values "lin_..."
 
 
 @dataclass(frozen=True)
@@ -59,8 +58,8 @@ class Key:
             the default, or any if that is None.
         low, high: inclusive bounds of a number, or of each item of a list.
         above, below: exclusive bounds.
-        needs: what gives the key an effect, by the paths of other keys of its section: "a.b" (set),
-            "not a.b", "a.b=value", or several of these with " or " between them.
+        needs: what gives the key an effect, by the paths of other keys in the section ``policy``: "a.b"
+            (set), "not a.b", "a.b=value", or several of these with " or " between them.
         strict: whether a value without effect is an error; else it is a note.
         faults: returns further faults of ``(value, path)``, one message each.
         doc: what the key does.
@@ -103,35 +102,33 @@ class Choice(dict):
 
 def merged_config(cls: type) -> Schema:
     """Returns the schema of ``cls``: the ``config`` of each base class, overlaid with its subclass's."""
-    merged: Schema = {}
+    schema: Schema = {}
     for base in reversed(cls.__mro__):
-        merged = _overlay(merged, vars(base).get("config", {}))
-    return merged
+        schema = as_schema(vars(base).get("config", {}), schema)
+    return schema
 
 
-def as_schema(config: Mapping[str, Any]) -> Schema:
-    """Returns a nested dict of defaults as a schema; ``{}`` becomes a key that takes a dict with any keys."""
-    return _overlay({}, config)
+def as_schema(config: Mapping[str, Any], base: Mapping[str, Any] | None = None) -> Schema:
+    """Returns a nested dict of defaults as a schema; ``{}`` becomes a key that takes a dict with any keys.
 
-
-def _overlay(base: Schema, config: Mapping[str, Any]) -> Schema:
-    """Returns the schema ``base`` with the keys and defaults of ``config`` added or replaced."""
-    merged = dict(base)
+    Args:
+        config: the defaults, and keys.
+        base: a schema, to which ``config`` adds keys, and whose defaults it replaces.
+    """
+    schema = dict(base or {})
     for name, value in config.items():
-        inherited = merged.get(name)
+        inherited = schema.get(name)
         if value is DROPPED:
-            merged.pop(name, None)
+            schema.pop(name, None)
         elif isinstance(value, Key):
-            merged[name] = value
-        elif isinstance(value, Mapping) and isinstance(inherited, dict):
-            merged[name] = _overlay(inherited, value)
-        elif isinstance(inherited, Key) and not isinstance(value, Mapping):
-            merged[name] = _with_default(inherited, value)
-        elif isinstance(value, Mapping) and value:
-            merged[name] = _overlay({}, value)
+            schema[name] = value
+        elif isinstance(inherited, Key):
+            schema[name] = _with_default(inherited, value)
+        elif isinstance(value, Mapping) and (value or inherited):
+            schema[name] = as_schema(value, inherited)
         else:
-            merged[name] = Key(value)
-    return merged
+            schema[name] = Key(value)
+    return schema
 
 
 def _with_default(key: Key, value: Any) -> Key:
@@ -307,18 +304,14 @@ def check(
             else:
                 faults.append(f"{where}: a section, with the keys {_listed(rule, where)}; got {_show(value)}")
         elif rule is None:
-            meant = _meant(str(name), path, schema, root)
-            faults.append(f"{f'{path}: ' if path else ''}unknown key {str(name)!r}; {meant}")
+            hint = _key_meant(str(name), path, schema, root)
+            faults.append(f"{f'{path}: ' if path else ''}unknown key {str(name)!r}{hint}")
         else:
             try:
                 values[name] = fitted(value, rule.type)
             except TypeError as error:
                 text = value.__name__ if isinstance(value, type) else str(value)  # torch.nn.ReLU means "relu"
-                close = difflib.get_close_matches(text.lower(), _choices(rule.type), n=1)
-                meant = f"; did you mean {close[0]!r}?" if close else ""
-                if name in SCHEDULES and text.startswith("lin_"):
-                    meant = f"; rl-zoo's {text} is {name}={text[4:]} {SCHEDULES[name]}=linear here"
-                faults.append(f"{where}: {error}{meant}")
+                faults.append(f"{where}: {error}{meant(text, _choices(rule.type))}")
                 continue
             fault = _range_fault(values[name], rule)
             faults += (
@@ -338,16 +331,19 @@ def _range_fault(value: Any, key: Key) -> str:
     return ""
 
 
-def _meant(name: str, path: str, schema: Schema, root: Schema) -> str:
+def meant(word: str, words: Iterable[str], cutoff: float = 0.65) -> str:
+    """Returns "; did you mean 'x'?" with the most similar of some words, or "" if none is."""
+    close = difflib.get_close_matches(word.lower(), words, n=1, cutoff=cutoff)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _key_meant(name: str, path: str, schema: Schema, root: Schema) -> str:
     """Returns what was probably meant by an unknown key, for its message."""
     if same_name := paths_named(name, root):
-        return f"{name!r} is {' or '.join(same_name[:3])} here"
-    if close := difflib.get_close_matches(name, map(str, schema), n=1, cutoff=0.75):
-        return f"did you mean {close[0]!r}?"
-    path_of = {leaf.split(".")[-1]: leaf for leaf, _ in leaves(root)}
-    if close := difflib.get_close_matches(name, [*path_of, *SYNONYMS], n=1, cutoff=0.75):
-        return f"did you mean {path_of.get(close[0]) or SYNONYMS[close[0]]!r}?"
-    return f"known here: {_listed(schema, path)}"
+        return f"; {name!r} is {' or '.join(same_name[:3])} here"
+    names = {**SYNONYMS, **{leaf.split(".")[-1]: leaf for leaf, _ in leaves(root)}, **{n: n for n in schema}}
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.75)
+    return f"; did you mean {names[close[0]]!r}?" if close else f"; known here: {_listed(schema, path)}"
 
 
 def paths_named(name: str, schema: Schema) -> list[str]:

@@ -60,8 +60,8 @@ def test_entry_is_found_by_name_by_import_path_or_is_given(registry):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("rad", "Did you mean 'red'?"),
-        ("Blue", "Did you mean 'blue'?"),
+        ("rad", "did you mean 'red'?"),
+        ("Blue", "did you mean 'blue'?"),
         ("xyz", "Registered: blue, red"),
         (3, "blue, red"),
         ("no_such_module:Red", "no_such_module"),
