@@ -97,7 +97,7 @@ RUN_CONFIG: dict[str, Any] = dict(
         trackers=Key(
             ["tensorboard"],
             list,
-            faults=TRACKER_REGISTRY.item_faults,
+            faults=TRACKER_REGISTRY.faults,
             doc='where the metrics are sent: names (ding-lite list trackers), "package.module:Class", or '
             'dicts {"type": ..., **arguments}. Every run writes metrics.csv and episodes.csv beside them',
         ),
@@ -110,7 +110,7 @@ RUN_CONFIG: dict[str, Any] = dict(
     hooks=Key(
         [],
         list,
-        faults=HOOK_REGISTRY.item_faults,
+        faults=HOOK_REGISTRY.faults,
         doc="called before and after the run and each iteration: names (ding-lite list hooks), "
         '"package.module:Class", or dicts {"type": ..., **arguments}',
     ),

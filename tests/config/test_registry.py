@@ -102,7 +102,7 @@ def test_class_of_another_kind_is_refused():
     ],
 )
 def test_faults_of_a_list_of_entries(items, path, said):
-    faults = HOOK_REGISTRY.item_faults(items, "hooks")
+    faults = HOOK_REGISTRY.faults(items, "hooks")
     assert bool(faults) is (path is not None)
     assert all(fault.startswith(path) and said in fault for fault in faults)
 
