@@ -19,10 +19,7 @@ COLOURS = {"OK": "green", "WARN": "yellow", "FAIL": "red"}
 )
 @options.option("-c --config FILE|NAME", "check the environment of this config")
 @options.option(
-    "--steps N",
-    "steps to play in each of two environments (default: 1000)",
-    options.POSITIVE,
-    default=1000,
+    "--steps N", "steps to play in each of two environments (default: 1000)", options.POSITIVE, default=1000
 )
 @options.option("-s --seed SEED", "(default: the config's)", options.NUMBER)
 @options.import_option

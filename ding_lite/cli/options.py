@@ -21,6 +21,8 @@ from ding_lite.errors import FOREIGN, ConfigError, DingLiteError, error_text, is
 
 if TYPE_CHECKING:
     from ding_lite.config.compile import Config
+    from ding_lite.tools.parallel import Pool
+    from ding_lite.tools.ray_runs import RayPool
 
 Decorator = Callable[[Callable[..., Any]], Any]
 USER_CODE = 2  # exit code for an exception of the user's own classes, or about their files
@@ -65,9 +67,7 @@ class Command(Described):
         """Reads the words; refuses an option that is repeated in vain, and keys with hyphens."""
         for word in args:
             if word.startswith("--") and "." in word.partition("=")[0]:
-                raise click.UsageError(
-                    f"a key has no hyphens: {word[2:]} (in a sweep of W&B: ${{args_no_hyphens}})"
-                )
+                raise click.UsageError(f"a key has no hyphens: {word[2:]} (for W&B: ${{args_no_hyphens}})")
         _, _, given = self.make_parser(ctx).parse_args(list(args))
         for each in given:
             if given.count(each) > 1 and not getattr(each, "multiple", False):
@@ -171,12 +171,10 @@ class WholeNumber(click.IntRange):
 
 def seeds_of(ctx: click.Context, param: click.Parameter, texts: Sequence[str]) -> tuple[int, ...]:
     """Returns the seeds in texts such as "0,1,2"."""
-    text = ",".join(texts)
-    with contextlib.suppress(ValueError):
-        seeds = tuple(map(int, text.split(","))) if texts else ()
-        if min(seeds, default=0) >= 0 and len(set(seeds)) == len(seeds):
-            return seeds
-    raise click.BadParameter(f"expected a seed, or different seeds of at least 0 such as 0,1,2; got {text}")
+    seeds = tuple(NUMBER.convert(seed, param, ctx) for text in texts for seed in text.split(","))
+    if len(set(seeds)) < len(seeds):
+        raise click.BadParameter(f"expected different seeds, got {','.join(texts)}")
+    return seeds
 
 
 def file_of(*suffixes: str) -> Callable[[str], Path]:
@@ -344,7 +342,7 @@ def import_modules(names: Sequence[str]) -> list[str]:
 
 def open_pool(
     config: Config, jobs: int | None, ray: str | None, say: Callable[[str], Any]
-) -> contextlib.AbstractContextManager[Any]:
+) -> contextlib.AbstractContextManager[Pool | RayPool]:
     """Returns the context of what runs several commands: processes here, or the Ray cluster of ``--ray``.
 
     Raises:
