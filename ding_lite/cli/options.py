@@ -332,11 +332,10 @@ def words_with(**changes: Any) -> list[str]:
 
 def import_modules(names: Sequence[str]) -> list[str]:
     """Imports modules and .py files; returns their names. Those beside shipped configs are found, too."""
-    from ding_lite.config.compile import CONFIG_FOLDERS
+    from ding_lite.config.compile import CONFIG_FOLDER
     from ding_lite.config.registry import import_module
 
-    files = [folder / f"{name}.py" for name in names for folder in CONFIG_FOLDERS]
-    shipped = {file.stem: str(file) for file in files if file.is_file()}
+    shipped = {file.stem: str(file) for file in CONFIG_FOLDER.glob("*.py")}
     return [import_module(shipped.get(name, name)).__name__ for name in names]
 
 

@@ -62,10 +62,9 @@ COMMAND_LINE = "command line"
 DERIVED = ("default", "max_env_step", "name", "n_step")  # sources of values that no user wrote
 SIZE = "policy.collect.n_sample"
 POLICIES = ("ppo", "ppo_offpolicy", "ppg", "ppg_offpolicy")  # of the library
-CONFIG_FOLDERS = (
-    Path(__file__).parents[1] / "_configs",  # an installed package
-    Path(__file__).parents[2] / "configs",  # a checkout
-)
+CONFIG_FOLDER = Path(__file__).parents[1] / "_configs"  # of an installed package
+if not CONFIG_FOLDER.is_dir():
+    CONFIG_FOLDER = Path(__file__).parents[2] / "configs"  # of a checkout
 LITERALS: dict[str, Any] = {"true": True, "false": False, "none": None, "null": None}
 LITERALS |= {name: float(name) for name in ("inf", "-inf", "nan")}
 
@@ -359,9 +358,7 @@ def shipped_configs() -> dict[str, Path]:
 
     Python files in that folder without a ``config``, such as environments, are left out.
     """
-    folder = next((f for f in CONFIG_FOLDERS if f.is_dir()), None)
-    files = [] if folder is None else sorted(folder.glob("*.py"))
-    return {f.stem: f for f in files if "\nconfig = " in f.read_text()}
+    return {f.stem: f for f in sorted(CONFIG_FOLDER.glob("*.py")) if "\nconfig = " in f.read_text()}
 
 
 def find_config(name: str | Path) -> Path:

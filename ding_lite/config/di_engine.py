@@ -45,7 +45,6 @@ SAME = (
     *_paths("env", "collector_env_num evaluator_env_num n_evaluator_episode stop_value info_keys"),
     *_paths("policy.learn", "batch_size learning_rate value_weight entropy_weight clip_ratio adv_norm"),
     *_paths("policy.collect", "n_sample unroll_len discount_factor gae_lambda"),
-    *_paths("policy.model", "type sigma_type fixed_sigma_value bound_type"),
 )
 # Paths with the same meaning that only the code of some policies reads, in DI-engine 0.5.3 or later.
 PPO_LEARN = _paths("policy.learn", "value_norm grad_clip_type grad_clip_value")
@@ -164,7 +163,7 @@ class _Conversion:
         base = next((base for base in cls.__mro__ if base in library), POLICY_REGISTRY.get("ppo"))
         self.policy, known = library[base], dict(leaves(merged_config(base)))
         self.declared = [f"policy.{path}" for path, _ in leaves(merged_config(cls)) if path not in known]
-        self.env_type = self.take(f"{CREATE}.env.type")
+        self.env_type = str(self.take(f"{CREATE}.env.type", ""))
 
     # -- Tools
 
@@ -235,8 +234,7 @@ class _Conversion:
 
     def model(self) -> None:
         """Converts ``policy.model``: numbers of layers to lists, encoders of images to their names."""
-        activation = self.take("policy.model.activation")
-        if activation is not None:
+        if (activation := self.take("policy.model.activation")) is not None:
             kind = activation if isinstance(activation, type) else type(activation)
             name = activation if isinstance(activation, str) else kind.__name__
             self.new["policy.model.activation"] = {"LeakyReLU": "leaky_relu"}.get(name, name.lower())
@@ -258,11 +256,8 @@ class _Conversion:
                 self.refuse(path, f"{list(sizes)}: write three convolutions and a layer: [32, 64, 64, 512]")
         elif sizes is not None:
             self.new[path] = sizes
-        shares = self.take("policy.model.share_encoder")
-        if shares is not None and self.policy.startswith("ppg"):
+        if self.policy.startswith("ppg") and (shares := self.take("policy.model.share_encoder")) is not None:
             self.new["policy.model.arch"] = "shared" if shares else "dual"
-        elif shares is not None:
-            self.new["policy.model.share_encoder"] = shares
         for path in [path for path in self.left if path.startswith("policy.model.")]:
             if not path.startswith(OF_MODELS):
                 self.new[path] = self.take(path)  # DI-engine, too, reports keys that its models do not have
@@ -357,9 +352,7 @@ class _Conversion:
                 self.new[path] = seconds
         if self.env_type in ENVIRONMENTS:
             self.known_environment(self.env_type)
-        elif isinstance(self.env_type, str) and (
-            self.env_type in ENV_REGISTRY.names() or ":" in self.env_type
-        ):
+        elif self.env_type in ENV_REGISTRY.names() or ":" in self.env_type:
             self.new["env.type"] = self.env_type
             own = [path for path in self.left if path.startswith("env.") and not path.startswith(OF_ENVS)]
             self.new["env.kwargs"] = {path.removeprefix("env."): self.take(path) for path in own}
@@ -465,16 +458,13 @@ def stand_ins() -> Iterator[None]:
     The names can be written in annotations; a call or a subclass of one is an error. No stand-in remains
     after the block.
     """
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # a source tree lacks dependencies
-        importlib.metadata.distribution("DI-engine")
-        yield
-        return
     finder = _StandIns()
-    sys.meta_path.insert(0, finder)
+    if not any(importlib.metadata.distributions(name="DI-engine")):  # a source tree lacks dependencies
+        sys.meta_path.insert(0, finder)
     try:
         yield
     finally:
-        sys.meta_path.remove(finder)
+        sys.meta_path[:] = [each for each in sys.meta_path if each is not finder]
         for name in [name for name, module in sys.modules.items() if isinstance(module, _StandIn)]:
             del sys.modules[name]
 
