@@ -54,7 +54,7 @@ from ding_lite.config.schema import (
     set_value,
     without_effect,
 )
-from ding_lite.config.values import decode, encode, named_modules, plain
+from ding_lite.config.values import decode, encode, plain
 from ding_lite.errors import FOREIGN, CheckpointError, ConfigError, RegistryError, error_text
 
 # Sources of values, besides "default" and the name of a config file.
@@ -147,8 +147,9 @@ class Config:
         """
         saved = {"config": self.values, "source": self.source}
         again = compile_config(saved, changes, origin="the run's config")
-        trusted = (*self.trusted, *named_modules(encode(dict(changes))))
-        return dataclasses.replace(self, values=again.values, source=again.source, trusted=trusted)
+        trusted = [*self.trusted]
+        encode(dict(changes), modules=trusted)
+        return dataclasses.replace(self, values=again.values, source=again.source, trusted=tuple(trusted))
 
     def written(self) -> dict[str, Any]:
         """Returns the part of the config that the user wrote, without defaults, as plain data."""
@@ -201,7 +202,7 @@ def compile_config(
         faults, more_notes = _contradictions(values, source, schema)
         notes += more_notes
     refuse(f"{origin} with its overrides" if overrides and origin != COMMAND_LINE else origin, faults)
-    trusted += named_modules(encode(values))  # a value that cannot be saved is refused
+    encode(values, modules=trusted)  # a value that cannot be saved is refused
     return Config(EasyDict(values), source, tuple(dict.fromkeys(trusted)), tuple(notes))
 
 

@@ -69,10 +69,7 @@ FIXED = {
     "policy.learn.resume_training": (False, "a run is resumed with --resume"),
     "policy.learn.ppo_param_init": (True, "write policy.model.init='torch' for torch's own"),
     "policy.model.norm_type": (None, "networks have no normalisation layers"),
-    f"{BUFFER}.multi_buffer": (
-        True,
-        "the sections policy and value become one: both draw within the same limits",
-    ),
+    f"{BUFFER}.multi_buffer": (True, "its sections policy and value become one, with the same limits"),
 }
 # Sections and keys that are refused unless they are empty or false.
 NOT_BUILT = {
@@ -104,13 +101,6 @@ ENVIRONMENTS = {
     **{"cartpole": "CartPole-v0", "acrobot": "Acrobot-v1", "mountain_car": "MountainCar-v0"},
     **{"pendulum": "Pendulum-v1", "lunarlander": "LunarLander-v2", "bipedalwalker": "BipedalWalker-v3"},
     **{"minigrid": "MiniGrid-KeyCorridorS3R3-v0", "procgen": "coinrun", "atari": "", "mujoco": ""},
-}
-# Versions that gymnasium has today, of environments whose older versions are gone.
-VERSIONS = {
-    "Pendulum": 1,
-    **dict.fromkeys(("BipedalWalker", "BipedalWalkerHardcore", "LunarLander", "LunarLanderContinuous"), 3),
-    **dict.fromkeys(("Ant", "HalfCheetah", "Hopper", "Humanoid", "HumanoidStandup", "Walker2d"), 5),
-    **dict.fromkeys(("InvertedDoublePendulum", "InvertedPendulum", "Pusher", "Reacher", "Swimmer"), 5),
 }
 
 
@@ -243,9 +233,8 @@ class _Conversion:
         path = "policy.model.encoder_hidden_size_list"
         sizes, impala = self.take(path), self.take("policy.model.impala_cnn_encoder", False)
         if impala:
-            self.new["policy.model.encoder"] = {"type": "impala_cnn"} | (
-                {"widths": [*sizes]} if sizes else {}
-            )
+            widths = {"widths": [*sizes]} if sizes else {}
+            self.new["policy.model.encoder"] = {"type": "impala_cnn", **widths}
             if (out := sizes[-1] if sizes and actor_width is None else actor_width) is not None:
                 self.new[path] = [out]
         elif self.env_type in ("atari", "procgen") and sizes is not None:
@@ -298,8 +287,7 @@ class _Conversion:
         path = f"{learn}.aux_freq"
         if self.policy == "ppg_offpolicy" and path in self.left:
             steps = self.take(path)
-            iterations = max(1, round(steps / self.per_collect))
-            self.new[path] = iterations
+            iterations = self.new[path] = max(1, round(steps / self.per_collect))
             self.note(path, f"{steps} minibatches of DI-engine are about {iterations} iterations")
         if self.policy.startswith("ppg") and self.new.get(f"{learn}.value_norm") is False:
             self.new[f"{learn}.allow_raw_values"] = True
@@ -327,16 +315,13 @@ class _Conversion:
             if limits:
                 self.new[f"{BUFFER}.{name}"] = limits[0]
             if limits and limits[0] != limits[-1]:
-                why = "here both are drawn from one replay; write the same number twice"
-                self.refuse(
-                    f"{BUFFER}.*.{name}", f"{limits[0]} for the policy, {limits[1]} for the value: {why}"
-                )
+                unequal = f"{limits[0]} for the policy, {limits[1]} for the value: both have one replay here"
+                self.refuse(f"{BUFFER}.*.{name}", f"{unequal}; write the same number twice")
         uses = math.ceil(self.per_collect * self.count("policy.learn.batch_size") / self.rows)
         is_written = "policy.learn.update_per_collect" in self.new
         if is_written and uses > 3 and self.new.get(f"{BUFFER}.max_use") is None:
             self.new[f"{BUFFER}.max_use"] = uses
-            text = f"{uses}, as often as {self.per_collect} updates use a transition"
-            self.note(f"{BUFFER}.max_use", text)
+            self.note(f"{BUFFER}.max_use", f"{uses}, as often as {self.per_collect} updates use a transition")
 
     # -- Environments
 
@@ -370,11 +355,13 @@ class _Conversion:
 
     def known_environment(self, kind: str) -> None:
         """Converts the id of an environment, and the keys that DI-engine's class of this type reads."""
-        old = str(self.take("env.env_id", ENVIRONMENTS[kind]))
+        from gymnasium.envs.registration import find_highest_version
+
+        old = self.new["env.env_id"] = str(self.take("env.env_id", ENVIRONMENTS[kind]))
         name, _, version = old.rpartition("-v")
-        self.new["env.env_id"] = old
-        if version.isdigit() and int(version) < VERSIONS.get(name, 0):
-            new = self.new["env.env_id"] = f"{name}-v{VERSIONS[name]}"
+        newest = find_highest_version(None, name) or 0
+        if version.isdigit() and int(version) < newest and kind != "cartpole":  # its v0 is a shorter task
+            new = self.new["env.env_id"] = f"{name}-v{newest}"
             self.note("env.env_id", f"{old} -> {new}, the version that gymnasium has")
         if kind == "pendulum" and self.take("env.continuous", True) is False:
             self.wrap("action_bins", bins=11)
@@ -388,13 +375,11 @@ class _Conversion:
             obs, reward = self.section("env.norm_obs"), self.section("env.norm_reward")
             if obs.get("use_norm"):
                 self.new["policy.normalize.obs"] = True
-                text = "policy.normalize.obs: one scale for all environments, kept over episodes"
-                self.note("env.norm_obs", text)
+                self.note("env.norm_obs", "policy.normalize.obs: one scale for all environments and episodes")
             if reward.get("use_norm"):
                 self.new["policy.normalize.reward"] = True
                 self.new["policy.normalize.reward_discount"] = reward.get("reward_discount")
-                text = "policy.normalize.reward: one scale for all environments, in training"
-                self.note("env.norm_reward", text)
+                self.note("env.norm_reward", "policy.normalize.reward: one scale for all environments")
         elif kind == "atari":
             self.wrap("atari", stack_size=self.take("env.frame_stack", 4) or 1)
             if old.startswith("ALE/"):  # the wrapper skips frames
@@ -411,8 +396,7 @@ class _Conversion:
         elif kind == "minigrid":
             if (limit := self.take("env.max_step")) is not None:
                 self.new["env.kwargs"] = {"max_steps": limit}
-                text = f"the argument max_steps={limit}, which MiniGrid's reward also depends on"
-                self.note("env.max_step", text)
+                self.note("env.max_step", f"max_steps={limit}, which MiniGrid's reward also depends on")
             if self.take("env.full_obs"):
                 self.wrap("minigrid.wrappers:FullyObsWrapper")
             if self.take("env.onehot_obs"):

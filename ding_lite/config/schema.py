@@ -92,6 +92,20 @@ class Key:
         upper = ("at most", self.high, operator.le), ("below", self.below, operator.lt)
         return [(word, bound, inside) for word, bound, inside in lower + upper if bound is not None]
 
+    def fitted(self, value: Any) -> Any:
+        """Returns a value in the type of the key.
+
+        Raises:
+            TypeError: if it is of another type, or a number, or an item, is out of range or not finite.
+        """
+        value = fitted(value, self.type)
+        for number in value if isinstance(value, list) else [value]:
+            if type(number) in (int, float) and not (
+                math.isfinite(number) and all(inside(number, bound) for _, bound, inside in self.bounds())
+            ):
+                raise TypeError(f"expected {f'a finite number {self.range}'.rstrip()}, got {number!r}")
+        return value
+
 
 Schema = dict[str, Any]  # nested; every leaf is a Key
 
@@ -235,10 +249,8 @@ def fitted(value: Any, annotation: Any) -> Any:
     kind, parts = get_origin(annotation) or annotation, get_args(annotation)
     if kind in (Union, UnionType):
         for part in sorted(parts, key=lambda part: part is not type(value)):
-            try:
+            with contextlib.suppress(TypeError):
                 return fitted(value, part)
-            except TypeError:
-                continue
     elif kind is Literal:
         for choice in parts:
             if type(value) is type(choice) and value == choice:
@@ -271,9 +283,8 @@ def in_words(annotation: Any) -> str:
 
 def _choices(annotation: Any) -> list[str]:
     """Returns the texts among the literals of an annotation."""
-    if get_origin(annotation) is Literal:
-        return [choice for choice in get_args(annotation) if isinstance(choice, str)]
-    return [choice for part in get_args(annotation) for choice in _choices(part)]
+    parts = get_args(annotation)
+    return [text for part in parts for text in ([part] if isinstance(part, str) else _choices(part))]
 
 
 def check(
@@ -308,27 +319,13 @@ def check(
             faults.append(f"{f'{path}: ' if path else ''}unknown key {str(name)!r}{hint}")
         else:
             try:
-                values[name] = fitted(value, rule.type)
+                values[name] = rule.fitted(value)
             except TypeError as error:
                 text = value.__name__ if isinstance(value, type) else str(value)  # torch.nn.ReLU means "relu"
                 faults.append(f"{where}: {error}{meant(text, _choices(rule.type))}")
-                continue
-            fault = _range_fault(values[name], rule)
-            faults += (
-                [f"{where}: {fault}"] if fault else rule.faults(values[name], where) if rule.faults else []
-            )
+            else:
+                faults += rule.faults(values[name], where) if rule.faults else []
     return values, faults
-
-
-def _range_fault(value: Any, key: Key) -> str:
-    """Returns why a value is outside of the range of its key, or "". Numbers must be finite."""
-    for number in value if isinstance(value, list) else [value]:
-        if type(number) in (int, float):
-            if not all(inside(number, bound) for _, bound, inside in key.bounds()):
-                return f"expected a number {key.range}, got {number!r}"
-            if not math.isfinite(number):
-                return f"expected a finite number, got {number!r}"
-    return ""
 
 
 def meant(word: str, words: Iterable[str], cutoff: float = 0.65) -> str:

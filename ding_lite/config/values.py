@@ -26,23 +26,29 @@ PLACES = re.compile(
 )
 
 
-def encode(value: Any, path: str = "") -> Any:
+def encode(value: Any, path: str = "", modules: list[str] | None = None) -> Any:
     """Returns a value of a config as JSON data.
 
     Args:
         value: a config, a section or a value of one.
         path: of ``value`` in the config.
+        modules: gets the module of every "module:Name" that a registry, or gymnasium's, resolves.
 
     Raises:
         ConfigError: if :func:`decode` could not return the same value; the message has the key.
     """
-    kind = type(value)
+    kind, is_name = type(value), bool(PLACES.fullmatch(path))
+    if callable(value) and is_name:
+        return encode(name_of(value), path, modules)
+    if kind is str and is_name and ":" in value and modules is not None:
+        modules.append(value.partition(":")[0])
     if value is None or kind in (bool, int, float, str):
         return value
     if isinstance(value, dict) and KIND not in value and all(isinstance(name, str) for name in value):
-        return {name: encode(item, f"{path}.{name}".removeprefix(".")) for name, item in dict.items(value)}
+        parts = dict.items(value)
+        return {name: encode(item, f"{path}.{name}".removeprefix("."), modules) for name, item in parts}
     if kind is list or kind in COLLECTIONS.values():
-        items = [encode(item, f"{path}[{i}]") for i, item in enumerate(value)]
+        items = [encode(item, f"{path}[{i}]", modules) for i, item in enumerate(value)]
         items = items if kind in (list, tuple) else sorted(items, key=repr)  # equal sets have equal data
         return items if kind is list else {KIND: kind.__name__, "value": items}
     if kind is type(Path()):
@@ -51,8 +57,6 @@ def encode(value: Any, path: str = "") -> Any:
     if kind.__module__ == "numpy" and NUMBERS.fullmatch(getattr(dtype, "str", "")):
         array = {"value": value.ravel().tolist(), "dtype": value.dtype.str, "shape": list(value.shape)}
         return {KIND: "array", **array}
-    if callable(value) and PLACES.fullmatch(path):
-        return name_of(value)
     what = f"the class {value.__qualname__}" if isinstance(value, type) else f"a {kind.__qualname__}"
     raise ConfigError(
         f"{path}: {what} cannot be saved with the run; give a text, a number or a NumPy array of numbers, "
@@ -94,20 +98,3 @@ def decode(data: Any) -> Any:
 def plain(value: Any) -> Any:
     """Returns a copy of a value of a config as its file gives it back: with names in the place of classes."""
     return decode(encode(value))
-
-
-def named_modules(data: Any, path: str = "") -> list[str]:
-    """Returns the modules of every "module:Name" in the places of a config that a registry resolves.
-
-    Args:
-        data: from :func:`encode`.
-        path: of ``data`` in the config.
-    """
-    parts = []
-    if isinstance(data, dict):
-        parts = [(item, f"{path}.{name}".removeprefix(".")) for name, item in dict.items(data)]
-    elif isinstance(data, list):
-        parts = [(item, f"{path}[{i}]") for i, item in enumerate(data)]
-    elif isinstance(data, str) and ":" in data and PLACES.fullmatch(path):
-        return [data.partition(":")[0]]
-    return [module for part in parts for module in named_modules(*part)]
