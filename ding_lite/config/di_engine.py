@@ -25,7 +25,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from ding_lite.config.registry import ENV_REGISTRY, POLICY_REGISTRY, import_module
+from ding_lite.config.registry import ENV_REGISTRY, POLICY_REGISTRY, import_module, name_of
 from ding_lite.config.schema import leaves, meant, merged_config, refuse, set_value
 from ding_lite.errors import ConfigError, ContractError
 
@@ -149,9 +149,8 @@ class _Conversion:
         kind = self.take(f"{CREATE}.policy.type", "ppo")
         self.type = str(self.left.get("policy.type", kind)).removesuffix("_command")
         cls = POLICY_REGISTRY.get_class(self.type)
-        library = {POLICY_REGISTRY.get(name): name for name in SAME_BY_POLICY}
-        base = next((base for base in cls.__mro__ if base in library), POLICY_REGISTRY.get("ppo"))
-        self.policy, known = library[base], dict(leaves(merged_config(base)))
+        self.policy = next((name for name in map(name_of, cls.__mro__) if name in SAME_BY_POLICY), "ppo")
+        known = dict(leaves(merged_config(POLICY_REGISTRY.get(self.policy))))
         self.declared = [f"policy.{path}" for path, _ in leaves(merged_config(cls)) if path not in known]
         self.env_type = str(self.take(f"{CREATE}.env.type", ""))
 
@@ -342,11 +341,11 @@ class _Conversion:
             own = [path for path in self.left if path.startswith("env.") and not path.startswith(OF_ENVS)]
             self.new["env.kwargs"] = {path.removeprefix("env."): self.take(path) for path in own}
         else:
-            self.refuse(
-                f"{CREATE}.env.type",
-                f"the environment {self.env_type!r} is not known; known are {', '.join(ENVIRONMENTS)}, and "
-                "those that you register under this name (ENV_REGISTRY, --import MODULE)",
+            known = (
+                f"{', '.join(ENVIRONMENTS)}, and what you register under this name (ENV_REGISTRY, --import)"
             )
+            text = f"the environment {self.env_type!r} is not known; known are {known}"
+            self.refuse(f"{CREATE}.env.type", text)
         # Keys of ding_lite's own in a pair, which mean what they mean in its section env.
         for wrapper in self.take("env.wrappers", []):
             self.wrap(wrapper)
@@ -414,7 +413,6 @@ NOT_CALLED = {  # patterns, and what takes their place
     "(_load)?_state_dict_(learn|collect|eval)": "self.keep(name, part) puts a part with state_dict and "
     "load_state_dict into the saved state",
 }
-TAKES_ROLLOUT = ("_forward_learn", "_get_train_sample")  # DI-engine's take a list of transitions
 
 
 def refuse_methods(policy: type) -> None:
@@ -422,7 +420,7 @@ def refuse_methods(policy: type) -> None:
     for pattern, instead in NOT_CALLED.items():
         if name := next((name for name in dir(policy) if re.fullmatch(pattern, name)), None):
             raise ContractError(f"{policy.__name__}.{name}: DI-engine calls it, nothing does here: {instead}")
-    for name in TAKES_ROLLOUT:
+    for name in ("_forward_learn", "_get_train_sample"):  # DI-engine's take a list of transitions
         for argument, kind in getattr(policy, name).__annotations__.items():
             if argument != "return" and "list[" in str(kind).lower():
                 raise ContractError(

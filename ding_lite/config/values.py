@@ -37,10 +37,10 @@ def encode(value: Any, path: str = "", modules: list[str] | None = None) -> Any:
     Raises:
         ConfigError: if :func:`decode` could not return the same value; the message has the key.
     """
-    kind, is_name = type(value), bool(PLACES.fullmatch(path))
-    if callable(value) and is_name:
+    kind = type(value)
+    if callable(value) and PLACES.fullmatch(path):
         return encode(name_of(value), path, modules)
-    if kind is str and is_name and ":" in value and modules is not None:
+    if modules is not None and kind is str and ":" in value and PLACES.fullmatch(path):
         modules.append(value.partition(":")[0])
     if value is None or kind in (bool, int, float, str):
         return value
