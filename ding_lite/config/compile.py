@@ -453,8 +453,7 @@ def parse_overrides(tokens: Sequence[str]) -> dict[str, Any]:
         path, equals, text = token.partition("=")
         if not path or not equals:
             raise ConfigError(
-                f"override {token!r}: expected key.path=value, such as policy.learn.batch_size=128 (-c names "
-                "a config, --env an environment)"
+                f"override {token!r}: expected key.path=value, like seed=1; -c names a config, --env a task"
             )
         overrides[path] = _value(text)
     return overrides

@@ -22,7 +22,6 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from ding_lite.errors import ConfigError, counted
 
-MAX_NAMES = 8  # names of keys in one message
 DROPPED: Any = object()  # as a value of a subclass's ``config``: the key of its base does not exist here
 Name = str | Callable  # a registered name, "package.module:Name", or in Python the class or function itself
 
@@ -46,6 +45,7 @@ WORDS = {
     "model.encoder": "features_extractor_class",
 }
 SYNONYMS = {word: key for key, words in WORDS.items() for word in words.split()}
+SCHEDULES = {"learning_rate": "lr_schedule", "clip_ratio": "clip_schedule"}  # of rl-zoo's values "lin_..."
 
 
 @dataclass(frozen=True)
@@ -231,8 +231,7 @@ def arguments_of(factory: Callable[..., Any], given: int = 1) -> Schema | None:
         return None
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return None
-    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    schema: Schema = {parameter.name: Key(None) for parameter in parameters if parameter.kind in by_name}
+    schema: Schema = {parameter.name: Key(None) for parameter in parameters}
     if isinstance(factory, type) and isinstance(getattr(factory, "config", None), Mapping):
         schema |= {name: rule for name, rule in merged_config(factory).items() if name in schema}
     return schema
@@ -270,7 +269,7 @@ def fitted(value: Any, annotation: Any) -> Any:
                 return kind(value)
     elif kind is Callable and callable(value):
         return value
-    raise TypeError(f"expected {in_words(annotation)}, got {_show(value)}")
+    raise TypeError(f"expected {in_words(annotation)}, got {value!r:.60}")
 
 
 def in_words(annotation: Any) -> str:
@@ -313,16 +312,19 @@ def check(
                 values[name], section_faults = check(value, rule, where, root)
                 faults += section_faults
             else:
-                faults.append(f"{where}: a section, with the keys {_listed(rule, where)}; got {_show(value)}")
+                faults.append(f"{where}: a section, with the keys {_listed(rule)}; got {value!r:.60}")
         elif rule is None:
-            hint = _key_meant(str(name), path, schema, root)
+            hint = _key_meant(str(name), schema, root)
             faults.append(f"{f'{path}: ' if path else ''}unknown key {str(name)!r}{hint}")
         else:
             try:
                 values[name] = rule.fitted(value)
             except TypeError as error:
                 text = value.__name__ if isinstance(value, type) else str(value)  # torch.nn.ReLU means "relu"
-                faults.append(f"{where}: {error}{meant(text, _choices(rule.type))}")
+                hint = meant(text, _choices(rule.type))
+                if name in SCHEDULES and text.startswith("lin_"):
+                    hint = f"; rl-zoo's {text} is {name}={text[4:]} {SCHEDULES[name]}=linear here"
+                faults.append(f"{where}: {error}{hint}")
             else:
                 faults += rule.faults(values[name], where) if rule.faults else []
     return values, faults
@@ -334,13 +336,13 @@ def meant(word: str, words: Iterable[str], cutoff: float = 0.65) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
-def _key_meant(name: str, path: str, schema: Schema, root: Schema) -> str:
+def _key_meant(name: str, schema: Schema, root: Schema) -> str:
     """Returns what was probably meant by an unknown key, for its message."""
     if same_name := paths_named(name, root):
         return f"; {name!r} is {' or '.join(same_name[:3])} here"
     names = {**SYNONYMS, **{leaf.split(".")[-1]: leaf for leaf, _ in leaves(root)}, **{n: n for n in schema}}
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.75)
-    return f"; did you mean {names[close[0]]!r}?" if close else f"; known here: {_listed(schema, path)}"
+    return f"; did you mean {names[close[0]]!r}?" if close else f"; known here: {_listed(schema)}"
 
 
 def paths_named(name: str, schema: Schema) -> list[str]:
@@ -352,16 +354,5 @@ def paths_named(name: str, schema: Schema) -> list[str]:
     return [path[1:] for path in found or [path for path in paths if path.endswith(f"_{translated}")]]
 
 
-def _listed(schema: Schema, path: str) -> str:
-    """Returns the names of the keys at ``path`` as a list; of many, the first and where the others are."""
-    names = sorted(map(str, schema))
-    if len(names) <= MAX_NAMES:
-        return ", ".join(names) or "no keys"
-    command = f"ding-lite config -c FILE --explain {path}".rstrip()
-    return f"{', '.join(names[:MAX_NAMES])}, and {len(names) - MAX_NAMES} more (`{command}`)"
-
-
-def _show(value: Any) -> str:
-    """Returns ``value`` as text of at most 60 characters."""
-    text = f"the string {value!r}" if isinstance(value, str) else repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+def _listed(schema: Schema) -> str:
+    return ", ".join(sorted(map(str, schema))) or "no keys"
