@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import importlib
 import importlib.util
 import json
@@ -225,68 +224,36 @@ def test_misspelt_keys_are_refused():
         assert f"policy.{key}: there is no such key; did you mean {meant!r}" in str(caught.value)
 
 
-PPO_LEARN = dict(
-    value_norm=True, ppo_param_init=True, grad_clip_type="clip_norm", grad_clip_value=0.5, value_weight=0.5
-)
-DI_ENGINE = {  # the defaults of version 0.5.3
-    "ppo": dict(
-        recompute_adv=True,
-        nstep_return=False,
-        learn=dict(**PPO_LEARN, epoch_per_collect=10, lr_scheduler=None),
-    ),
-    "ppo_offpolicy": dict(
-        nstep_return=False,
-        nstep=3,
-        learn=dict(**PPO_LEARN, update_per_collect=5, weight_decay=0.0),
-        other=dict(replay_buffer=dict(replay_buffer_size=10_000, max_use=3, alpha=0.6, thruput_controller=1)),
-    ),
-    "ppg": dict(
-        learn=dict(
-            actor_epoch_per_collect=1,
-            critic_epoch_per_collect=1,
-            value_norm=True,
-            aux_freq=8,
-            aux_train_epoch=6,
-            aux_bc_weight=1,
-            grad_clip_type="clip_norm",
-            grad_clip_value=10,
-        )
-    ),
-    "ppg_offpolicy": dict(
-        learn=dict(update_per_collect=5, aux_freq=5, aux_train_epoch=6, aux_bc_weight=1),
-        other=dict(
-            replay_buffer=dict(
-                multi_buffer=True,
-                policy=dict(replay_buffer_size=1000, monitor=dict(sampled_data_attr=1)),
-                value=dict(replay_buffer_size=1000),
-            )
-        ),
-    ),
+# The defaults of version 0.5.3, in the section policy.
+IN_ALL = """\
+cuda=False priority=False priority_IS_weight=False action_space=discrete transition_with_policy_data=True
+multi_agent=False learn.batch_size=64 learn.learning_rate=1e-3 learn.entropy_weight=0.01 learn.clip_ratio=0.2
+learn.adv_norm=True learn.ignore_done=False
+"""
+IN_PPO = """\
+nstep_return=False learn.value_norm=True learn.ppo_param_init=True learn.grad_clip_type=clip_norm
+learn.grad_clip_value=0.5 learn.value_weight=0.5
+"""
+DI_ENGINE = {
+    "ppo": f"{IN_PPO} on_policy=True recompute_adv=True learn.epoch_per_collect=10 learn.lr_scheduler=None",
+    "ppo_offpolicy": f"""{IN_PPO} on_policy=False nstep=3 learn.update_per_collect=5 learn.weight_decay=0.0
+        other.replay_buffer={{'replay_buffer_size':10000,'max_use':3,'alpha':0.6,'thruput_controller':1}}""",
+    "ppg": """on_policy=True learn.actor_epoch_per_collect=1 learn.critic_epoch_per_collect=1
+        learn.value_norm=True learn.aux_freq=8 learn.aux_train_epoch=6 learn.aux_bc_weight=1
+        learn.grad_clip_type=clip_norm learn.grad_clip_value=10""",
+    "ppg_offpolicy": """on_policy=False learn.update_per_collect=5 learn.aux_freq=5 learn.aux_train_epoch=6
+        learn.aux_bc_weight=1 other.replay_buffer.multi_buffer=True
+        other.replay_buffer.policy={'replay_buffer_size':1000,'monitor':{'sampled_data_attr':1}}
+        other.replay_buffer.value.replay_buffer_size=1000""",
 }
 
 
 @pytest.mark.parametrize("kind", POLICIES)
 def test_every_default_of_di_engine_is_accepted(kind):
-    common = dict(
-        cuda=False,
-        on_policy="offpolicy" not in kind,
-        priority=False,
-        priority_IS_weight=False,
-        action_space="discrete",
-        transition_with_policy_data=True,
-        multi_agent=False,
-    )
-    learn = dict(
-        batch_size=64,
-        learning_rate=1e-3,
-        entropy_weight=0.01,
-        clip_ratio=0.2,
-        adv_norm=True,
-        ignore_done=False,
-    )
-    policy = copy.deepcopy(DI_ENGINE[kind])
-    policy["learn"] = {**learn, **policy["learn"]}
-    learn = compiled(kind, **common, **policy).values.policy.learn
+    main, create = pair(kind)
+    for path, value in parse_overrides([*IN_ALL.split(), *DI_ENGINE[kind].split()]).items():
+        set_value(main.policy, path, value)
+    learn = as_config((main, create)).values.policy.learn
     assert (learn.batch_size, learn.adv_norm) == (64, "minibatch")
 
 
