@@ -86,16 +86,11 @@ NOT_BUILT = {
 # Keys that are no arguments of an environment, and of DI-engine's machinery of every model.
 OF_ENVS = _paths("env", "manager replay_path save_replay_gif wrappers kwargs")
 OF_MODELS = _paths("policy.model", "import_names obs_shape action_shape action_space")
-IN_EVERY_FILE = (CREATE, "policy.type")  # left out without a note
 BUFFERS = {"ppo_offpolicy": (BUFFER,), "ppg_offpolicy": (f"{BUFFER}.policy", f"{BUFFER}.value")}
 # Where a pair leaves them out, a count of train iterations depends on these values: DI-engine's, and ours.
-DEFAULTS = {"epoch_per_collect": 10, "update_per_collect": 5, "batch_size": 64}
-DEFAULTS |= {"n_sample": 2048, "collector_env_num": 8}
-MANAGERS = {  # in-process managers are "auto", which uses gymnasium's own vector environment where it can
-    **dict.fromkeys(("base", "base_v2"), "auto"),
-    **dict.fromkeys(("subprocess", "subprocess_v2", "async_subprocess"), "subprocess"),
-    **{"gym_vector": "vector", "env_pool": "env_pool"},
-}
+DEFAULTS = dict(epoch_per_collect=10, update_per_collect=5, batch_size=64, n_sample=2048, collector_env_num=8)
+# The managers of environments, of which some have a second version ("base_v2") or another form ("async_...").
+MANAGERS = {"base": "auto", "subprocess": "subprocess", "gym_vector": "vector", "env_pool": "env_pool"}
 # The types of environments in create_config.env.type, each with its id where the pair has none.
 ENVIRONMENTS = {
     **{"cartpole": "CartPole-v0", "acrobot": "Acrobot-v1", "mountain_car": "MountainCar-v0"},
@@ -218,7 +213,7 @@ class _Conversion:
             names = [other.removeprefix(f"{section}.") for other in SAME if other.startswith(f"{section}.")]
             if hint := meant(name, names, 0.8):
                 self.refuse(path, f"there is no such key{hint}")
-        if left := [path for path in self.left if not path.startswith(IN_EVERY_FILE)]:
+        if left := [path for path in self.left if not path.startswith((CREATE, "policy.type"))]:
             self.notes.append(f"without effect on training, and left out: {', '.join(left)}")
 
     def model(self) -> None:
@@ -326,7 +321,8 @@ class _Conversion:
 
     def environment(self) -> None:
         """Converts the section ``env`` and the manager of environments."""
-        kind = self.take(f"{CREATE}.env_manager.type", self.take("env.manager.type", "base"))
+        kind = str(self.take(f"{CREATE}.env_manager.type", self.take("env.manager.type", "base")))
+        kind = kind.removeprefix("async_").removesuffix("_v2")
         if kind in MANAGERS:
             self.new["env.manager.type"] = MANAGERS[kind]
         else:
@@ -344,8 +340,7 @@ class _Conversion:
             known = (
                 f"{', '.join(ENVIRONMENTS)}, and what you register under this name (ENV_REGISTRY, --import)"
             )
-            text = f"the environment {self.env_type!r} is not known; known are {known}"
-            self.refuse(f"{CREATE}.env.type", text)
+            self.refuse(f"{CREATE}.env.type", f"the environment {self.env_type!r} is not known, but {known}")
         # Keys of ding_lite's own in a pair, which mean what they mean in its section env.
         for wrapper in self.take("env.wrappers", []):
             self.wrap(wrapper)

@@ -9,6 +9,7 @@ A value of any other kind is refused, so that no run is saved that another envir
 
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,7 @@ def decode(data: Any) -> Any:
     items = {name: decode(item) for name, item in dict.items(data)}
     if KIND not in items:
         return items
-    try:
+    with contextlib.suppress(TypeError, ValueError, LookupError, OverflowError):
         kind, value = items[KIND], items["value"]
         if kind == "array" and NUMBERS.fullmatch(items["dtype"]):
             return np.array(value, items["dtype"]).reshape(items["shape"])[()]  # () is a number
@@ -90,8 +91,6 @@ def decode(data: Any) -> Any:
             return COLLECTIONS[kind](value)
         if kind == "path":
             return Path(value)
-    except (TypeError, ValueError, LookupError, OverflowError):
-        pass
     raise ConfigError(f"not a saved value: {data!r:.60}")
 
 
