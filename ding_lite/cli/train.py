@@ -97,10 +97,8 @@ def run(
     if resume == AUTO and exp_name is None:
         raise ConfigError("--resume auto continues the run of --exp-name DIR: name its folder")
     if resume not in (None, AUTO) and (exp_name or init_from):
-        raise ConfigError(
-            "--resume RUN excludes --exp-name and --init-from: a run keeps its folder and weights"
-        )
-    if len(seeds) > 1:
+        raise ConfigError("--resume RUN excludes --exp-name and --init-from: a run keeps both")
+    if len(seeds) > 1:  # each one is a process of this command
         config = source.read()
         prefix = exp_name or resume or Path("runs", config.values.exp_name)
         folders = {seed: prefix.with_name(f"{prefix.name}_s{seed}") for seed in seeds}
