@@ -7,7 +7,7 @@
 
     ding_lite           the settings of rl-zoo, and the losses of Stable-Baselines3
     stable_baselines3   the settings of rl-zoo
-    defaults            the settings of rl-zoo, and the value loss and Adam's eps that are defaults here
+    defaults            the settings of rl-zoo, and the value loss that is the default here
     out_of_the_box      what ``ding-lite train --env ID`` begins with
 
 Each seed trains in one thread, in a process of its own. Greedy episodes are played every twentieth of the env

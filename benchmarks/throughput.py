@@ -145,7 +145,19 @@ EVALUATIONS = {
     "policy.eval.eval_freq": SOLVED["every"],
 }
 KEYS = [f"{key}={value}" for key, value in (TO_SOLVE.keys() | EVALUATIONS).items()]
-TRAIN = "-m ding_lite train -q --env CartPole-v1 --plain -s {seed} --exp-name {folder}".split()
+TRAIN = [
+    "-m",
+    "ding_lite",
+    "train",
+    "-q",
+    "--env",
+    "CartPole-v1",
+    "--plain",
+    "-s",
+    "{seed}",
+    "--exp-name",
+    "{folder}",
+]
 SOLVE = {
     "ding_lite": Command([*TRAIN, *KEYS]),
     "Stable-Baselines3": Command(["-c", "from systems.sb3 import solve; solve({seed}, '{folder}')"]),

@@ -1,8 +1,8 @@
-"""Trains with one library, and prints greedy returns along the way, which code outside of all libraries plays.
+"""Trains with one library, and prints greedy returns along the way, played by code outside of all libraries.
 
     python -m systems.curve ARM ENV_ID SEED
 
-A line is one evaluation: {"env_step", "cpu_s", "return"}; cpu_s are the processor's seconds of training alone.
+A line is one evaluation: {"env_step", "cpu_s", "return"}; cpu_s are CPU seconds of training alone.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ def ding_lite(env_id: str, task: Task, seed: int) -> None:
 
 
 def defaults(env_id: str, task: Task, seed: int) -> None:
-    """Trains with the settings of a task, but with the value loss and Adam's eps that are defaults here."""
+    """Trains with the settings of a task, but with the value loss that is the default here."""
     from ding_lite import compile_config
 
     keys = task.keys()
-    del keys["policy.learn.value_norm"], keys["policy.learn.adam_eps"]
+    del keys["policy.learn.value_norm"]
     config = compile_config(dict(env=dict(env_id=env_id), policy=dict(type="ppo")), keys)
     _train(config, env_id, task, seed)
 

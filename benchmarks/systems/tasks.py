@@ -43,7 +43,6 @@ class Task(NamedTuple):
             "policy.learn.value_weight": 2 * sb3["vf_coef"],  # of 0.5 mse; there of mse
             "policy.learn.grad_clip_value": sb3["max_grad_norm"],
             "policy.learn.value_norm": False,
-            "policy.learn.adam_eps": 1e-5,
             "policy.eval.eval_freq": 0,
         }
         if self.linear:

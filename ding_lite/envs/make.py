@@ -26,7 +26,7 @@ CONFIG: dict[str, Any] = dict(
     type=Key(
         "gymnasium",
         Name,
-        faults=ENV_REGISTRY.name_faults,
+        faults=ENV_REGISTRY.faults,
         doc='"gymnasium", a registered name, "package.module:Class", or in Python the class itself',
     ),
     env_id=Key(
@@ -45,7 +45,7 @@ CONFIG: dict[str, Any] = dict(
     wrappers=Key(
         [],
         list,
-        faults=WRAPPER_REGISTRY.item_faults,
+        faults=WRAPPER_REGISTRY.faults,
         doc='outermost last: names (ding-lite list wrappers), "package.module:Wrapper", or dicts '
         '{"type": ..., **arguments}',
     ),

@@ -200,7 +200,7 @@ class VAC(ActorCritic):
         box_distribution=Key(
             "normal",
             Name,
-            faults=BOX_DISTRIBUTION_REGISTRY.name_faults,
+            faults=BOX_DISTRIBUTION_REGISTRY.faults,
             doc='"normal" (clipped), "tanh_normal", "beta" (scaled)',
         ),
         sigma_type=Key(

@@ -60,8 +60,8 @@ def test_entry_is_found_by_name_by_import_path_or_is_given(registry):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("rad", "Did you mean 'red'?"),
-        ("Blue", "Did you mean 'blue'?"),
+        ("rad", "did you mean 'red'?"),
+        ("Blue", "did you mean 'blue'?"),
         ("xyz", "Registered: blue, red"),
         (3, "blue, red"),
         ("no_such_module:Red", "no_such_module"),
@@ -102,7 +102,7 @@ def test_class_of_another_kind_is_refused():
     ],
 )
 def test_faults_of_a_list_of_entries(items, path, said):
-    faults = HOOK_REGISTRY.item_faults(items, "hooks")
+    faults = HOOK_REGISTRY.faults(items, "hooks")
     assert bool(faults) is (path is not None)
     assert all(fault.startswith(path) and said in fault for fault in faults)
 

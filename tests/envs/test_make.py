@@ -69,7 +69,7 @@ def test_wrong_env_id_is_named_with_gymnasium_s_own_hint(env_id, hint):
 
 
 def test_unregistered_type_lists_what_is_registered():
-    with pytest.raises(ConfigError, match="env.type: .*Did you mean 'test_make_length'"):
+    with pytest.raises(ConfigError, match="env.type: .*did you mean 'test_make_length'"):
         made(type="test_make_lenght")
 
 
