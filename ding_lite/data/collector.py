@@ -154,7 +154,7 @@ class Collector:
             self.storage.write(t, name, value, rows)
         if transition.final_obs is not None:
             self._finals.append((t, env_indices[transition.final_env], final))
-        self._watch.look(transition, env_indices)
+        self._watch.look(transition, rows)
         episodes = transition.episodes
         if len(self._env_indices) > 1:  # a transition counts the environments of its group from 0
             episodes = [episode._replace(env=int(env_indices[episode.env])) for episode in episodes]
@@ -210,7 +210,6 @@ class Collector:
         """
         envs, acting = self.envs, self.policy.acting()
         envs.action_space.seed(integer_seed(seed, "warm up", *stream))
-        env_indices = np.arange(envs.num_envs)
         obs = self._watch.reset("warm up")
         rows = []
         for _ in range(math.ceil(n / envs.num_envs)):
@@ -220,7 +219,7 @@ class Collector:
             else:
                 action = sample_actions(envs.action_space, envs.num_envs)
             transition = envs.step(action)
-            self._watch.look(transition, env_indices)
+            self._watch.look(transition)
             obs = transition.obs
         self._start_from(self._watch.reset("collect"))
         return map_tree(lambda *leaves: np.concatenate(leaves)[:n], *rows)

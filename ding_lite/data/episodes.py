@@ -97,7 +97,6 @@ class Evaluator:
         self.max_steps = max_steps
         self.ranks = ranks
         self._watch = Watch(envs, ", in an evaluation")
-        self._env_indices = np.arange(envs.num_envs)
 
     def evaluate(self, *stream: str | int) -> Evaluation:
         """Plays one evaluation. The same ``stream`` gives the same initial states.
@@ -145,7 +144,7 @@ class Evaluator:
             transition = envs.step(acting.to_env(output["action"]))
             if hidden is not None:
                 hidden = begin_episodes(output["hidden"], ends_of(transition), initial)
-            self._watch.look(transition, self._env_indices)
+            self._watch.look(transition)
             obs = transition.obs
             steps += 1
             for episode in transition.episodes:

@@ -60,11 +60,11 @@ FAULTS = {
 
 
 def play(envs, steps=12):
-    watch, numbers = Watch(envs, ""), np.arange(envs.num_envs)
+    watch = Watch(envs, "")
     watch.reset("x")
     for _ in range(steps):
         transition = envs.step(np.zeros(envs.num_envs, int))
-        watch.look(transition, numbers)
+        watch.look(transition)
     return transition
 
 
