@@ -123,10 +123,8 @@ class Collector:
         # The policy reads the row of the storage, because the environments may reuse their arrays.
         obs = self.storage.write(t, "obs", self.obs[group], self.envs.groups[group])
         self.timer("act")
-        if self.hidden is None:
-            output = acting.sample(obs)
-        else:
-            output = acting.sample(obs, self.hidden.before(t, group, self.envs.groups[group]))
+        hidden = () if self.hidden is None else (self.hidden.before(t, group, self.envs.groups[group]),)
+        output = acting.sample(obs, *hidden)
         action = acting.to_env(output["action"])
         self.timer("env")  # until a group is received
         self.envs.send(action, group)
@@ -155,10 +153,8 @@ class Collector:
         if transition.final_obs is not None:
             self._finals.append((t, env_indices[transition.final_env], final))
         self._watch.look(transition, rows)
-        episodes = transition.episodes
-        if len(self._env_indices) > 1:  # a transition counts the environments of its group from 0
-            episodes = [episode._replace(env=int(env_indices[episode.env])) for episode in episodes]
-        self.episodes += episodes
+        # A transition counts the environments of its group from 0.
+        self.episodes += [one._replace(env=int(env_indices[one.env])) for one in transition.episodes]
 
     def _start_from(self, obs: Tree) -> None:
         """Sets the current observations (B, ...); no environment may be stepping."""
@@ -248,14 +244,15 @@ class Collector:
         During a rollout, such as after an environment has failed, it is the state before the rollout, without
         the open episodes.
         """
-        state: dict[str, Any] = {
-            # After calls, open episodes cannot be restored: a method may have been called within them.
-            "envs": None if self.is_incomplete or self.envs.calls else self.envs.state_dict(),
+        # After calls, open episodes cannot be restored: a method may have been called within them.
+        is_whole = self.envs.restorable and not (self.is_incomplete or self.envs.calls)
+        return {
+            "envs": self.envs.state_dict() if is_whole else None,
+            "hidden": None if self.hidden is None else self.hidden.state_dict(),
             "recent": [list(episode) for episode in self.recent],
             "episode_count": self.episode_count,
             "calls": dict(self.envs.calls),
         }
-        return state if self.hidden is None else {**state, "hidden": self.hidden.state_dict()}
 
     def load_state_dict(
         self, state: Mapping[str, Any], *, new_episodes: bool = False, stream: tuple[str | int, ...] = ()
@@ -278,12 +275,11 @@ class Collector:
         if self.envs.restorable and not new_episodes and state["envs"] is not None:
             try:
                 self._start_from(self.envs.load_state_dict(state["envs"]))
-            except ReplayError as error:
-                reason = str(error)
-            else:
                 if self.hidden is not None:
                     self.hidden.load_state_dict(state["hidden"])
                 return None
+            except ReplayError as error:
+                reason = str(error)
         # The last rollout bootstrapped the open episodes at its last row, like truncated ones.
         self._begin_anew("resumed", *(stream or (self.episode_count,)))
         return reason

@@ -119,12 +119,8 @@ class Evaluator:
             round_number += 1
         own = [episode for of_env in results for episode in of_env]
         episodes = [episode for of_rank in self.ranks.from_all(own) for episode in of_rank]
-        return Evaluation(
-            returns=tuple(episode.episode_return for episode in episodes),
-            lengths=tuple(episode.length for episode in episodes),
-            cut_short=sum(episode.cut for episode in episodes),
-            infos=tuple(episode.info for episode in episodes),
-        )
+        _, returns, lengths, infos, cut = zip(*episodes, strict=True)
+        return Evaluation(returns, lengths, sum(cut), infos)
 
     def _play_round(
         self, acting: Acting, share: list[int], stream: tuple[str | int, ...], number: int

@@ -20,7 +20,6 @@ from ding_lite.envs.recorder import EpisodeRecorder, as_bool, as_float
 from ding_lite.envs.spaces import ObservationBuffer, split_actions, stack_actions
 from ding_lite.envs.vector import (
     ALL,
-    NO_ENVS,
     NOTES,
     Episode,
     Transition,
@@ -191,10 +190,8 @@ class InProcessVectorEnv(VectorEnv):
                     final_rows.append(row)
                     final_obs.append(self._buffer.rows(slice(i, i + 1)))
                 self._reset_one(i, recorder.game.number + 1, self.seed_every)
-            for game in recorder.finished:
-                info = recorder.info_of(game)
-                episodes.append(Episode(row, game.episode_return, game.length, info, game.cut))
-            recorder.finished.clear()
+            if recorder.finished:
+                episodes += recorder.episodes(row)
         self._is_ready = True
         return Transition(
             obs=map_tree(lambda leaf: leaf[rows], self._buffer.tree),
@@ -203,7 +200,7 @@ class InProcessVectorEnv(VectorEnv):
             truncated=truncated,
             valid=np.ones(len(envs), bool),
             final_obs=map_tree(lambda *leaves: np.concatenate(leaves), *final_obs) if final_obs else None,
-            final_env=np.array(final_rows) if final_rows else NO_ENVS,
+            final_env=np.array(final_rows, np.int64),
             episodes=episodes,
         )
 

@@ -243,7 +243,16 @@ def make_vector_env(
         options["info_keys"] = tuple(env_cfg["info_keys"])
         if kind == "env_pool":
             return EnvPoolVectorEnv(env_cfg["env_id"], num_envs, kwargs=env_cfg["kwargs"], **options)
-        env = _make_native(env_cfg, num_envs, seed, evaluate, index_offset)
+        kwargs = {"num_envs": num_envs, **env_cfg["kwargs"]}
+        with _naming(env_name(env_cfg)):
+            if env_cfg["type"] == "gymnasium":
+                register_ids(env_cfg["env_id"])
+                env = gym.make_vec(env_cfg["env_id"], vectorization_mode="vector_entry_point", **kwargs)
+            else:
+                factory, side = ENV_REGISTRY.get(env_cfg["type"]), "evaluate" if evaluate else "collect"
+                # A simulator may draw its terrains when it is made.
+                own = {"seed": integer_seed(seed, "make", side, index_offset), "evaluate": evaluate}
+                env = factory(**_known_to(factory, own) | kwargs)
         if env_cfg["type"] != "gymnasium":
             from ding_lite.envs.tensor import TensorVectorEnv, gives_tensors  # a worker does without torch
 
@@ -257,9 +266,8 @@ def make_vector_env(
         if kind == "ray":
             from ding_lite.envs.workers.ray_actors import RayActors
 
-            workers = manager["worker_num"] and min(num_envs, manager["worker_num"])
             # Evaluations run while the workers that collect wait.
-            options["starter"] = RayActors(workers, reserve=not evaluate)
+            options["starter"] = RayActors(manager["worker_num"], reserve=not evaluate)
         return SubprocessVectorEnv(
             functools.partial(make_env, _resolved(env_cfg), evaluate=evaluate),
             num_envs,
@@ -312,20 +320,6 @@ def _resolved(env_cfg: Mapping[str, Any]) -> dict[str, Any]:
     found = [find_wrapper(wrapper) for wrapper in plain["wrappers"]]
     plain["wrappers"] = [{"type": factory, **arguments} for factory, arguments in found]
     return plain
-
-
-def _make_native(
-    env_cfg: Mapping[str, Any], num_envs: int, seed: int, evaluate: bool, index_offset: int
-) -> Any:
-    kwargs = {"num_envs": num_envs, **env_cfg["kwargs"]}
-    with _naming(env_name(env_cfg)):
-        if env_cfg["type"] == "gymnasium":
-            register_ids(env_cfg["env_id"])
-            return gym.make_vec(env_cfg["env_id"], vectorization_mode="vector_entry_point", **kwargs)
-        factory, side = ENV_REGISTRY.get(env_cfg["type"]), "evaluate" if evaluate else "collect"
-        # A simulator may draw its terrains when it is made.
-        own = {"seed": integer_seed(seed, "make", side, index_offset), "evaluate": evaluate}
-        return factory(**_known_to(factory, own) | kwargs)
 
 
 def _known_to(factory: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:

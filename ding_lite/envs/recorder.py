@@ -10,7 +10,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from ding_lite.envs.vector import warn
+from ding_lite.envs.vector import Episode, warn
 from ding_lite.errors import EnvContractError, error_text
 from ding_lite.trees import children
 
@@ -126,10 +126,14 @@ class EpisodeRecorder(gym.Wrapper):
             self.finished.append(game)
         return result
 
-    def info_of(self, game: Game) -> dict[str, float]:
-        """Returns the numbers of an ended game that ``info_keys`` asks for."""
-        totals = {key: total(game.terms[key]) for key, total in self._totals.items() if key in game.terms}
-        return info_numbers(game.info, self._last) | totals
+    def episodes(self, env: int) -> list[Episode]:
+        """Returns the games that ended since the last call as episodes of environment number ``env``."""
+        games, self.finished, episodes = self.finished, [], []
+        for game in games:
+            totals = {key: total(game.terms[key]) for key, total in self._totals.items() if key in game.terms}
+            info = info_numbers(game.info, self._last) | totals
+            episodes.append(Episode(env, game.episode_return, game.length, info, game.cut))
+        return episodes
 
 
 def check_spaces(env: Any, prefix: str = "") -> None:

@@ -68,7 +68,6 @@ class ObservationBuffer:
                     "can leave it out or turn it into numbers: for MiniGrid env.wrappers=['minigrid_image'] "
                     "or ['minigrid_flat']"
                 )
-        self.space = space
         if arrays is None:
             arrays = map_space(
                 lambda leaf: np.zeros((num_envs, *leaf.shape), stored_dtype(leaf.dtype)), space

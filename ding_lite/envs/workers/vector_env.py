@@ -133,14 +133,14 @@ class SubprocessVectorEnv(VectorEnv):
         num_workers = min(num_envs, num_workers or self._starter.default_workers(num_groups))
         bounds = [num_envs * k // num_workers for k in range(num_workers + 1)]
         self._rows = [slice(*pair) for pair in itertools.pairwise(bounds)]  # of each worker
-        self._whole = _group(ALL, self._rows)
-        self._groups, self._busy_cores = [self._whole], 0  # cores that are used while the policy acts
+        self._groups = [_group(ALL, self._rows)]  # the last one is the whole vector
+        self._busy_cores = 0  # that are used while the policy acts
         self.backend = f"{num_envs} environments in {counted(num_workers, self._starter.unit)}"
         if num_groups > 1:
-            self._groups = [_group(slice(first, None, 2), self._rows) for first in range(2)]
+            self._groups[:0] = [_group(slice(first, None, 2), self._rows) for first in range(2)]
             self._busy_cores = num_workers if starter is None else 0  # actors may be on other machines
             self.backend += ", one half stepping while the other is acted on"
-        self.groups = tuple(group.rows for group in self._groups)
+        self.groups = tuple(group.rows for group in self._groups[:num_groups])
         self._arrays: dict[str, Tree] = {}  # none before the first start
         self._workers: list[Worker] = []  # none before the start, and after an exchange that was interrupted
         self._failed: dict[int, EnvWorkerError] = {}  # of the workers to be replaced, by their numbers
@@ -162,7 +162,7 @@ class SubprocessVectorEnv(VectorEnv):
                     f"the environments cannot be made in a worker process: {error}. Use plain env.kwargs and "
                     "classes or functions at the top of a module, or set env.manager.type='base'"
                 ) from error
-            self._start()
+            self._make_ready()
         except BaseException:
             self.close()
             raise
@@ -170,34 +170,29 @@ class SubprocessVectorEnv(VectorEnv):
     # ---- the interface of every vector environment
 
     def notes(self) -> dict[str, str]:
-        self._start_if_ended()
         self._is_ready, self._stream = False, NOTES
         notes: dict[str, str] = self._request("notes", {0: ()})[0]
         return notes
 
     def reset(self, *stream: str | int) -> Tree:
-        self._start_if_ended()
         self._stream = stream
         arguments = {n: (stream, [0] * (rows.stop - rows.start)) for n, rows in enumerate(self._rows)}
         self._request("begin", arguments)
         return self._begun()
 
     def step(self, action: Tree) -> Transition:
-        self._begin_step(self._whole, action)
+        self.send(action, -1)
         return self.receive()
 
     def beside_policy(self) -> contextlib.AbstractContextManager[None]:
         return leaving_cores(self._busy_cores)
 
     def send(self, action: Tree, group: int = 0) -> None:
-        self._begin_step(self._groups[group], action)
-
-    def _begin_step(self, group: Group, action: Tree) -> None:
         self._check_ready()
         action = map_tree(np.asarray, action)
-        requests = {}
-        lost = group.of(self._rows_lost)
-        for number, (envs, rows) in group.shares.items():
+        requests, sent = {}, self._groups[group]
+        lost = sent.of(self._rows_lost)
+        for number, (envs, rows) in sent.shares.items():
             # A transition must report the loss before the new episodes are stepped.
             if lost[rows].any():
                 lost[rows] = True
@@ -206,7 +201,7 @@ class SubprocessVectorEnv(VectorEnv):
                 requests[number] = _request("step_shared", envs, own)
         with self._ending_on_error():
             exchange = self._send(requests, "step_timeout")
-        self._in_flight.append((group, exchange))
+        self._in_flight.append((sent, exchange))
 
     def receive(self, group: int = 0) -> Transition:
         sent, exchange = self._in_flight.popleft()
@@ -244,27 +239,21 @@ class SubprocessVectorEnv(VectorEnv):
 
     def state_dict(self) -> dict[str, Any]:
         self._check_ready()
-        replies = self._request("state_dict", dict.fromkeys(range(len(self._rows)), ()))
+        parts = self._request("state_dict", dict.fromkeys(range(len(self._rows)), ()))
         return {
             "stream": list(self._stream),
             "returns": self.episode_returns.copy(),
             "obs": map_tree(np.copy, self._arrays["obs"]),
-            "envs": [env for _, part in sorted(replies.items()) for env in part["envs"]],
+            "envs": [env for part in parts for env in part["envs"]],
             **({"lost": self._rows_lost.copy()} if self._rows_lost.any() else {}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> Tree:
-        self._start_if_ended()
         self._stream = tuple(state["stream"])
-        arguments = {}
+        whole, arguments = {name: state[name] for name in ("obs", "returns", "envs")}, {}
         for number, rows in enumerate(self._rows):
-            part = {
-                "stream": self._stream,
-                "returns": np.asarray(state["returns"])[rows],
-                "obs": map_tree(lambda leaf, rows=rows: np.asarray(leaf)[rows], state["obs"]),
-                "envs": list(state["envs"])[rows],
-            }
-            arguments[number] = (part,)
+            part = map_tree(lambda leaf, rows=rows: leaf[rows], whole)
+            arguments[number] = ({"stream": self._stream, **part},)
         # Each worker plays every action of its open episodes again, one environment after the other.
         records = [env["actions"] for env in state["envs"] if env["actions"] is not None]
         step, reset = (self._timeouts[name] for name in ("step_timeout", "reset_timeout"))
@@ -275,9 +264,8 @@ class SubprocessVectorEnv(VectorEnv):
         return obs
 
     def _call(self, name: str, args: Sequence[Any]) -> list[Any]:
-        self._start_if_ended()
-        replies = self._request("call", dict.fromkeys(range(len(self._rows)), (name, *args)))
-        return list(itertools.chain(*(results for _, results in sorted(replies.items()))))
+        results = self._request("call", dict.fromkeys(range(len(self._rows)), (name, *args)))
+        return list(itertools.chain(*results))
 
     def close(self) -> None:
         self._is_ready, self._arrays = False, {}
@@ -299,22 +287,19 @@ class SubprocessVectorEnv(VectorEnv):
 
     # ---- workers: start, exchange, replacement
 
-    def _start_if_ended(self) -> None:
-        """Makes all workers idle: discards steps that were sent, or starts workers anew after a failure."""
+    def _make_ready(self) -> None:
+        """Starts the workers if there are none, or discards the steps that were sent."""
         if not self._finalize.alive:
             raise EnvError("these environments have been closed; make them anew")
-        if not self._workers:
-            self._start()
         while self._in_flight:
             self.receive()
-
-    def _start(self) -> None:
-        with self._ending_on_error():
-            for _ in self._rows:  # does not wait: all workers start at the same time
-                self._workers.append(self._starter.start())
-            self._prepare(range(len(self._rows)))
-            while self._failed:
-                self._replace()
+        if not self._workers:
+            with self._ending_on_error():
+                for _ in self._rows:  # does not wait: all workers start at the same time
+                    self._workers.append(self._starter.start())
+                self._prepare(range(len(self._rows)))
+                while self._failed:
+                    self._replace()
 
     def _prepare(self, numbers: Sequence[int]) -> None:
         """Lets new workers make their environments, and repeats calls."""
@@ -333,11 +318,12 @@ class SubprocessVectorEnv(VectorEnv):
 
     def _request(
         self, method: str, arguments: Mapping[int, tuple[Any, ...]], timeout: float | None = None
-    ) -> dict[int, Any]:
-        """Lets all workers call a method and returns their results; replaces the workers that fail.
+    ) -> list[Any]:
+        """Lets workers call a method, and returns their results in order; replaces the workers that fail.
 
         New workers have begun new episodes. They get the request again, except for ``begin``.
         """
+        self._make_ready()
         requests = {number: _request(method, *given) for number, given in arguments.items()}
         replies: dict[int, Any] = {}
         with self._ending_on_error():
@@ -348,7 +334,7 @@ class SubprocessVectorEnv(VectorEnv):
                     new |= self._failed.keys()
                     self._replace()
                 requests = {n: requests[n] for n in new if n in requests and method != "begin"}
-        return replies
+        return [reply for _, reply in sorted(replies.items())]
 
     def _send(self, requests: Mapping[int, bytes], setting: str, timeout: float | None = None) -> Exchange:
         """Sends requests, by number of the worker; workers that have failed are left out.
@@ -366,7 +352,7 @@ class SubprocessVectorEnv(VectorEnv):
                 worker.send(requests[number])
                 workers[number] = worker
             except OSError:
-                self._lose_dead(number)
+                self._lose(number)
         return Exchange(workers, time.monotonic() + timeout, f"within {setting}={timeout:g} s")
 
     def _receive(self, exchange: Exchange) -> dict[int, Any]:
@@ -392,7 +378,7 @@ class SubprocessVectorEnv(VectorEnv):
                 try:
                     succeeded, reply, arrays = pickle.loads(worker.recv())
                 except (EOFError, OSError):
-                    self._lose_dead(number)
+                    self._lose(number)
                     continue
                 if arrays and self._arrays:
                     rows = self._rows[number]
@@ -407,7 +393,7 @@ class SubprocessVectorEnv(VectorEnv):
                 is_late = time.monotonic() >= deadline
                 for worker, number in list(waiting.items()):
                     if worker.death():
-                        self._lose_dead(number)
+                        self._lose(number)
                     elif is_late:
                         worker.end()  # first, so that it no longer writes to the shared memory
                         advice = f". Killed; {self._starter.advice}"
@@ -422,15 +408,13 @@ class SubprocessVectorEnv(VectorEnv):
         first, last = self.index_offset + rows.start, self.index_offset + rows.stop - 1
         return f"worker {number} ({f'env {first}' if first == last else f'envs {first}-{last}'})"
 
-    def _lose(self, number: int, what: str, advice: str = "") -> None:
-        """Marks a worker that died or is late as failed, with the environment that it was calling."""
+    def _lose(self, number: int, what: str = "", advice: str = "") -> None:
+        """Marks a worker that died, or is late, as failed, with the environment that it was calling."""
+        what = what or self._workers[number].death(KILL_SECONDS) or "closed its connection"
         where = "" if self._arrays else ", in the making of its environments"
         if self._arrays and (called := np.flatnonzero(self._arrays["busy"][self._rows[number]])).size:
             where = f", in {self.describe(self._rows[number].start + int(called[0]))}"
         self._mark_failed(number, EnvWorkerError(f"{self._name(number)} {what}{where}{advice}"))
-
-    def _lose_dead(self, number: int) -> None:
-        self._lose(number, self._workers[number].death(KILL_SECONDS) or "closed its connection")
 
     def _mark_failed(self, number: int, failure: EnvWorkerError) -> None:
         """Marks a worker as failed; raises its failure if no restart is left."""
