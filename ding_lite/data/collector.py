@@ -24,6 +24,7 @@ from ding_lite.data.rollout import Rollout, RolloutStorage
 from ding_lite.envs.checks import Watch
 from ding_lite.envs.spaces import sample_actions
 from ding_lite.envs.vector import RECENT_EPISODES, Episode, VectorEnv
+from ding_lite.envs.workers.cores import leaving_cores
 from ding_lite.errors import EnvError, ReplayError
 from ding_lite.rl.seeding import integer_seed
 from ding_lite.trees import MASK_KEY, Tree, map_tree
@@ -87,7 +88,7 @@ class Collector:
         self.episodes, self._finals = [], []
         storage.begin()
         acting = self.policy.acting(self.n_sample)
-        with envs.beside_policy():
+        with leaving_cores(envs.busy_cores):
             for t in range(self.steps):
                 for group in groups:
                     if t:

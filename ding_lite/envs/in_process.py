@@ -211,14 +211,11 @@ class InProcessVectorEnv(VectorEnv):
         """
         # A copy, because an environment may write into the array that it gets.
         copied = action.copy() if type(action) is np.ndarray else copy.deepcopy(action)
-        game = self._recorders[i].game
-        game.actions.append(copied)
+        self._recorders[i].game.actions.append(copied)
         try:
             obs, reward, terminated, truncated, _ = self.envs[i].step(action)
             self._buffer.write(i, obs)
             number = as_float(reward)
-            if game.counts_outside:
-                game.episode_return += number
             if fault := bad_reward(number):
                 raise NotFiniteError(fault)
             return number, as_bool(terminated, "terminated"), as_bool(truncated, "truncated")

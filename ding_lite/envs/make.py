@@ -17,7 +17,7 @@ from ding_lite.envs.masks import MaskFromInfo
 from ding_lite.envs.native import STATES, EnvPoolVectorEnv, NativeVectorEnv
 from ding_lite.envs.packages import id_faults, missing_extra, register_ids, with_correct_reset
 from ding_lite.envs.recorder import EpisodeRecorder
-from ding_lite.envs.vector import VectorEnv, close_each, warn
+from ding_lite.envs.vector import VectorEnv
 from ding_lite.envs.wrappers import find_wrapper, wrap
 from ding_lite.errors import FOREIGN, DingLiteError, EnvError, error_text
 from ding_lite.rl.seeding import integer_seed
@@ -180,23 +180,19 @@ def make_env(
     """
     env_cfg = python_values(env_cfg)
     kwargs = {**env_cfg["kwargs"], **overrides}
-    name = env_name(env_cfg)
-    with _naming(name), contextlib.ExitStack() as undo:
+    with _naming(env_name(env_cfg)):
         factory = ENV_REGISTRY.get(env_cfg["type"])
         if env_cfg["type"] == "gymnasium":
             kwargs["env_id"] = env_cfg["env_id"]
-        elif "BaseEnv" in [base.__name__ for base in getattr(factory, "__mro__", ())]:
-            raise EnvError(
-                f"{factory.__name__} is a BaseEnv of DI-engine. Make it a gymnasium.Env, such as `ding-lite "
-                "new env my_env` writes one, with the arguments of __init__ in env.kwargs"
-            )
         else:
             kwargs = _known_to(factory, {"env_index": index, "evaluate": evaluate}) | kwargs
         env: gym.Env = factory(**kwargs)
         if not isinstance(env, gym.Env):
             kind = type(env)
-            raise EnvError(f"expected a gymnasium.Env, got a {kind.__module__}.{kind.__qualname__}")
-        undo.callback(close_each, [(f"env {name!r}", env)], warn)
+            raise EnvError(
+                f"expected a gymnasium.Env, such as `ding-lite new env my_env` writes one; got a "
+                f"{kind.__module__}.{kind.__qualname__}"
+            )
         env = EpisodeRecorder(env, env_cfg["info_keys"])
         for wrapper in env_cfg["wrappers"]:
             env = wrap(env, wrapper, evaluate=evaluate, index=index)
@@ -204,7 +200,6 @@ def make_env(
             env = MaskFromInfo(env)
         if evaluate:
             env = gym.wrappers.TimeLimit(env, env_cfg["max_eval_steps"])
-        undo.pop_all()
     return env
 
 

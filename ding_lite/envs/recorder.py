@@ -35,8 +35,6 @@ class Game:
         steps: of the environment, which include those of wrappers, such as skipped frames.
         ended: whether the environment has ended it.
         cut: whether a wrapper has ended it.
-        counts_outside: whether a reward was of several numbers: then the return is a sum of the numbers that
-            wrappers make of them.
         info: of the last reset or step.
         terms: numbers of each step's info, by their keys.
     """
@@ -47,7 +45,6 @@ class Game:
     steps: int = 0
     ended: bool = False
     cut: bool = False
-    counts_outside: bool = False
     info: Mapping[str, Any] = field(default_factory=dict)
     terms: dict[str, list[float]] = field(default_factory=dict)
 
@@ -108,14 +105,10 @@ class EpisodeRecorder(gym.Wrapper):
         result = self.env.step(action)
         check_result("step", result, 5)
         obs, reward, terminated, truncated, info = result
-        game = self.game
-        if isinstance(reward, np.ndarray) and reward.size > 1:
-            game.counts_outside = True
-        else:
-            number = as_float(reward)
-            if getattr(reward, "ndim", 0):  # wrappers get a number
-                result = obs, number, terminated, truncated, info
-            game.episode_return += number
+        game, number = self.game, as_float(reward)
+        if getattr(reward, "ndim", 0):  # wrappers get a number
+            result = obs, number, terminated, truncated, info
+        game.episode_return += number
         game.info = info
         if self._totals:
             for key, number in info_numbers(info, self._totals).items():

@@ -40,16 +40,14 @@ def connect(num_workers: int = 1) -> Any:
         raise EnvError(f"{error}. Install it: pip install ray") from error
     if ray.is_initialized():
         return ray
-    address = os.environ.get("RAY_ADDRESS")
-    options: dict[str, Any] = {"address": address}
+    address = os.environ.get("RAY_ADDRESS", "")
+    options: dict[str, Any] = {"address": address or "local"}
     if not address:
-        options = {"address": "local", "include_dashboard": False}
-        options["num_cpus"] = max(cores.cores(), num_workers)
+        options |= {"include_dashboard": False, "num_cpus": max(cores.cores(), num_workers)}
         # Ray gives its workers a low priority by default; worker processes have that of this process.
         options["_system_config"] = {"worker_niceness": 0}
     try:
-        if address:
-            knock(address)
+        knock(address)
         with signals_kept():
             ray.init(**options, log_to_driver=False, logging_level="ERROR")
     except Exception as error:

@@ -40,7 +40,6 @@ import gymnasium as gym
 import numpy as np
 
 from ding_lite.envs.vector import ALL, NO_ENVS, NOTES, Episode, Transition, VectorEnv, common_spaces
-from ding_lite.envs.workers.cores import leaving_cores
 from ding_lite.envs.workers.process import KILL_SECONDS, Processes
 from ding_lite.envs.workers.shared import CLOSE_SECONDS, shared_arrays
 from ding_lite.errors import EnvError, EnvWorkerError, counted
@@ -134,11 +133,10 @@ class SubprocessVectorEnv(VectorEnv):
         bounds = [num_envs * k // num_workers for k in range(num_workers + 1)]
         self._rows = [slice(*pair) for pair in itertools.pairwise(bounds)]  # of each worker
         self._groups = [_group(ALL, self._rows)]  # the last one is the whole vector
-        self._busy_cores = 0  # that are used while the policy acts
         self.backend = f"{num_envs} environments in {counted(num_workers, self._starter.unit)}"
         if num_groups > 1:
             self._groups[:0] = [_group(slice(first, None, 2), self._rows) for first in range(2)]
-            self._busy_cores = num_workers if starter is None else 0  # actors may be on other machines
+            self.busy_cores = num_workers if starter is None else 0  # actors may be on other machines
             self.backend += ", one half stepping while the other is acted on"
         self.groups = tuple(group.rows for group in self._groups[:num_groups])
         self._arrays: dict[str, Tree] = {}  # none before the first start
@@ -183,9 +181,6 @@ class SubprocessVectorEnv(VectorEnv):
     def step(self, action: Tree) -> Transition:
         self.send(action, -1)
         return self.receive()
-
-    def beside_policy(self) -> contextlib.AbstractContextManager[None]:
-        return leaving_cores(self._busy_cores)
 
     def send(self, action: Tree, group: int = 0) -> None:
         self._check_ready()
