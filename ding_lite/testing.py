@@ -449,7 +449,7 @@ def _check_state(cls: type, policy: Policy, rollout: Rollout) -> None:
 def _check_learning_step(policy: Policy, rollout: Rollout) -> None:
     before = [p.detach().clone() for p in policy.model.parameters()]
     metrics = policy.learn_mode.forward(rollout)
-    if isinstance(policy, PPGPolicy) and policy.cfg.learn.aux_train_epoch and policy.store.size:
+    if isinstance(policy, PPGPolicy) and policy.cfg.learn.aux_train_epoch and policy.store.rollouts:
         metrics |= policy.auxiliary_phase()  # although it may not be due
     after = list(policy.model.parameters())
     changed = any(not torch.equal(a, b) for a, b in zip(before, after, strict=True))

@@ -97,7 +97,6 @@ class Evaluator:
         self.max_steps = max_steps
         self.ranks = ranks
         self._watch = Watch(envs, ", in an evaluation")
-        self._env_indices = np.arange(envs.num_envs)
 
     def evaluate(self, *stream: str | int) -> Evaluation:
         """Plays one evaluation. The same ``stream`` gives the same initial states.
@@ -120,12 +119,8 @@ class Evaluator:
             round_number += 1
         own = [episode for of_env in results for episode in of_env]
         episodes = [episode for of_rank in self.ranks.from_all(own) for episode in of_rank]
-        return Evaluation(
-            returns=tuple(episode.episode_return for episode in episodes),
-            lengths=tuple(episode.length for episode in episodes),
-            cut_short=sum(episode.cut for episode in episodes),
-            infos=tuple(episode.info for episode in episodes),
-        )
+        _, returns, lengths, infos, cut = zip(*episodes, strict=True)
+        return Evaluation(returns, lengths, sum(cut), infos)
 
     def _play_round(
         self, acting: Acting, share: list[int], stream: tuple[str | int, ...], number: int
@@ -145,7 +140,7 @@ class Evaluator:
             transition = envs.step(acting.to_env(output["action"]))
             if hidden is not None:
                 hidden = begin_episodes(output["hidden"], ends_of(transition), initial)
-            self._watch.look(transition, self._env_indices)
+            self._watch.look(transition)
             obs = transition.obs
             steps += 1
             for episode in transition.episodes:

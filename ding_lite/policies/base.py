@@ -35,7 +35,7 @@ from ding_lite.data.hidden import begin_episodes
 from ding_lite.data.modes import Acting, CollectMode, EvalMode, LearnMode
 from ding_lite.data.replay import Replay
 from ding_lite.data.rollout import Rollout, as_array, require_rollout, to_device
-from ding_lite.data.samples import Batch, Recurrence, Samples, Store
+from ding_lite.data.samples import Batch, Recurrence, Samples
 from ding_lite.data.timer import Timer
 from ding_lite.envs.checks import first_fault
 from ding_lite.envs.vector import Transition
@@ -530,7 +530,7 @@ class Policy:
     def forget_stored(self) -> None:
         """Drops the rollouts and samples of earlier iterations."""
         for part in self.parts.values():
-            if isinstance(part, (Replay, Store)):
+            if isinstance(part, Replay):
                 part.forget()
 
     def state_dict(self) -> dict[str, Any]:

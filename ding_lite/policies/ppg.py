@@ -18,6 +18,7 @@ policy near pi_old.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,8 +26,9 @@ import torch
 from torch import Tensor
 
 from ding_lite.config.registry import POLICY_REGISTRY
-from ding_lite.data.rollout import Rollout
-from ding_lite.data.samples import Batch, Samples, Store
+from ding_lite.data.replay import Replay
+from ding_lite.data.rollout import Rollout, as_rollout
+from ding_lite.data.samples import Batch, Samples
 from ding_lite.errors import ContractError
 from ding_lite.fast.clipped import clipped_slopes
 from ding_lite.fast.gradients import Objective, checked, outputs_of
@@ -89,7 +91,7 @@ class PPGPolicy(PPOPolicy):
         if learn.aux_train_epoch:
             self.aux_order = self.own_generator("auxiliary")
             self.aux_optimizer = self.keep("aux_optimizer", self.make_optimizer(learn.aux_batch_size))
-            self.store = self.keep("store", Store())
+            self.store = self.keep("store", Replay(math.inf))  # on the host
             samples = learn.aux_freq * self.cfg.collect.n_sample
             self.say(f"auxiliary phase: an Adam, every {learn.aux_freq} iterations about {samples:,} samples")
 
@@ -101,11 +103,11 @@ class PPGPolicy(PPOPolicy):
         log["policy_adv_abs_max"] = float(rollout.advantage[rollout.valid].abs().max())
         if not learn.aux_train_epoch or self.only_value_learns:
             return log
-        fields = {name: rollout[name] for name in ("obs", "value_target", *self.auxiliary_fields)}
-        samples = Samples.of(rollout, rollout.valid, fields, self.recurrence)
-        self.store.append(samples, planned=learn.aux_freq * rollout.valid.numel())
-        log["aux_memory"] = float(self.store.size)
-        if self.store.iterations >= learn.aux_freq:
+        names = ("obs", "value_target", "valid", "terminated", "truncated", "hidden", *self.auxiliary_fields)
+        fields = {name: rollout[name] for name in names if name in rollout}
+        self.store.push(as_rollout(map_tree(lambda leaf: leaf.detach().cpu().clone(), fields)))
+        log["aux_memory"] = float(sum(int(each.rollout.valid.sum()) for each in self.store.rollouts))
+        if len(self.store.rollouts) >= learn.aux_freq:
             self.timer("auxiliary")
             log |= self.auxiliary_phase()
             self.timer("updates")
@@ -128,11 +130,22 @@ class PPGPolicy(PPOPolicy):
             log |= named(name, replay.log)
         return log
 
+    def stored_samples(self) -> Samples:
+        """Returns the samples of the store as they were observed; minibatches are scaled, on the device."""
+        parts = []
+        for rollout in (each.rollout for each in self.store.rollouts):
+            fields = {name: rollout[name] for name in ("obs", "value_target", *self.auxiliary_fields)}
+            parts.append(Samples.of(rollout, rollout.valid, fields, self.recurrence))
+        samples = Samples.joined(parts, [each.uses.numel() for each in self.store.rollouts])
+        samples.inputs, samples.device = self.scaled, self.device
+        return samples
+
     def auxiliary_phase(self) -> dict[str, float]:
         """Takes E_aux epochs over all samples since the last phase, and drops them. Returns metrics."""
         learn, history = self.cfg.learn, []
         rate = (learn.aux_learning_rate or self.learning_rate) * self.schedules.factor("lr")
-        samples = self.store.samples(self.scaled, self.device)
+        samples = self.stored_samples()
+        self.store.forget()
         samples.fields["old_logit"] = map_tree(Tensor.cpu, self.over(self.model.compute_actor, samples))
         samples.fields["value_target"] = self.value_norm.normalize(samples.fields["value_target"])
         before = self.measured(samples.some(MEASURED))
@@ -141,7 +154,6 @@ class PPGPolicy(PPOPolicy):
             one = samples.minibatches(self.aux_optimizer.size, self.aux_order, ranks=self.ranks)
             history += self.aux_optimizer.steps(gradient_of, one.batches, rate)
         after = self.measured(samples.some(MEASURED))
-        self.store.clear()
         log = mean_metrics(history)
         log["aux_grad_norm"] = log.pop("grad_norm")
         return log | {

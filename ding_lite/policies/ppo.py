@@ -219,7 +219,7 @@ class PPOPolicy(Policy):
                 yield self.minibatches(samples)
             return
         steps = learn.update_per_collect or math.ceil(uses * self.cfg.collect.n_sample / learn.batch_size)
-        credit_is_old |= replay.has_stale
+        credit_is_old |= len(replay.rollouts) > 1  # of earlier iterations
         while steps > 0 and not self.ranks.any(not replay.has_live()):
             if renews and credit_is_old:
                 self.renew_credit(replay)

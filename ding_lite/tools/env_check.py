@@ -186,14 +186,14 @@ def play(envs: VectorEnv, steps: int, stream: str, act: Callable[[Tree], Tree]) 
     Raises:
         EnvError: as training does.
     """
-    watch, numbers = Watch(envs, ""), np.arange(envs.num_envs)
+    watch = Watch(envs, "")
     obs = watch.reset(stream)
     for _ in range(steps):
         obs = map_tree(np.array, obs)  # a copy, as the environments write over theirs
         action = act(obs)
         row = {"obs": obs, "action": map_tree(np.array, action)}
         got = envs.step(action)
-        watch.look(got, numbers)
+        watch.look(got)
         flags = {
             name: np.array(getattr(got, name)) for name in ("reward", "terminated", "truncated", "valid")
         }
