@@ -91,17 +91,17 @@ def run(
 
 
 def _print(comparison: Comparison) -> None:
-    from ding_lite.tools.compare import table_of
+    from ding_lite.tools.compare import tables_of
 
     if comparison.title:
         print(options.shown(f"{comparison.title}\n"))
-    for task in [None, *(comparison.tasks if len(comparison.tasks) > 1 else [])]:
-        print(comparison.unit if task is None else f"\nReturn, {task}")
-        header, *rows = table_of(comparison.summaries(task))
+    for title, (header, *rows) in tables_of(comparison).items():
+        print(options.shown(title if title == comparison.unit else f"Return, {title}"))
         options.print_table(header, rows, right=range(1, 5))
+        print()
     differences = comparison.differences()
     if differences:
-        print()
         rows = [[key, *values] for key, values in differences.items()]
-        options.print_table(["what differs", *comparison.labels], rows)
-    print(options.shown("\n".join(["", *comparison.notes])))
+        options.print_table(["what differs", *comparison.scores], rows)
+        print()
+    print(options.shown("\n".join(comparison.notes)))

@@ -218,7 +218,7 @@ def seeds_report(folders: Mapping[int, Path], outcomes: Sequence[Outcome]) -> di
     return {
         "n": len(scores),
         "mean": sum(scores) / len(scores) if scores else None,
-        "interval": statistics.as_range(interval),
+        "interval": interval,
         "runs": runs,
     }
 
