@@ -157,12 +157,14 @@ def contrary(base, method, place):
 @pytest.mark.parametrize(
     ("policy", "model", "told"),
     [
+        ("ppo", contrary(VAC, "step", 1), "value recomputed"),
         ("ppo", NewValueHead, "values come from NewValueHead.value_heads"),
         ("ppo", contrary(VAC, "compute_actor_critic", 0), "compute_actor_critic .* output of compute_actor,"),
         ("ppg", contrary(PPG, "compute_auxiliary", 2), "compute_auxiliary .* output of compute_critic"),
     ],
 )
 def test_a_model_whose_methods_contradict_each_other_is_found(policy, model, told):
-    config = {"model": {"type": model}, "learn": {"value_norm": True}}
+    rnn = "gru" if "step" in vars(model) else None
+    config = {"model": {"type": model, "rnn": rnn}, "learn": {"value_norm": True}}
     with pytest.raises(ContractError, match=told):
         check_policy(policy, config, learns=False, action_spaces=["Discrete"])
