@@ -211,10 +211,10 @@ def _check_model(policy: PPOPolicy, rollout: Rollout) -> None:
     """Compares methods of several outputs with single ones, and checks that PopArt can rescale the values."""
     model: Any = policy.model
     inputs, title = policy._inputs(rollout.obs[0]), type(model).__name__
+    joint = [name for name in ("compute_actor_critic", "compute_auxiliary") if hasattr(model, name)]
 
     def values_of(model: Any) -> torch.Tensor:
-        auxiliary = [model.compute_auxiliary(inputs)[1]] if hasattr(model, "compute_auxiliary") else []
-        return torch.stack([model.compute_critic(inputs), *auxiliary])
+        return torch.stack([value for name in joint for value in getattr(model, name)(inputs)[1:]])
 
     def are_near(found: Any, expected: Any) -> bool:
         pairs = zip(tree_leaves(found), tree_leaves(expected), strict=True)
@@ -222,8 +222,7 @@ def _check_model(policy: PPOPolicy, rollout: Rollout) -> None:
 
     with undisturbed(model):
         singles = {name: getattr(model, name)(inputs) for name in ("compute_actor", "compute_critic")}
-        joint = ("compute_actor_critic", "compute_auxiliary")
-        for method in [name for name in joint if hasattr(model, name)]:
+        for method in joint:
             first, *_, last = getattr(model, method)(inputs)
             for (name, output), found in zip(singles.items(), (first, last), strict=True):
                 _expect(
