@@ -411,7 +411,7 @@ def _check_learning_step(policy: Policy, rollout: Rollout) -> None:
 
 def _check_learns(name: str | type, config: Mapping[str, Any]) -> None:
     """Trains on MatchEnv, and checks the mean reward of the last evaluation."""
-    defaults = {"collect": {"n_sample": 256}, "learn": {"learning_rate": 3e-3}, "eval": {"eval_freq": 0}}
+    defaults: Any = {"collect": {"n_sample": 256}, "learn": {"learning_rate": 3e-3}, "eval": {"eval_freq": 0}}
     sections = {key: {**section, **config.get(key, {})} for key, section in defaults.items()}
     user = _complete(name, {**config, **sections})
     with tempfile.TemporaryDirectory() as folder:
