@@ -51,11 +51,7 @@ STYLE: Any = {
     "axes.spines.right": False,
     "axes.spines.top": False,
     "axes.titlelocation": "left",
-    "axes.titlesize": 10,
-    "axes.labelsize": 9,
-    "xtick.labelsize": 8,
-    "ytick.labelsize": 8,
-    "legend.fontsize": 8,
+    "font.size": 8,  # titles are larger
     "legend.frameon": False,
 }
 # Plots that have names: columns of metrics.csv, and their titles.
@@ -247,7 +243,7 @@ def add_texts(figure: Figure, title: str, names: Sequence[str]) -> None:
     from matplotlib.lines import Line2D
 
     if title:
-        figure.suptitle(title, fontsize=11)
+        figure.suptitle(title)
     if not names:
         return
     handles = [Line2D([], [], **style_of(place)) for place in range(len(names))]

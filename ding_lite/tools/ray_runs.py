@@ -8,7 +8,6 @@ import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 from ding_lite.envs.vector import signals_kept
 from ding_lite.envs.workers.ray_actors import knock
@@ -62,11 +61,10 @@ class RayPool(Pool):
 
     def __init__(self, address: str, load: Load) -> None:
         address = address or os.environ.get("RAY_ADDRESS", "")
-        options: dict[str, Any] = {"logging_level": logging.ERROR, "include_dashboard": False}
         with signals_kept():
             try:
                 knock(address)
-                ray.init(address=address or None, **options)
+                ray.init(address=address or None, logging_level=logging.ERROR, include_dashboard=False)
             except (RayError, OSError, RuntimeError, ValueError) as error:
                 raise ConfigError(f"--ray: {address or 'Ray'} cannot be reached: {error}") from error
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]

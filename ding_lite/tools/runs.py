@@ -49,15 +49,14 @@ class Run(NamedTuple):
     Attributes:
         folder: of the run.
         config: its complete config.
-        x: (N,) env steps, one for each row of metrics.csv; NaN if missing.
-        columns: the columns that were asked for, by name; each (N,), NaN where a cell is missing.
+        columns: of metrics.csv: the env steps and those that were asked for, by name; each (N,), NaN where
+            a cell is missing.
         status: how it ended; see :class:`ListedRun`.
         error: that ended it.
     """
 
     folder: Path
     config: dict[str, Any]
-    x: np.ndarray
     columns: dict[str, np.ndarray]
     status: str = "finished"
     error: str | None = None
@@ -145,8 +144,12 @@ def read_run(folder: Path, wanted: Collection[str] = (SCORE,)) -> Run:
     Raises:
         ConfigError: if a file of the run cannot be read.
     """
-    columns = _read_columns(folder / "metrics.csv", {*wanted, ENV_STEP})
-    run = Run(folder, read_config_of(folder), columns[ENV_STEP], columns)
+    file = folder / "config.json"
+    try:
+        config = dict(read_json(file)["config"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ConfigError(f"cannot read the config in {file}: {error!r}") from error
+    run = Run(folder, config, _read_columns(folder / "metrics.csv", {*wanted, ENV_STEP}))
     result = read_result(folder)
     if is_locked(folder):
         return run._replace(status="running")
@@ -177,19 +180,6 @@ def readable(folders: Sequence[str | Path], columns: Sequence[str], left_out: li
     return runs
 
 
-def read_config_of(folder: Path) -> dict[str, Any]:
-    """Returns the config that a run folder has.
-
-    Raises:
-        ConfigError: if it cannot be read.
-    """
-    file = folder / "config.json"
-    try:
-        return dict(read_json(file)["config"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ConfigError(f"cannot read the config in {file}: {error!r}") from error
-
-
 def _read_columns(path: Path, wanted: set[str]) -> dict[str, np.ndarray]:
     """Returns the ``wanted`` columns of a CSV file, as far as it has them; other columns may be text.
 
@@ -215,15 +205,16 @@ def _read_columns(path: Path, wanted: set[str]) -> dict[str, np.ndarray]:
 
 def points_of(run: Run, column: str) -> tuple[np.ndarray, np.ndarray]:
     """Returns x and a column, without the rows where one of them is missing."""
-    y = run.columns.get(column, np.full_like(run.x, np.nan))
-    there = np.isfinite(run.x) & np.isfinite(y)
-    return run.x[there], y[there]
+    x = run.columns[ENV_STEP]
+    y = run.columns.get(column, np.full_like(x, np.nan))
+    there = np.isfinite(x) & np.isfinite(y)
+    return x[there], y[there]
 
 
 def last_step(run: Run) -> int:
     """Returns the last value of the horizontal axis; 0 if there is none."""
-    there = run.x[np.isfinite(run.x)]
-    return int(there[-1]) if len(there) else 0
+    steps, _ = points_of(run, ENV_STEP)
+    return int(steps[-1]) if len(steps) else 0
 
 
 def env_of(config: Mapping[str, Any]) -> str:
@@ -305,11 +296,6 @@ def launch_of(run: Run) -> str:
     return str(run.folder).removesuffix(f"_s{run.config.get('seed')}")
 
 
-def folder_of(run: Run) -> str:
-    """Returns the folder of a run, which it shares with no other one."""
-    return str(run.folder)
-
-
 def repeated(runs: Sequence[Run]) -> list[Run]:
     """Returns the runs of a config and a seed that another one has, too: they are not independent samples."""
     samples = [(config_text(run), repr(run.config.get("seed"))) for run in runs]
@@ -317,18 +303,19 @@ def repeated(runs: Sequence[Run]) -> list[Run]:
 
 
 def seed_groups(
-    runs: Sequence[Run], by: Sequence[Callable[[Run], str]] = (config_text, launch_of, folder_of)
+    runs: Sequence[Run],
+    by: Sequence[Callable[[Run], object]] = (config_text, launch_of, lambda run: run.folder),
 ) -> list[list[Run]]:
     """Groups the runs of each config; if a seed occurs twice, those of each launch, or else each run.
 
     A seed may occur twice, for example, before and after a change of the code.
     """
-    together: dict[str, list[Run]] = {}
+    together: dict[object, list[Run]] = {}
     for run in runs:
         together.setdefault(by[0](run), []).append(run)
     groups: list[list[Run]] = []
     for alike in together.values():
-        groups += seed_groups(alike, by[1:]) if repeated(alike) and by[1:] else [alike]
+        groups += seed_groups(alike, by[1:]) if repeated(alike) else [alike]
     return groups
 
 
@@ -361,7 +348,7 @@ def grouped(
         if same := repeated(runs):
             raise ConfigError(
                 f"group {name}: runs of the same config and seed are not independent samples: "
-                f"{', '.join(map(folder_of, same))}. Put them into groups of different names"
+                f"{', '.join(str(run.folder) for run in same)}. Put them into groups of different names"
             )
     names = labels(others, named_keys)
     if taken := [name for name in names if name in groups]:

@@ -210,7 +210,7 @@ def exported(run_of):
     """Returns the module of a policy, the file of it, and recorded steps."""
     policy = load_policy(run_of("mlp"))
     module = ExportedPolicy(policy)
-    env = load(run_of("mlp"), trust=THIS).config.values.env
+    env = load(run_of("mlp"), trust=THIS)[1].values.env
     ports = {"inputs": [{"name": "obs"}], "outputs": [{"name": "action"}, {"name": "logit"}]}
     return module, model_of(module, ports)[0], list(record(env, policy, 64, seed=3))
 

@@ -22,7 +22,7 @@ def lines(figure: Any, panel: int) -> list[tuple[list[float], list[float]]]:
 
 def runs_at(*points: tuple[list[float], list[float]]) -> list[Run]:
     arrays = [(np.array(x, dtype=float), np.array(y, dtype=float)) for x, y in points]
-    return [Run(Path(f"run{seed}"), {"seed": seed}, x, {"it": y}) for seed, (x, y) in enumerate(arrays)]
+    return [Run(Path("run"), {"seed": seed}, {"env_step": x, "it": y}) for seed, (x, y) in enumerate(arrays)]
 
 
 def test_the_lines_are_the_numbers_of_the_csv(tmp_path):

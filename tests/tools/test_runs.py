@@ -74,7 +74,7 @@ def test_a_torn_last_line_is_left_out(tmp_path):
     folder = write_run(tmp_path / "run")
     metrics = folder / "metrics.csv"
     metrics.write_text(metrics.read_text() + "5000,4,1")
-    assert read_run(folder).x.tolist() == [1000, 2000, 3000, 4000]
+    assert read_run(folder).columns["env_step"].tolist() == [1000, 2000, 3000, 4000]
 
 
 # One line a run
