@@ -60,12 +60,6 @@ def test_probability_of_improvement_counts_pairs_and_half_of_the_ties(ours, thei
     assert probability_of_improvement([ours], [theirs]) == pytest.approx(np.mean(pairs))
 
 
-def test_a_profile_is_the_share_of_runs_above_each_level():
-    scores = [np.array([0.0, 1.0]), np.array([1.0, 2.0, 3.0, 4.0])]
-    levels = np.array([-1.0, 0.0, 1.0, 3.5, 4.0])
-    np.testing.assert_allclose(performance_profile(scores, levels), [1.0, 0.75, 0.375, 0.125, 0.0])
-
-
 # Intervals
 
 
