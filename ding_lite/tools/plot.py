@@ -1,6 +1,6 @@
 """Draws the learning curves of runs.
 
-``seeds_curve`` computes the line and the band of a group of runs; ``draw_runs`` draws them.
+``curve`` computes the line and the band of a group of runs; ``draw_runs`` draws them.
 
 matplotlib is an optional dependency and is imported only to draw. The figure is made without pyplot and its
 global state, so plotting works without a display and in any thread.

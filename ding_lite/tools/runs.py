@@ -12,6 +12,7 @@ import glob
 import io
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -299,7 +300,8 @@ def launch_of(run: Run) -> str:
 def repeated(runs: Sequence[Run]) -> list[Run]:
     """Returns the runs of a config and a seed that another one has, too: they are not independent samples."""
     samples = [(config_text(run), repr(run.config.get("seed"))) for run in runs]
-    return [run for run, sample in zip(runs, samples, strict=True) if samples.count(sample) > 1]
+    count = Counter(samples)
+    return [run for run, sample in zip(runs, samples, strict=True) if count[sample] > 1]
 
 
 def seed_groups(
