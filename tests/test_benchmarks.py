@@ -7,7 +7,6 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from ding_lite.config.compile import (
@@ -25,7 +24,6 @@ import harness  # noqa: E402
 import learning  # noqa: E402
 import out_of_the_box  # noqa: E402
 import side_by_side  # noqa: E402
-import tables  # noqa: E402
 import throughput  # noqa: E402
 from rows import Row  # noqa: E402
 from systems import Done, Work, faults  # noqa: E402
@@ -53,20 +51,6 @@ PHASIC = replace(TASK, epochs=1, aux_freq=2, aux_epochs=3, aux_batch=100)
 )
 def test_different_work_is_a_fault(work, done, fault):
     assert faults(work, 1_000, done) == fault
-
-
-def test_speed_comes_from_two_lengths_after_an_uncounted_run(monkeypatch):
-    ran = []
-
-    def slow_at_first(self, steps):
-        ran.append(steps)
-        done = Done(steps, int(TASK.updates(steps)), TASK.parameters)
-        return harness.Process(2.0 + 100.0 * (len(ran) == 1) + steps / 500, 1.0, 9.0, ""), done
-
-    monkeypatch.setattr(Training, "run", slow_at_first)
-    system = Training(TASK, "ours:train", (1_000, 5_000))
-    assert system.measure(0) == {"steps_per_second": pytest.approx(500), "peak_mib": 9.0}
-    assert ran == [1_000, 1_000, 5_000]
 
 
 @pytest.mark.parametrize("row", throughput.ROWS.values(), ids=throughput.ROWS)
@@ -131,16 +115,6 @@ def test_a_tiny_row_from_end_to_end(tmp_path, monkeypatch, capsys):
     assert [seed["seed"] for seed in stored] == [0, 1]
     assert all(seed["env_step"] >= 2000 and 1 <= seed["return"] <= 500 for seed in stored)
     assert (tmp_path / "tiny.png").stat().st_size > 1000
-
-
-def test_curves_of_seeds_are_on_one_grid():
-    first, second = (
-        (np.array([100.0, 200.0]), np.array([0.0, 4.0])),
-        (np.array([100.0, 400.0]), np.array([1.0, 7.0])),
-    )
-    x, values = tables._on_one_grid([first, second])
-    assert x.tolist() == [100, 200, 400]
-    assert values.tolist() == [[0, 4, 4], [1, 3, 7]]  # the first seed was solved and keeps its last value
 
 
 # ------------------------------------------------------------------ RESULTS.md

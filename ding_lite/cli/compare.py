@@ -65,7 +65,7 @@ def run(
     ding-lite compare runs/ppo_* runs/ppg_* -o comparison.html -o table.tex
     ding-lite compare runs --reference CartPole-v1=20:500 --reference Pendulum-v1=-1300:-150
     """
-    from ding_lite.tools.compare import compare, table_of, table_text
+    from ding_lite.tools.compare import compare, table_text, tables_of
 
     comparison = compare(groups, dict(reference))
     for file in output:
@@ -83,12 +83,12 @@ def run(
         return
     if comparison.title:
         print(options.shown(f"{comparison.title}\n"))
-    for task in [None, *(comparison.tasks if len(comparison.tasks) > 1 else [])]:
-        print(comparison.unit if task is None else f"\nReturn, {task}")
-        header, *rows = table_of(comparison.summaries(task))
+    for title, (header, *rows) in tables_of(comparison).items():
+        print(options.shown(title if title == comparison.unit else f"Return, {title}"))
         options.print_table(header, rows, right=range(1, 5))
-    if differences := comparison.differences():
         print()
+    if differences := comparison.differences():
         rows = [[key, *values] for key, values in differences.items()]
-        options.print_table(["what differs", *comparison.labels], rows)
-    print(options.shown("\n".join(["", *comparison.notes, *(f"written: {file}" for file in output)])))
+        options.print_table(["what differs", *comparison.scores], rows)
+        print()
+    print(options.shown("\n".join([*comparison.notes, *(f"written: {file}" for file in output)])))

@@ -22,7 +22,6 @@ from ding_lite.errors import FOREIGN, ConfigError, DingLiteError, error_text, is
 if TYPE_CHECKING:
     from ding_lite.config.compile import Config
     from ding_lite.tools.parallel import Pool
-    from ding_lite.tools.ray_runs import RayPool
 
 Decorator = Callable[[Callable[..., Any]], Any]
 USER_CODE = 2  # exit code for an exception of the user's own classes, or about their files
@@ -341,7 +340,7 @@ def import_modules(names: Sequence[str]) -> list[str]:
 
 def open_pool(
     config: Config, jobs: int | None, ray: str | None, say: Callable[[str], Any]
-) -> contextlib.AbstractContextManager[Pool | RayPool]:
+) -> contextlib.AbstractContextManager[Pool]:
     """Returns the context of what runs several commands: processes here, or the Ray cluster of ``--ray``.
 
     Raises:

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import gymnasium as gym
 
@@ -30,24 +30,10 @@ from ding_lite.trees import space_leaves
 DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
 
 
-class Loaded(NamedTuple):
-    """What playing needs of a checkpoint.
-
-    Attributes:
-        file: the checkpoint.
-        config: of the run.
-        policy: on the CPU.
-        env_step: of the run, when it was saved.
-    """
-
-    file: Path
-    config: Config
-    policy: Policy
-    env_step: int
-
-
-def load(run: Path, *, trust: Sequence[str] = (), changes: Mapping[str, Any] | None = None) -> Loaded:
-    """Loads a policy and the config of its run.
+def load(
+    run: Path, *, trust: Sequence[str] = (), changes: Mapping[str, Any] | None = None
+) -> tuple[Path, Config, Policy, int]:
+    """Returns a checkpoint, the config of its run, its policy on the CPU, and the env steps at the save.
 
     Args:
         run: a run's folder, whose best checkpoint is used, or a checkpoint.
@@ -69,7 +55,7 @@ def load(run: Path, *, trust: Sequence[str] = (), changes: Mapping[str, Any] | N
     policy = policy_of(checkpoint, "cpu", trust, None)
     with refusing(f"{checkpoint.file} has no progress of a run"):
         env_step = int(checkpoint.state["progress"]["env_step"])
-    return Loaded(checkpoint.file, config.replaced(changes), policy, env_step)
+    return checkpoint.file, config.replaced(changes), policy, env_step
 
 
 def play(
@@ -181,9 +167,9 @@ def evaluate_checkpoint(
         ConfigError: as :func:`load`, or if there is no display.
         EnvError: if the environments cannot be made, recorded or shown, or the policy cannot play in them.
     """
-    loaded = load(run, trust=trust, changes=changes)
-    env_cfg = loaded.config.values["env"]
-    with importing_only(loaded.config.trusted):
+    file, config, policy, _ = load(run, trust=trust, changes=changes)
+    env_cfg = config.values["env"]
+    with importing_only(config.trusted):
         if human:
             envs: VectorEnv = _window(env_cfg, seed)
         elif video is not None:
@@ -192,8 +178,7 @@ def evaluate_checkpoint(
             num_envs = min(env_cfg["evaluator_env_num"] or 1, episodes)
             envs = make_vector_env(env_cfg, num_envs, seed, evaluate=True)
     actions_seed = seed if stochastic else None
-    evaluation = play(loaded.policy, envs, episodes, env_cfg["max_eval_steps"], "command", actions_seed)
-    return loaded.file, evaluation
+    return file, play(policy, envs, episodes, env_cfg["max_eval_steps"], "command", actions_seed)
 
 
 def _window(env_cfg: Mapping[str, Any], seed: int) -> InProcessVectorEnv:
