@@ -187,10 +187,6 @@ def layer_norm(policy):
     policy.model.critic_encoder.trunk.insert(1, nn.LayerNorm(64))
 
 
-def other_layer(policy):
-    policy.model.critic_encoder.trunk[0] = nn.Linear(4, 64)  # whose parameters the optimiser does not have
-
-
 def spectral(policy):
     nn.utils.parametrizations.spectral_norm(policy.model.critic_encoder.trunk[0])
 
@@ -222,7 +218,7 @@ def test_what_numpy_does_not_run_is_left_to_torch(make):
     is_left_to_torch(make())
 
 
-CHANGES = [hook, layer_norm, other_layer, spectral, actor_of_the_instance, layer_of_the_instance]
+CHANGES = [hook, layer_norm, spectral, actor_of_the_instance, layer_of_the_instance]
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -298,6 +294,17 @@ def test_frozen_layers_have_no_gradient(part, when):
             id(p) for p, x in zip(policy.optimizer.parameters, found.values, strict=True) if x is not None
         }
         assert reached == {id(p) for p in model.parameters()} - frozen
+
+
+def test_a_layer_that_the_optimiser_does_not_have_is_used_and_has_no_gradient():
+    policy, other = policy_for(), policy_for()
+    policy.model.critic_encoder.trunk[0] = nn.Linear(4, 64)
+    batch = batch_for(other)
+    found, expected = (each(policy, policy.objective, batch).values for each in (in_numpy, in_torch))
+    assert [x is None for x in found] == [x is None for x in expected]
+    assert sum(x is None for x in found) == 2
+    for x, y in zip(found, expected, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-5)
 
 
 # ------------------------------------------------------------------ far from the clip
