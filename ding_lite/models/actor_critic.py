@@ -307,13 +307,9 @@ class VAC(ActorCritic):
     def stacks(self) -> dict[str, Stack] | None:
         if type(self.actor_head) is not ActionHead:
             return None
-        critic, detached = self.critic_encoder, False
-        if critic is None:
-            critic, detached = self.actor_encoder, self.detaches_value
-        return {
-            "actor": Stack(self.actor_encoder, self.actor_head.layers),
-            "critic": Stack(critic, self.critic_head, detached),
-        }
+        actor = Stack(self.actor_encoder, self.actor_head.layers)
+        critic = Stack(self.critic_encoder or self.actor_encoder, self.critic_head, self.detaches_value)
+        return {"actor": actor, "critic": critic}
 
 
 class PhasicActorCritic(ActorCritic):

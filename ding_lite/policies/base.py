@@ -41,7 +41,7 @@ from ding_lite.envs.checks import first_fault
 from ding_lite.envs.vector import Transition
 from ding_lite.envs.wrappers import ActionMap
 from ding_lite.errors import CheckpointError, ConfigError, ContractError, error_text
-from ding_lite.fast.acting import GraphActing, NumpyActing
+from ding_lite.fast.acting import NumpyActing, by_graph
 from ding_lite.fast.cuda_graphs import GraphPool
 from ding_lite.fast.stacks import is_changed, numpy_stacks
 from ding_lite.models.actor_critic import ActorCritic
@@ -81,6 +81,7 @@ CHUNK_SAMPLES, CHUNK_BYTES = 2**13, 2**24  # what a network is given in one call
 GPU_LAYER = 2**16  # weights; with 64 x 64 a gradient step takes four times as long on a GPU
 # The methods that NumPy and CUDA graphs replace when they act.
 ACTING = ("_forward_collect", "_forward_eval", "_to_env", "_process_transition", "scaled", "distribution")
+STORED = ("reward", "terminated", "truncated", "valid")  # fields of a transition
 LIBRARY: set[tuple[str, FunctionType]] = set()  # the methods of the library's policies, by their names
 
 
@@ -220,13 +221,7 @@ class Policy:
         self, obs: Tree, output: Mapping[str, Any], transition: Transition
     ) -> dict[str, Any]:
         """Returns what is stored of one step beside ``obs``; every leaf is (B, ...), an array or a tensor."""
-        return {
-            **output,
-            "reward": transition.reward,
-            "terminated": transition.terminated,
-            "truncated": transition.truncated,
-            "valid": transition.valid,
-        }
+        return {**output, **{name: getattr(transition, name) for name in STORED}}
 
     @classmethod
     def config_faults(cls, values: Mapping[str, Any]) -> list[str]:
@@ -270,12 +265,8 @@ class Policy:
 
     def overrides(self, *methods: str) -> bool:
         """Returns True if one of these methods is not the library's; then no faster code may replace it."""
-        for name in methods:
-            method = getattr(self, name)
-            is_bound = getattr(method, "__self__", None) is self
-            if not is_bound or (name, getattr(method, "__func__", None)) not in LIBRARY:
-                return True
-        return False
+        own = vars(self)  # what is set on the instance
+        return any(name in own or (name, getattr(type(self), name)) not in LIBRARY for name in methods)
 
     def acting(self, samples: int = 0, *, on_device: bool = False) -> Acting:
         """Returns what acts in one rollout of ``samples`` actions, or in one evaluation.
@@ -294,37 +285,25 @@ class Policy:
 
         Actions for environments of tensors stay ``on_device``.
         """
+        is_plain = self.recurrence is None and not self.overrides(*ACTING)
+        transition, finish = self._process_transition, self._complete_rollout
+        # Observations on a GPU are no arrays.
+        if is_plain and not on_device and (stacks := numpy_stacks(self.model, ("actor",))):
+            fast = NumpyActing(self, stacks["actor"], samples)
+            finish = lambda rollout: self._complete_rollout(fast.with_log_probs(rollout))  # noqa: E731
+            to_env = self.model.actor_head.to_env
+            return Acting("NumPy", fast.sample, fast.greedy, to_env, transition, finish)
         inference = torch.inference_mode()
-        to_env = self._to_env
-        if on_device and not self.overrides("_to_env"):
-            to_env = self.model.actor_head.to_env_on_device
-        by_torch = Acting(
-            "torch",
-            inference(self._forward_collect),
-            inference(self._forward_eval),
-            to_env if on_device else inference(to_env),  # an environment may write into its actions
-            inference(self._process_transition),
-            self._complete_rollout,
-        )
-        if self.recurrence is not None or self.overrides(*ACTING) or is_changed(self.model):
-            return by_torch
-        if self.device.type == "cuda" and self.cfg.cuda_graph:
-            graph = GraphActing(by_torch, self.device, self.generator, self._graph_pool, on_device)
-            return by_torch._replace(name=graph.name, sample=graph.sample, greedy=graph.greedy)
-        stacks = None
-        if self.device.type == "cpu" and not on_device:  # observations on a GPU are no arrays
-            stacks = numpy_stacks(self.model, ("actor",))
-        if stacks is None:
-            return by_torch
-        fast = NumpyActing(self, stacks["actor"], self._to_env, samples)
-        return Acting(
-            fast.name,
-            fast.sample,
-            fast.greedy,
-            fast.to_env,
-            self._process_transition,
-            lambda rollout: self._complete_rollout(fast.with_log_probs(rollout)),
-        )
+        sample, greedy = inference(self._forward_collect), inference(self._forward_eval)
+        to_env = inference(self._to_env)
+        if on_device:  # an environment may write into its actions
+            head = self.model.actor_head
+            to_env = self._to_env if self.overrides("_to_env") else head.to_env_on_device
+        acting = Acting("torch", sample, greedy, to_env, inference(transition), finish)
+        is_captured = is_plain and self.device.type == "cuda" and self.cfg.cuda_graph
+        if is_captured and not is_changed(self.model):
+            return by_graph(acting, self.device, self.generator, self._graph_pool, on_device)
+        return acting
 
     def _complete_rollout(self, rollout: Rollout) -> Rollout:
         """Does what ``collect_mode.get_train_sample`` does: updates statistics, then assigns credit."""

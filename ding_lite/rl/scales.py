@@ -55,20 +55,23 @@ class RunningMeanStd:
     def update(self, samples: Tensor | np.ndarray) -> None:
         """Adds samples (N, *shape) of all ranks; they are summed on the device that they are on."""
         samples = torch.as_tensor(samples)
-        if samples.device.type == "mps":  # it has no float64
-            samples = samples.cpu()
-        new: Moments = (0.0, np.zeros_like(self.mean), np.ones_like(self.var))
+        samples = samples.cpu() if samples.device.type == "mps" else samples  # it has no float64
+        batches: list[Moments] = []
         for part in samples.split(max(1, CHUNK // max(1, samples[:1].numel()))) if len(samples) else ():
             var, mean = torch.var_mean(part.double(), 0, correction=0)
-            new = _merged(new, (len(part), mean.cpu().numpy(), var.cpu().numpy()))
-        batches = [new]
+            batches.append((len(part), mean.cpu().numpy(), var.cpu().numpy()))
         if self.ranks.size > 1:
-            rows = self.ranks.gather(new[0], *np.ravel(new[1]), *np.ravel(new[2]))
-            batches = [(row[0], *row[1:].reshape(2, *self.mean.shape)) for row in rows]
-        batches = [batch for batch in batches if batch[0]]
+            batches = self._of_all_ranks(batches)
         self.count *= self.decay if batches else 1.0
         for batch in batches:
             self.count, self.mean, self.var = _merged((self.count, self.mean, self.var), batch)
+
+    def _of_all_ranks(self, batches: list[Moments]) -> list[Moments]:
+        new: Moments = (0.0, np.zeros_like(self.mean), np.ones_like(self.var))
+        for batch in batches:
+            new = _merged(new, batch)
+        rows = self.ranks.gather(new[0], *np.ravel(new[1]), *np.ravel(new[2]))
+        return [(row[0], *row[1:].reshape(2, *self.mean.shape)) for row in rows if row[0]]
 
     @property
     def std(self) -> np.ndarray:

@@ -49,19 +49,14 @@ def global_streams(generators: Sequence[torch.Generator]) -> Iterator[None]:
     """
     import torch
 
-    streams = []
-    for generator in generators:
-        device = generator.device
-        is_cuda = device.type == "cuda"
-        of_torch = torch.cuda.default_generators[device.index or 0] if is_cuda else torch.default_generator
-        streams.append((generator, of_torch, of_torch.get_state()))
-        of_torch.set_state(generator.get_state())
-    try:
+    gpus = [generator.device.index or 0 for generator in generators if generator.device.type == "cuda"]
+    of_torch = [torch.default_generator, *(torch.cuda.default_generators[gpu] for gpu in gpus)]
+    with torch.random.fork_rng(gpus):
+        for generator, other in zip(generators, of_torch, strict=True):
+            other.set_state(generator.get_state())
         yield
-    finally:
-        for generator, of_torch, before in streams:
-            generator.set_state(of_torch.get_state())
-            of_torch.set_state(before)
+        for generator, other in zip(generators, of_torch, strict=True):
+            generator.set_state(other.get_state())
 
 
 @contextmanager
