@@ -401,7 +401,7 @@ def _check_no_value_gradient(policy: PPGPolicy, batch: Batch) -> None:
     if getattr(model, "arch", "shared") == "shared":
         return
     logit = sum(leaf.sum() for leaf in tree_leaves(model.compute_actor(batch.obs)))
-    value = policy.critic_loss(batch.plus(new_value=model.compute_critic(batch.obs)))[0]
+    value = policy.value_loss(batch.plus(new_value=model.compute_critic(batch.obs)))[0]
     of_policy, of_value = (_with_gradient(model, total) for total in (logit, value))
     both = ", ".join(sorted(of_policy & of_value)[:5])
     _expect(not both, f"the policy phase's value loss has no gradient for the policy, got one for {both}")

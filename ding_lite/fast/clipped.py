@@ -31,7 +31,7 @@ from ding_lite.rl.distributions import ILLEGAL, LOG_2PI
 from ding_lite.trees import MASK_KEY
 
 # The methods of a policy that are not called where the slopes are used.
-LOSSES = ("policy_loss", "value_loss", "loss", "actor_loss", "critic_loss", "with_outputs", "distribution")
+LOSSES = ("policy_loss", "value_loss", "loss", "with_outputs", "distribution")
 
 
 class ClippedPolicy(Protocol):

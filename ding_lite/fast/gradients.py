@@ -38,14 +38,14 @@ class Objective(NamedTuple):
         loss: of a batch with these outputs -> (0-d loss, dict of 0-d metrics).
         reads: outputs of the model: "actor", "auxiliary", "critic".
         with_outputs: (batch, {output: its value}) -> the batch for the loss.
-        slopes: NumPy code for this loss and its slopes (``fast.clipped``); None: there is none.
+        slopes: returns NumPy code for this loss and its slopes (``fast.clipped``); None: there is none.
         name: of the loss, for messages.
     """
 
     loss: Callable[[Batch], tuple[Tensor, dict[str, Tensor]]]
     reads: tuple[str, ...] = ()
     with_outputs: Callable[[Batch, Mapping[str, Any]], Batch] = lambda batch, outputs: batch
-    slopes: Slopes | None = None
+    slopes: Callable[[], Slopes | None] = lambda: None
     name: str = "loss"
 
 
@@ -135,7 +135,8 @@ class ByGraph(ByAutograd):
     def __init__(self, size: int, pool: GraphPool, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.name = "CUDA graph"
-        self.size, self._captured = size, CapturedFunction(pool, self._of_fields, self.objective.name)
+        name = f"{self.objective.name} of {self.objective.reads}"
+        self.size, self._captured = size, CapturedFunction(pool, self._of_fields, name)
 
     def _of_fields(self, fields: Mapping[str, Any]) -> Gradient:
         return super().__call__(Batch(**{name: as_field(field) for name, field in fields.items()}))
@@ -159,7 +160,7 @@ class ThroughStacks(ByAutograd):
 
     def __init__(self, stacks: Mapping[str, NumpyStack], *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.stacks, slopes = stacks, self.objective.slopes
+        self.stacks, slopes = stacks, self.objective.slopes()
         self.calls_layers = slopes is None  # a loss may call any layer
         self.name = "NumPy, the loss by autograd" if slopes is None else "NumPy"
         self._slopes = slopes or self._slopes_by_autograd

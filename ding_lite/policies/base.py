@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import FunctionType
 from typing import Any
 
@@ -54,7 +55,6 @@ from ding_lite.rl.distributions import Distribution
 from ding_lite.rl.scales import NoScale, ObservationNorm, ValueNorm
 from ding_lite.rl.seeding import (
     GeneratorState,
-    global_streams,
     integer_seed,
     seeded_layers,
     torch_generator,
@@ -88,6 +88,23 @@ LIBRARY: set[tuple[str, FunctionType]] = set()  # the methods of the library's p
 def add_to_library(cls: type) -> None:
     """Adds the methods of a class to ``LIBRARY``: :meth:`Policy.overrides` knows all others as replaced."""
     LIBRARY.update((name, method) for name, method in vars(cls).items() if isinstance(method, FunctionType))
+
+
+@contextmanager
+def global_streams(generators: Sequence[torch.Generator]) -> Iterator[None]:
+    """Lets torch's global generators continue these streams, one for each device, within the block.
+
+    Layers such as dropout, and losses that call ``torch.randn``, draw from them. After the block they are
+    where they were before.
+    """
+    gpus = [generator.device.index or 0 for generator in generators if generator.device.type == "cuda"]
+    of_torch = [torch.default_generator, *(torch.cuda.default_generators[gpu] for gpu in gpus)]
+    with torch.random.fork_rng(gpus):
+        for generator, other in zip(generators, of_torch, strict=True):
+            other.set_state(generator.get_state())
+        yield
+        for generator, other in zip(generators, of_torch, strict=True):
+            generator.set_state(other.get_state())
 
 
 class Policy:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -38,25 +38,6 @@ def torch_generator(seed: int, *name: str | int, device: Any = "cpu") -> torch.G
     generator = torch.Generator(device=device)
     generator.manual_seed(integer_seed(seed, *name))
     return generator
-
-
-@contextmanager
-def global_streams(generators: Sequence[torch.Generator]) -> Iterator[None]:
-    """Lets torch's global generators continue these streams, one for each device, within the block.
-
-    Layers such as dropout, and losses that call ``torch.randn``, draw from them. After the block they are
-    where they were before.
-    """
-    import torch
-
-    gpus = [generator.device.index or 0 for generator in generators if generator.device.type == "cuda"]
-    of_torch = [torch.default_generator, *(torch.cuda.default_generators[gpu] for gpu in gpus)]
-    with torch.random.fork_rng(gpus):
-        for generator, other in zip(generators, of_torch, strict=True):
-            other.set_state(generator.get_state())
-        yield
-        for generator, other in zip(generators, of_torch, strict=True):
-            generator.set_state(other.get_state())
 
 
 @contextmanager
