@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from ding_lite.errors import ContractError
-from ding_lite.trees import map_tree, to_dict, tree_leaves
+from ding_lite.trees import map_tree, to_dict
 
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"treevalue\.")
@@ -113,11 +113,6 @@ def flat(tree: Any) -> Any:
     return map_tree(lambda leaf: leaf.flatten(0, 1), tree)
 
 
-def bytes_of(tree: Any) -> int:
-    """Returns the bytes of the tensors of a tree."""
-    return sum(leaf.numel() * leaf.element_size() for leaf in tree_leaves(tree))
-
-
 class RolloutStorage:
     """Arrays (T, B, ...) that are allocated at the first row and reused for every rollout.
 
@@ -126,11 +121,14 @@ class RolloutStorage:
     Args:
         steps: T.
         num_envs: B.
+
+    Attributes:
+        arrays: (T, B, ...), or a dict of those, of each field.
     """
 
     def __init__(self, steps: int, num_envs: int) -> None:
         self.steps, self.num_envs = steps, num_envs
-        self._arrays: dict[str, Any] = {}
+        self.arrays: dict[str, Any] = {}
         self._rows: dict[str, list[Any]] = {}  # a view of each row, made once
         self._written: set[str] = set()
 
@@ -151,9 +149,9 @@ class RolloutStorage:
         """
         self._written.add(name)
         if name not in self._rows:
-            if name not in self._arrays:
-                self._arrays[name] = self._allocate(name, value, len(range(self.num_envs)[envs]))
-            array = self._arrays[name]
+            if name not in self.arrays:
+                self.arrays[name] = self._allocate(name, value, len(range(self.num_envs)[envs]))
+            array = self.arrays[name]
             self._rows[name] = [map_tree(lambda leaf, t=t: leaf[t], array) for t in range(self.steps)]
         row = self._rows[name][t]
         if type(value) is np.ndarray and type(row) is np.ndarray:  # the usual case
@@ -172,17 +170,13 @@ class RolloutStorage:
             raise _misshapen(name, f"({envs}, ...)", f"{leaf.shape} of {leaf.dtype}")
         return np.zeros((self.steps, self.num_envs, *leaf.shape[1:]), leaf.dtype)
 
-    def array(self, name: str) -> Any:
-        """Returns the array (T, B, ...) of one field."""
-        return self._arrays[name]
-
     def rollout(self, **others: Any) -> Rollout:
         """Returns all fields, and ``others``, as one tree of tensors that share the memory of the storage.
 
         Args:
             **others: fields that are not (T, B, ...).
         """
-        written = {name: array for name, array in self._arrays.items() if name in self._written}
+        written = {name: array for name, array in self.arrays.items() if name in self._written}
         fields = map_tree(lambda leaf: torch.from_numpy(leaf), written)
         others = {name: to_device(value, torch.device("cpu")) for name, value in others.items()}
         return as_rollout({**fields, **others})

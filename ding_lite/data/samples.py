@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ding_lite.data.rollout import Rollout, as_field, bytes_of, flat, to_device
+from ding_lite.data.rollout import Rollout, as_field, flat, to_device
 from ding_lite.models.recurrent import Sequences, chosen_hidden
 from ding_lite.ranks import ALONE, Ranks
 from ding_lite.rl.returns import normalize_advantage
-from ding_lite.trees import Tree, in_one_order, is_branch, leading_size, map_tree
+from ding_lite.trees import Tree, in_one_order, is_branch, leading_size, map_tree, tree_leaves
 
 SHUFFLED_BYTES = 2**22  # samples up to this size are copied in the order of their minibatches
 
@@ -174,20 +174,22 @@ class Samples:
             order = torch.randperm(len(self), generator=generator, device=generator.device)
             groups = [Group(rows) for rows in order.split(sizes)]
         groups = groups if steps == math.inf else groups[: int(steps)]
-        advantages: list[Tensor] | None = None
+        fields, rows = dict(self.fields), torch.cat([group.rows for group in groups])
         if adv_norm == "batch":
-            (whole,) = _normalized([self.fields["advantage"]], ranks)
-            advantages = [whole[group.rows] for group in groups]
+            (fields["advantage"],) = _normalized([fields["advantage"]], ranks)
         elif adv_norm == "minibatch":
-            advantages = _normalized([self.fields["advantage"][group.rows] for group in groups], ranks)
-        place = None if self.place is None else self.place[torch.cat([group.rows for group in groups])]
-        return Pass(self._batches(groups, advantages), len(groups), place)
+            whole = fields["advantage"]
+            parts = _normalized([whole[group.rows] for group in groups], ranks)
+            fields["advantage"] = torch.empty_like(whole).index_copy_(0, rows, torch.cat(parts))
+        place = None if self.place is None else self.place[rows]
+        return Pass(self._batches(fields, groups), len(groups), place)
 
-    def _batches(self, groups: Sequence[Group], advantages: list[Tensor] | None) -> Iterator[Batch]:
-        fields = {k: field for k, field in self.fields.items() if k != "advantage" or advantages is None}
+    def _batches(self, fields: dict[str, Any], groups: Sequence[Group]) -> Iterator[Batch]:
         trees = [name for name, field in fields.items() if is_branch(field)]
         parts: Any = None
-        if bytes_of(fields) <= SHUFFLED_BYTES:  # of few samples all are gathered at once, in far fewer calls
+        if (
+            sum(x.nbytes for x in tree_leaves(fields)) <= SHUFFLED_BYTES
+        ):  # of few samples all are gathered at once, in far fewer calls
             order, sizes = torch.cat([group.rows for group in groups]), [len(group.rows) for group in groups]
             parts = map_tree(lambda leaf: leaf.index_select(0, order).split_with_sizes(sizes), fields)
         for k, group in enumerate(groups):
@@ -200,8 +202,6 @@ class Samples:
             batch = batch if self.device is None else to_device(batch, self.device)
             for name in trees:
                 batch[name] = batch[name] if name == "obs" else as_field(batch[name])
-            if advantages is not None:
-                batch["advantage"] = advantages[k]
             batch["obs"] = self._inputs(batch["obs"], group, self.inputs)
             yield Batch(**batch)
 
@@ -240,8 +240,8 @@ class Samples:
         """Returns about ``count`` samples, evenly spaced, as one minibatch."""
         step = -(-len(self) // count)
         if self.runs is None:
-            return next(self._batches([Group(torch.arange(0, len(self), step))], None))
-        return next(self._batches([self._packed(torch.arange(0, len(self.runs.length), step))], None))
+            return next(self._batches(self.fields, [Group(torch.arange(0, len(self), step))]))
+        return next(self._batches(self.fields, [self._packed(torch.arange(0, len(self.runs.length), step))]))
 
     def _packed(self, index: Tensor) -> Group:
         """Returns runs (S,) in packed order: the first rows of all, longest first, and so on."""
@@ -387,8 +387,9 @@ def _minibatch_sizes(n: int, size: int, ranks: Ranks = ALONE) -> list[int]:
         sizes[-1] += 1
     elif rest:
         sizes.append(rest)
-    number = ranks.smallest(len(sizes))
-    return sizes if number == len(sizes) else even_sizes(n, number)
+    if ranks.size > 1 and (number := ranks.smallest(len(sizes))) < len(sizes):
+        return even_sizes(n, number)
+    return sizes
 
 
 def even_sizes(n: int, parts: int) -> list[int]:

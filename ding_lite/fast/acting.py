@@ -83,12 +83,13 @@ class NumpyActing:
 
     def __init__(self, policy: SmallPolicy, stack: NumpyStack, samples: int) -> None:
         self.policy, self.stack, self._samples = policy, stack, samples
-        self._out: Any = getattr(policy.model.actor_head, "out", None)
-        is_normal = type(self._out) is BoxHead and self._out.is_simple_normal
-        self._is_known = is_normal or type(self._out) in (DiscreteHead, MultiDiscreteHead)
+        out = policy.model.actor_head.out
+        kind, self._out = type(out), out
+        is_normal = kind is BoxHead and out.is_simple_normal
+        self._is_known = is_normal or kind in (DiscreteHead, MultiDiscreteHead)
         if is_normal:
             with torch.no_grad():
-                self._sigma = self._out.logit(torch.zeros(1, self._out.size))["sigma"].numpy()
+                self._sigma = out.logit(torch.zeros(1, out.size))["sigma"].numpy()
         self._noise, self._used = np.empty(0, np.float32), 0
 
     @np.errstate(all="ignore")  # the learner checks for numbers that are not finite

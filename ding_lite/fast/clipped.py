@@ -49,7 +49,7 @@ class ClippedPolicy(Protocol):
 
 def clipped_slopes(policy: ClippedPolicy) -> ClippedSlopes | None:
     """Returns the losses of a policy on small networks, with slopes; None if they are not PPO's own."""
-    head: Any = getattr(policy.model.actor_head, "out", None)
+    head = policy.model.actor_head.out
     is_normal = type(head) is BoxHead and head.is_simple_normal and head.bound_type is None
     is_known = is_normal or type(head) is DiscreteHead
     if not is_known or policy.cfg.learn.kl_beta or policy.overrides(*LOSSES):

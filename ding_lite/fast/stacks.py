@@ -58,10 +58,11 @@ def numpy_stacks(model: Any, names: Sequence[str]) -> dict[str, NumpyStack] | No
     stacks: Mapping[str, Stack] | None = model.stacks() if names else None
     if not stacks or not stacks.keys() >= set(names) or is_changed(model):
         return None
-    layers: dict[nn.Module, Any] = {part: numpy_layers(part) for name in names for part in stacks[name][:2]}
+    chosen = {name: stacks[name] for name in names}
+    layers: dict[nn.Module, Any] = {part: numpy_layers(part) for s in chosen.values() for part in s[:2]}
     if None in layers.values():
         return None
-    return {name: NumpyStack(*map(layers.get, stacks[name][:2]), stacks[name].detached) for name in names}
+    return {name: NumpyStack(layers[s.encoder], layers[s.head], s.detached) for name, s in chosen.items()}
 
 
 def numpy_layers(part: nn.Module) -> NumpyLayers | None:

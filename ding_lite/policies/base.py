@@ -262,14 +262,8 @@ class Policy:
     @property
     def collect_mode(self) -> CollectMode:
         self._require("collect")
-        return CollectMode(
-            forward=self._forward_collect,
-            to_env=self._to_env,
-            process_transition=self._process_transition,
-            get_train_sample=self._complete_rollout,
-            state_dict=self.state_dict,
-            load_state_dict=self._load_all_but_generators,
-        )
+        play = (self._forward_collect, self._to_env, self._process_transition, self._complete_rollout)
+        return CollectMode(*play, self.state_dict, self._load_all_but_generators)
 
     @property
     def eval_mode(self) -> EvalMode:
@@ -308,13 +302,13 @@ class Policy:
         if is_plain and not on_device and (stacks := numpy_stacks(self.model, ("actor",))):
             fast = NumpyActing(self, stacks["actor"], samples)
             finish = lambda rollout: self._complete_rollout(fast.with_log_probs(rollout))  # noqa: E731
-            to_env = self.model.actor_head.to_env
+            to_env = self.model.actor_head.out.to_env
             return Acting("NumPy", fast.sample, fast.greedy, to_env, transition, finish)
         inference = torch.inference_mode()
         sample, greedy = inference(self._forward_collect), inference(self._forward_eval)
         to_env = inference(self._to_env)
         if on_device:  # an environment may write into its actions
-            head = self.model.actor_head
+            head = self.model.actor_head.out
             to_env = self._to_env if self.overrides("_to_env") else head.to_env_on_device
         acting = Acting("torch", sample, greedy, to_env, inference(transition), finish)
         is_captured = is_plain and self.device.type == "cuda" and self.cfg.cuda_graph
@@ -396,7 +390,7 @@ class Policy:
 
     def _to_env(self, action: Any) -> Tree:
         action = map_tree(as_array, action) if is_branch(action) else as_array(action)
-        return self.model.actor_head.to_env(action)
+        return self.model.actor_head.out.to_env(action)
 
     # -- The model
 

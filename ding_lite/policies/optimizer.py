@@ -167,7 +167,7 @@ class Optimizer:
         elif self.clip_type == "clip_value":
             values = [value.clamp(-self.clip_value, self.clip_value) for value in values]
         self._counts.add_(steps if self.on_host else steps * (1 - is_bad))
-        tensors = (parameters, values, means, squares, [], counts)
+        tensors: Any = (parameters, values, means, squares, [], counts)
         # As GradScaler does: if found_inf is 1, nothing changes.
         found_inf = None if self.on_host else is_bad
         torch._fused_adam_(*tensors, found_inf=found_inf, lr=rate, eps=self.eps, **ADAM)

@@ -174,7 +174,7 @@ class PPOPolicy(Policy):
         log = mean_metrics([credit])  # waits for the device once
         log |= {"cur_lr": self.schedules.rate, "clip_ratio": self.clip_ratio}
         log |= self.improve(rollout)
-        log_sigma = getattr(getattr(self.model.actor_head, "out", None), "log_sigma", None)
+        log_sigma = getattr(self.model.actor_head.out, "log_sigma", None)
         if log_sigma is not None:
             log["action_std"] = float(log_sigma.detach().exp().mean())
         if self.intrinsic is not None:
@@ -336,7 +336,9 @@ class PPOPolicy(Policy):
         With ``dist`` the policy loss, and the penalty for leaving a reference policy; with ``new_value`` the
         value loss times value_weight, and with value_norm times value_norm_std^2.
         """
-        outputs, total, metrics = vars(batch), 0.0, {}
+        outputs = vars(batch)
+        total: Any = 0.0
+        metrics: dict[str, Tensor] = {}
         if "dist" in outputs:
             total, metrics = checked(self.policy_loss(batch), self, "policy_loss")
             if self.reference is not None:

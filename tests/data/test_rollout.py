@@ -41,7 +41,7 @@ def test_written_row_is_a_copy_and_its_view_is_returned():
     given[:] = 7
     assert row.tolist() == [1, 1, 1]
     row[:] = 5
-    assert storage.array("x")[1].tolist() == [5, 5, 5]
+    assert storage.arrays["x"][1].tolist() == [5, 5, 5]
 
 
 def test_what_is_not_written_any_more_is_not_in_the_next_rollout():
@@ -57,10 +57,10 @@ def test_row_is_written_a_group_of_environments_at_a_time():
     storage = RolloutStorage(2, 3)
     view = storage.write(1, "x", np.array([[1, 2], [5, 6]]), slice(0, None, 2))
     storage.write(1, "x", np.array([[3, 4]]), slice(1, None, 2))
-    assert storage.array("x").tolist() == [[[0, 0]] * 3, [[1, 2], [3, 4], [5, 6]]]
+    assert storage.arrays["x"].tolist() == [[[0, 0]] * 3, [[1, 2], [3, 4], [5, 6]]]
     assert view.tolist() == [[1, 2], [5, 6]]
     view[:] = 9
-    assert storage.array("x")[1].tolist() == [[9, 9], [3, 4], [9, 9]]
+    assert storage.arrays["x"][1].tolist() == [[9, 9], [3, 4], [9, 9]]
 
 
 def test_storage_keeps_dtypes_and_trees():
