@@ -222,9 +222,10 @@ def _check_recurrence(policy: Policy, rollout: Rollout) -> None:
     # No cut but at episode starts: a cut ends the gradient, and that of single steps does not end there.
     whole = recurrence._replace(length=STEPS_OF_CHECK)
     samples = Samples.of(rollout, rollout.valid, {"obs": rollout.obs}, whole)
-    ((rows, inputs),) = samples.chunks(len(samples), policy.scaled)
+    samples.inputs, samples.device = policy.scaled, policy.device
+    (batch,), rows = samples.chunks()
     place = samples.place[rows]  # type: ignore[index]
-    along = model.compute_critic(inputs)
+    along = model.compute_critic(batch.obs)
     hidden, values = map_tree(lambda leaf: leaf[0], rollout.hidden), []
     for obs, done in zip(rollout.obs, (rollout.terminated | rollout.truncated).cpu().numpy(), strict=True):
         _, value, hidden = model.step(policy._inputs(obs, hidden))

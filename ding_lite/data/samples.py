@@ -24,6 +24,7 @@ from ding_lite.ranks import ALONE, Ranks
 from ding_lite.rl.returns import normalize_advantage
 from ding_lite.trees import Tree, in_one_order, is_branch, leading_size, map_tree, tree_leaves
 
+CHUNK_SAMPLES, CHUNK_BYTES = 2**13, 2**24  # what a network is given in one call without a gradient
 SHUFFLED_BYTES = 2**22  # samples up to this size are copied in the order of their minibatches
 
 
@@ -202,15 +203,13 @@ class Samples:
             batch = batch if self.device is None else to_device(batch, self.device)
             for name in trees:
                 batch[name] = batch[name] if name == "obs" else as_field(batch[name])
-            batch["obs"] = self._inputs(batch["obs"], group, self.inputs)
+            obs = batch["obs"] if self.inputs is None else self.inputs(batch["obs"])
+            if group.sizes is None:
+                batch["obs"] = as_field(obs)
+            else:
+                hidden = group.hidden if self.device is None else to_device(group.hidden, self.device)
+                batch["obs"] = Sequences(obs, hidden, group.sizes)
             yield Batch(**batch)
-
-    def _inputs(self, obs: Any, group: Group, inputs: Callable[[Tree], Any] | None) -> Any:
-        obs = obs if inputs is None else inputs(obs)
-        if group.sizes is None:
-            return as_field(obs)
-        hidden = group.hidden if self.device is None else to_device(group.hidden, self.device)
-        return Sequences(obs, hidden, group.sizes)
 
     def _run_groups(self, size: int, generator: torch.Generator, ranks: Ranks) -> list[Group]:
         assert self.runs is not None
@@ -221,20 +220,18 @@ class Samples:
         number = ranks.smallest(max(1, min(round(total / size), total // int(counts.max()))))
         return [self._packed(runs) for runs in _split_evenly(order, counts[order], number)]
 
-    def chunks(self, size: int, inputs: Callable[[Tree], Any]) -> Iterator[tuple[Any, Any]]:
-        """Yields (rows, inputs) of all samples in parts of about ``size``, for calls without a gradient."""
-        obs = self.fields["obs"]
+    def chunks(self) -> tuple[Iterator[Batch], Tensor]:
+        """Returns all samples in parts, for calls without a gradient, and their rows in this order."""
+        sample_bytes = 4 * sum(math.prod(leaf.shape[1:]) for leaf in tree_leaves(self.fields["obs"]))
+        size = max(1, min(CHUNK_SAMPLES, CHUNK_BYTES // max(1, sample_bytes)))
         if self.runs is None:
-            for start in range(0, len(self), size):
-                rows = slice(start, start + size)
-                yield rows, self._inputs(map_tree(lambda leaf, r=rows: leaf[r], obs), Group(rows), inputs)
-            return
-        parts = max(1, min(len(self.runs.length), math.ceil(len(self) / size)))
-        index = torch.arange(len(self.runs.length), device=self.runs.length.device)
-        for runs in _split_evenly(index, self.runs.length, parts):
-            group = self._packed(runs)
-            some = map_tree(lambda leaf, g=group: leaf.index_select(0, g.rows), obs)
-            yield group.rows, self._inputs(some, group, inputs)
+            rows = torch.arange(len(self), device=tree_leaves(self.fields["obs"])[0].device)
+            groups = [Group(part) for part in rows.split(size)]
+        else:
+            parts = max(1, min(len(self.runs.length), math.ceil(len(self) / size)))
+            index = torch.arange(len(self.runs.length), device=self.runs.length.device)
+            groups = [self._packed(runs) for runs in _split_evenly(index, self.runs.length, parts)]
+        return self._batches(self.fields, groups), torch.cat([group.rows for group in groups])
 
     def some(self, count: int) -> Batch:
         """Returns about ``count`` samples, evenly spaced, as one minibatch."""

@@ -29,6 +29,7 @@ MANY_NUMBERS = 2**13  # torch's sigmoid is faster than NumPy's tanh from here on
 MAX_INDICES = 8  # in an observation; above it torch looks them up as fast
 METHODS = frozenset(("forward", "logit", "stacks", *COMBINED["stacks"]))  # which NumPy does not call
 ACTIVATIONS: dict[type, str] = {nn.Tanh: "tanh", nn.ReLU: "relu"}
+PLAIN: list[tuple[tuple[str, ...], Any]] = [((), None)]  # leaves of observations that are vectors
 _ones = lru_cache(partial(np.ones, dtype=np.float32))
 
 
@@ -59,51 +60,54 @@ def numpy_stacks(model: Any, names: Sequence[str]) -> dict[str, NumpyStack] | No
     if not stacks or not stacks.keys() >= set(names) or is_changed(model):
         return None
     chosen = {name: stacks[name] for name in names}
-    layers: dict[nn.Module, Any] = {part: numpy_layers(part) for s in chosen.values() for part in s[:2]}
-    if None in layers.values():
+    parts = [part for stack in chosen.values() for part in stack[:2]]
+    if not all(map(runs_in_numpy, parts)):
         return None
+    layers = {part: NumpyLayers(part) for part in parts}
     return {name: NumpyStack(layers[s.encoder], layers[s.head], s.detached) for name, s in chosen.items()}
 
 
-def numpy_layers(part: nn.Module) -> NumpyLayers | None:
-    """Returns an encoder, or layers in sequence, in NumPy; None if torch is as fast, or must run them."""
-    leaves: list[tuple[tuple[str, ...], Any]] = [((), None)]
-    sequences: list[Any] = [part]
-    if type(part) is Encoder and part.dtype == torch.float32:
-        leaves = list(zip(part.paths, part.leaves, strict=True))
-        inner = [leaf.layers for leaf in part.leaves if type(leaf) is VectorEncoder and len(leaf.layers)]
-        is_one_network = len(leaves) == 1 or not inner
-        if not is_one_network or not all(_is_small(leaf) for leaf in part.leaves):
-            return None
-        sequences = [*inner, part.trunk]
-    if not all(type(each) is nn.Sequential and all(map(_is_small, each)) for each in sequences):
-        return None
-    return NumpyLayers([layer for each in sequences for layer in each], leaves)
-
-
-def _is_small(layer: nn.Module) -> bool:
-    """Returns whether NumPy computes a layer, or the encoder of a leaf, at least as fast as torch."""
-    if type(layer) is not nn.Linear:
-        is_index = type(layer) is IndexEncoder and layer.offset.numel() <= MAX_INDICES
-        return type(layer) in (VectorEncoder, *ACTIVATIONS) or is_index
-    size, tensors = layer.weight.numel(), (layer.weight, layer.bias)
+def runs_in_numpy(part: Any) -> bool:
+    """Returns whether NumPy computes an encoder, or a layer, at least as fast as torch."""
+    kind = type(part)
+    if kind is Encoder:
+        has_one_network = len(part.leaves) == 1 or not any(map(_layers_of, part.leaves))
+        is_plain = part.dtype == torch.float32 and has_one_network
+        return is_plain and all(map(runs_in_numpy, (*part.leaves, part.trunk)))
+    if kind is nn.Sequential or kind is VectorEncoder:
+        return all(map(runs_in_numpy, _layers_of(part)))
+    if kind is IndexEncoder:
+        return bool(part.offset.numel() <= MAX_INDICES)
+    if kind is not nn.Linear:
+        return kind in ACTIVATIONS
+    size, tensors = part.weight.numel(), (part.weight, part.bias)
     if size > MAX_WEIGHTS_OF_ONE_THREAD or (size > MAX_WEIGHTS and not has_one_thread()):
         return False
     # spectral_norm, for one, computes a weight at every call.
     return all(isinstance(x, nn.Parameter) and x.is_cpu and x.dtype == torch.float32 for x in tensors)
 
 
+def _layers_of(part: Any) -> list[Any]:
+    if type(part) is Encoder:
+        return [layer for each in (*part.leaves, part.trunk) for layer in _layers_of(each)]
+    return [] if type(part) is IndexEncoder else list(getattr(part, "layers", part))
+
+
 class NumpyLayers:
     """Linear layers and activations in sequence, of an encoder behind the features of an observation.
+
+    Args:
+        part: an encoder, or layers in sequence.
 
     Attributes:
         parameters: of an encoder the tables of indices; weight and bias of each linear layer.
         gradients: where :meth:`backward` writes the gradient of each parameter; none until it is called.
     """
 
-    def __init__(self, layers: Sequence[Any], leaves: Sequence[tuple[tuple[str, ...], Any]]) -> None:
-        self._leaves = leaves
-        tables = [leaf.table.weight for _, leaf in leaves if type(leaf) is IndexEncoder]
+    def __init__(self, part: Any) -> None:
+        layers = _layers_of(part)
+        self._leaves = list(zip(part.paths, part.leaves, strict=True)) if type(part) is Encoder else PLAIN
+        tables = [leaf.table.weight for _, leaf in self._leaves if type(leaf) is IndexEncoder]
         linear = [p for layer in layers if type(layer) is nn.Linear for p in (layer.weight, layer.bias)]
         self.parameters: list[Tensor] = [*tables, *linear]
         self.gradients: list[np.ndarray] = []

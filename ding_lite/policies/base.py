@@ -77,7 +77,6 @@ from ding_lite.trees import (
 
 FIELDS = ("learn", "collect", "eval")
 OUTPUTS = {"actor": "dist", "critic": "new_value", "auxiliary": "auxiliary"}  # of models, in a batch
-CHUNK_SAMPLES, CHUNK_BYTES = 2**13, 2**24  # what a network is given in one call without a gradient
 GPU_LAYER = 2**16  # weights; with 64 x 64 a gradient step takes four times as long on a GPU
 # The methods that NumPy and CUDA graphs replace when they act.
 ACTING = ("_forward_collect", "_forward_eval", "_to_env", "_process_transition", "scaled", "distribution")
@@ -438,18 +437,13 @@ class Policy:
 
     @torch.no_grad()
     def over(self, function: Callable[..., Any], samples: Samples, *fields: str) -> Any:
-        """Returns ``function(inputs, *fields)`` of raw samples (N, ...), some megabytes at a time."""
-        sample_bytes = 4 * sum(math.prod(leaf.shape[1:]) for leaf in tree_leaves(samples.fields["obs"]))
-        order, results = [], []
-        size = max(1, min(CHUNK_SAMPLES, CHUNK_BYTES // max(1, sample_bytes)))
-        for rows, inputs in samples.chunks(size, self.scaled):
-            rest = (map_tree(lambda x, r=rows: x[r], samples.fields[name]) for name in fields)
-            results.append(function(inputs, *(to_device(each, self.device) for each in rest)))
-            order.append(rows)
-        result = results[0] if len(results) == 1 else map_tree(lambda *parts: torch.cat(parts), *results)
+        """Returns ``function(obs, *fields)`` of samples (N, ...), some megabytes at a time."""
+        batches, rows = samples.chunks()
+        results = [function(batch.obs, *[getattr(batch, name) for name in fields]) for batch in batches]
+        result = map_tree(lambda *parts: torch.cat(parts), *results)
         if samples.runs is None:
             return result
-        place = torch.cat(order).argsort()  # of each sample in the result
+        place = rows.argsort()  # of each sample in the result
         return map_tree(lambda leaf: leaf[place.to(leaf.device)], result)
 
     def over_rollout(self, function: Callable[..., Any], rollout: Rollout, *fields: str) -> Any:
@@ -460,6 +454,7 @@ class Policy:
         """
         valid, chosen = rollout.valid, {name: rollout[name] for name in ("obs", *fields)}
         samples = Samples.of(rollout, valid, chosen, self.recurrence)
+        samples.inputs, samples.device = self.scaled, self.device
         place: Any = samples.place
         return map_tree(
             lambda leaf: (
