@@ -85,7 +85,7 @@ class Collector:
             self._begin_anew("after an error", self.episode_count)
         self.is_incomplete = True
         self.episodes, self._finals = [], []
-        storage.begin()
+        storage.written.clear()
         acting = self.policy.acting(self.n_sample)
         with envs.beside_policy():
             for t in range(self.steps):

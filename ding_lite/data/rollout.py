@@ -124,17 +124,14 @@ class RolloutStorage:
 
     Attributes:
         arrays: (T, B, ...), or a dict of those, of each field.
+        written: the names of the fields of this rollout; clear it to begin the next one.
     """
 
     def __init__(self, steps: int, num_envs: int) -> None:
         self.steps, self.num_envs = steps, num_envs
         self.arrays: dict[str, Any] = {}
         self._rows: dict[str, list[Any]] = {}  # a view of each row, made once
-        self._written: set[str] = set()
-
-    def begin(self) -> None:
-        """Begins a rollout. It has the fields that are written from now on."""
-        self._written.clear()
+        self.written: set[str] = set()
 
     def write(self, t: int, name: str, value: Any, envs: slice = slice(None)) -> Any:
         """Copies ``value`` into the field ``name`` of row ``t``, for the environments ``envs``.
@@ -147,7 +144,7 @@ class RolloutStorage:
                 array of numbers for each environment.
             TypeError: if it has another kind of numbers, such as floats after whole numbers.
         """
-        self._written.add(name)
+        self.written.add(name)
         if name not in self._rows:
             if name not in self.arrays:
                 self.arrays[name] = self._allocate(name, value, len(range(self.num_envs)[envs]))
@@ -176,7 +173,7 @@ class RolloutStorage:
         Args:
             **others: fields that are not (T, B, ...).
         """
-        written = {name: array for name, array in self.arrays.items() if name in self._written}
+        written = {name: array for name, array in self.arrays.items() if name in self.written}
         fields = map_tree(lambda leaf: torch.from_numpy(leaf), written)
         others = {name: to_device(value, torch.device("cpu")) for name, value in others.items()}
         return as_rollout({**fields, **others})

@@ -133,12 +133,8 @@ class ClippedSlopes:
         if batch.prox_log_prob is not None:
             moved = log_prob - view(batch.prox_log_prob)
             excess = np.expm1(moved)
-        metrics = {
-            "policy_loss": loss,
-            "entropy_loss": entropy,
-            "approx_kl": _mean(excess - moved),
-            "clipfrac": outside,
-        }
+        kl = _mean(excess - moved)
+        metrics = {"policy_loss": loss, "entropy_loss": entropy, "approx_kl": kl, "clipfrac": outside}
         return loss - self.policy.entropy_weight * entropy, metrics, slope
 
     def _value(self, batch: Batch, value: np.ndarray) -> tuple[float, np.ndarray]:

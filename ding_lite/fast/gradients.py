@@ -167,14 +167,12 @@ class ThroughStacks(ByAutograd):
         self._encoders = {stack.encoder for stack in stacks.values()}
         trained = [p for p in self.parameters if p.requires_grad]
         sizes = [p.numel() for p in trained]
-        flat = torch.zeros(sum(sizes))
-        self._flat = view(flat)
+        self._flat = np.zeros(sum(sizes), np.float32)
         # In the layout of the parameters: that of large layers is not the usual one.
-        pairs = zip(trained, flat.split(sizes), strict=True)
+        pairs = zip(trained, torch.from_numpy(self._flat).split(sizes), strict=True)
         self._memory = {id(p): piece.as_strided(p.shape, p.stride()) for p, piece in pairs}
         for part in self._encoders.union(stack.head for stack in stacks.values()):
-            places = [self._memory.get(id(p), torch.empty_like(p)) for p in part.parameters]
-            part.gradients = [view(place) for place in places]
+            part.gradients = [view(self._memory.get(id(p), torch.empty_like(p))) for p in part.parameters]
 
     def __call__(self, batch: Batch) -> Gradient:
         self._flat.fill(0)

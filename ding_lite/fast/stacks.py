@@ -101,8 +101,10 @@ class NumpyLayers:
 
     Attributes:
         parameters: of an encoder the tables of indices; weight and bias of each linear layer.
-        gradients: where :meth:`backward` writes the gradient of each parameter; none until it is called.
+        gradients: where :meth:`backward` writes the gradient of each parameter; set by who calls it.
     """
+
+    gradients: list[np.ndarray]
 
     def __init__(self, part: Any) -> None:
         layers = _layers_of(part)
@@ -110,7 +112,6 @@ class NumpyLayers:
         tables = [leaf.table.weight for _, leaf in self._leaves if type(leaf) is IndexEncoder]
         linear = [p for layer in layers if type(layer) is nn.Linear for p in (layer.weight, layer.bias)]
         self.parameters: list[Tensor] = [*tables, *linear]
-        self.gradients: list[np.ndarray] = []
         # The name of an activation, or the arrays of a linear layer: bias, weight (out, in), and (in, out).
         self._steps: list[Any] = [
             ACTIVATIONS.get(type(x)) or (view(x.bias), view(x.weight), view(x.weight).T) for x in layers

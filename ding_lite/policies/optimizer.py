@@ -107,7 +107,7 @@ class Optimizer:
             NumericsError: after a step that was not finite; on a GPU at the end, so that no step waits.
         """
         history: list[Metrics] = []
-        bad: list[Number] = []
+        bad: list[Any] = []
         self._tensors = {}
         if gradient_of.calls_layers:
             self.model.train()
@@ -131,8 +131,11 @@ class Optimizer:
 
     @torch.no_grad()
     @np.errstate(all="ignore")
-    def _step(self, gradient: Gradient, rate: float) -> tuple[Number, Number]:
-        """Takes Adam's step along a gradient. Returns its norm, and 1.0 if it is not finite."""
+    def _step(self, gradient: Gradient, rate: float) -> tuple[Number, Number | None]:
+        """Takes Adam's step along a gradient. Returns its norm, and 1.0 if it is not finite.
+
+        On the host it returns None if it is finite.
+        """
         reached = tuple([value is not None for value in gradient.values])
         if reached not in self._tensors:
             columns = (self.parameters, self._means, self._squares, self._counts.unbind())
@@ -150,7 +153,7 @@ class Optimizer:
             norm: Any = torch.linalg.vector_norm(torch.stack(list(torch._foreach_norm(values))))
         else:
             norm = math.sqrt(np.dot(gradient.flat, gradient.flat))
-        is_bad: Any = 0.0
+        is_bad: Any = None  # as GradScaler's found_inf: if it is 1, nothing changes
         if self.on_host:
             norm = float(norm)
             if not math.isfinite(norm + float(gradient.total)):
@@ -168,9 +171,7 @@ class Optimizer:
             values = [value.clamp(-self.clip_value, self.clip_value) for value in values]
         self._counts.add_(steps if self.on_host else steps * (1 - is_bad))
         tensors: Any = (parameters, values, means, squares, [], counts)
-        # As GradScaler does: if found_inf is 1, nothing changes.
-        found_inf = None if self.on_host else is_bad
-        torch._fused_adam_(*tensors, found_inf=found_inf, lr=rate, eps=self.eps, **ADAM)
+        torch._fused_adam_(*tensors, found_inf=is_bad, lr=rate, eps=self.eps, **ADAM)
         for parameter, low, high in self.ranges:
             parameter.clamp_(low, high)
         return norm, is_bad
@@ -211,11 +212,6 @@ class Optimizer:
             if value.shape != tensor.shape:
                 raise ValueError(f"{name}: expected {tuple(tensor.shape)}, got {tuple(value.shape)}")
             tensor.copy_(value)
-
-
-def named(prefix: str, metrics: Mapping[str, float]) -> dict[str, float]:
-    """Returns metrics whose names begin with a prefix."""
-    return {f"{prefix}_{name}": value for name, value in metrics.items()}
 
 
 def mean_metrics(history: Sequence[Metrics]) -> dict[str, float]:

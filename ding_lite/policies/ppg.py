@@ -31,7 +31,7 @@ from ding_lite.errors import ContractError
 from ding_lite.fast.gradients import Objective, checked, outputs_of
 from ding_lite.models.actor_critic import PhasicActorCritic
 from ding_lite.policies.keys import PPG
-from ding_lite.policies.optimizer import mean_metrics, named
+from ding_lite.policies.optimizer import mean_metrics
 from ding_lite.policies.ppo import PPOPolicy
 from ding_lite.rl import losses
 from ding_lite.rl.returns import explained_variance
@@ -125,7 +125,7 @@ class PPGPolicy(PPOPolicy):
         log["value_grad_norm"] = value["grad_norm"]
         for name, replay in (("policy_buffer", self.replay), ("value_buffer", self.value_replay)):
             replay.end_iteration()
-            log |= named(name, replay.log)
+            log |= {f"{name}_{key}": value for key, value in replay.log.items()}
         return log
 
     def auxiliary_phase(self) -> dict[str, float]:

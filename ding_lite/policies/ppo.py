@@ -34,7 +34,7 @@ from ding_lite.models.checks import check_value_heads
 from ding_lite.policies.base import Policy
 from ding_lite.policies.intrinsic import Intrinsic
 from ding_lite.policies.keys import PPO
-from ding_lite.policies.optimizer import Optimizer, mean_metrics, mean_of, named
+from ding_lite.policies.optimizer import Optimizer, mean_metrics, mean_of
 from ding_lite.policies.reference import Reference
 from ding_lite.rl import losses
 from ding_lite.rl.returns import explained_variance, gae, nstep_return
@@ -190,7 +190,7 @@ class PPOPolicy(Policy):
         self.begin_replay(rollout, self.replay)
         log = self.take_steps(self.passes(self.replay, self.uses), self.optimizer, self.objective)
         self.replay.end_iteration()
-        return log | named("buffer", self.replay.log)
+        return log | {f"buffer_{name}": value for name, value in self.replay.log.items()}
 
     def begin_replay(self, rollout: Rollout, *replays: Replay) -> None:
         """Adds the rollout of this iteration; off-policy, stores the current log-probs as pi_prox's."""
@@ -234,11 +234,10 @@ class PPOPolicy(Policy):
     ) -> dict[str, Any]:
         """Takes the steps of passes; in the warm-up and after target_kl only those down the value loss."""
         learn, history, epochs = self.cfg.learn, [], 0
-        of_value = objective._replace(reads=("critic",))
         if self.schedules.iteration < learn.critic_warmup and "actor" in objective.reads:
             if "critic" not in objective.reads:
                 return {"epochs": 0.0, "updates": 0.0}
-            objective = of_value
+            objective = objective._replace(reads=("critic",))
         gradient_of = optimizer.gradient_of(objective)
         for each in passes:
             new = optimizer.steps(gradient_of, each.batches, self.schedules.rate)
@@ -252,7 +251,7 @@ class PPOPolicy(Policy):
             if learn.target_kl is not None and mean_of(new, "approx_kl") > 1.5 * learn.target_kl:
                 if "critic" not in objective.reads:
                     break
-                gradient_of = optimizer.gradient_of(of_value)
+                gradient_of = optimizer.gradient_of(objective._replace(reads=("critic",)))
         return {**mean_metrics(history), "epochs": float(epochs), "updates": float(len(history))}
 
     # -- Samples
@@ -286,13 +285,12 @@ class PPOPolicy(Policy):
         self.timer("updates")
 
     @torch.no_grad()
-    def samples(self, data: Replay | Rollout) -> Samples:
+    def samples(self, replay: Replay) -> Samples:
         """Returns the live samples of rollouts, in the units of the losses."""
-        replay, parts = Replay.of(data), []
+        parts, normalize = [], self.value_norm.normalize
         for stored in replay.rollouts:
             fields = time_major_fields(stored.rollout) | stored.renewed
-            for name in ("value", "value_target"):
-                fields[name] = self.value_norm.normalize(fields[name])
+            fields |= {name: normalize(fields[name]) for name in ("value", "value_target")}
             parts.append(Samples.of(stored.rollout, replay.live(stored), fields, self.recurrence))
         samples = Samples.joined(parts, [stored.uses.numel() for stored in replay.rollouts])
         samples.fields["obs"] = self.scaled(samples.fields["obs"])
@@ -300,7 +298,8 @@ class PPOPolicy(Policy):
 
     def minibatches(self, data: Replay | Rollout | Samples, steps: float = math.inf) -> Pass:
         """Returns one pass over the live samples of rollouts, of at most so many steps."""
-        samples, learn = data if isinstance(data, Samples) else self.samples(data), self.cfg.learn
+        samples = data if isinstance(data, Samples) else self.samples(Replay.of(data))
+        learn = self.cfg.learn
         return samples.minibatches(
             learn.batch_size, self.order, steps=steps, adv_norm=learn.adv_norm, ranks=self.ranks
         )

@@ -48,7 +48,7 @@ def test_what_is_not_written_any_more_is_not_in_the_next_rollout():
     storage = RolloutStorage(1, 2)
     storage.write(0, "a", np.ones(2))
     storage.write(0, "b", np.ones(2))
-    storage.begin()
+    storage.written.clear()
     storage.write(0, "b", np.zeros(2))
     assert set(to_dict(storage.rollout(c=np.ones(1)))) == {"b", "c"}
 
@@ -121,7 +121,7 @@ def test_rollout_is_made_of_the_tensors_it_is_given(monkeypatch):
 
 def test_a_row_of_another_kind_is_refused_and_not_cut():
     storage = RolloutStorage(2, 3)
-    storage.begin()
+    storage.written.clear()
     storage.write(0, "cost", np.zeros(3, np.int64))
     storage.write(0, "nested", {"cost": np.zeros(3, np.int64)})
     for name, value in (("cost", np.full(3, 0.5)), ("nested", {"cost": np.full(3, 0.5)})):
