@@ -53,12 +53,7 @@ from ding_lite.models.recurrent import Sequences, single_steps
 from ding_lite.policies.keys import POLICY
 from ding_lite.rl.distributions import Distribution
 from ding_lite.rl.scales import NoScale, ObservationNorm, ValueNorm
-from ding_lite.rl.seeding import (
-    GeneratorState,
-    integer_seed,
-    seeded_layers,
-    torch_generator,
-)
+from ding_lite.rl.seeding import GeneratorState, integer_seed, seeded_layers, torch_generator
 from ding_lite.trees import (
     MASK_KEY,
     Tree,
@@ -436,15 +431,23 @@ class Policy:
         return self.distribution(inputs, self.model.compute_actor(inputs)).log_prob(action)
 
     @torch.no_grad()
-    def over(self, function: Callable[..., Any], samples: Samples, *fields: str) -> Any:
-        """Returns ``function(obs, *fields)`` of samples (N, ...), some megabytes at a time."""
+    def over(
+        self, function: Callable[..., Any], samples: Samples, *fields: str, size: int | None = None
+    ) -> Any:
+        """Returns ``function(obs, *fields)`` of samples, some megabytes at a time.
+
+        Shapes:
+            (N, ...); with a ``size`` (size, ...), each result in the place of its sample, 0 elsewhere
+        """
         batches, rows = samples.chunks()
         results = [function(batch.obs, *[getattr(batch, name) for name in fields]) for batch in batches]
-        result = map_tree(lambda *parts: torch.cat(parts), *results)
-        if samples.runs is None:
-            return result
-        place = rows.argsort()  # of each sample in the result
-        return map_tree(lambda leaf: leaf[place.to(leaf.device)], result)
+        place: Any = rows if size is None else samples.place[rows]  # type: ignore[index]
+
+        def placed(*parts: Tensor) -> Tensor:
+            whole = parts[0].new_zeros((size or len(samples), *parts[0].shape[1:]))
+            return whole.index_copy_(0, place.to(whole.device), torch.cat(parts))
+
+        return map_tree(placed, *results)
 
     def over_rollout(self, function: Callable[..., Any], rollout: Rollout, *fields: str) -> Any:
         """Returns ``function(inputs, *fields)`` of the rows of a rollout, a tensor or a dict.
@@ -455,15 +458,8 @@ class Policy:
         valid, chosen = rollout.valid, {name: rollout[name] for name in ("obs", *fields)}
         samples = Samples.of(rollout, valid, chosen, self.recurrence)
         samples.inputs, samples.device = self.scaled, self.device
-        place: Any = samples.place
-        return map_tree(
-            lambda leaf: (
-                leaf.new_zeros((valid.numel(), *leaf.shape[1:]))
-                .index_copy_(0, place.to(leaf.device), leaf)
-                .unflatten(0, valid.shape)
-            ),
-            self.over(function, samples, *fields),
-        )
+        result = self.over(function, samples, *fields, size=valid.numel())
+        return map_tree(lambda leaf: leaf.unflatten(0, valid.shape), result)
 
     # -- The names of DI-engine
 

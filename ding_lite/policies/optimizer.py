@@ -34,7 +34,7 @@ from ding_lite.fast.stacks import numpy_stacks
 from ding_lite.models.heads import parameter_ranges
 from ding_lite.models.recurrent import Sequences
 from ding_lite.ranks import ALONE, Ranks
-from ding_lite.trees import tree_leaves
+from ding_lite.trees import named_leaves, tree_leaves
 
 ADAM: Any = dict(beta1=0.9, beta2=0.999, weight_decay=0.0, amsgrad=False, maximize=False)  # arXiv:1412.6980
 
@@ -204,14 +204,12 @@ class Optimizer:
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        mine, saved = self.state_dict(), state["moments"]
-        pairs = [("counts", mine["counts"], state["counts"])]
-        for number, moments in mine["moments"].items():
-            pairs += [(f"{name} {number}", moments[name], saved[number][name]) for name in moments]
-        for name, tensor, value in pairs:
-            if value.shape != tensor.shape:
-                raise ValueError(f"{name}: expected {tuple(tensor.shape)}, got {tuple(value.shape)}")
-            tensor.copy_(value)
+        saved = dict(named_leaves(state))
+        for path, tensor in named_leaves(self.state_dict()):
+            if saved[path].shape != tensor.shape:
+                got, expected = tuple(saved[path].shape), tuple(tensor.shape)
+                raise ValueError(f"{' '.join(path)}: expected {expected}, got {got}")
+            tensor.copy_(saved[path])
 
 
 def mean_metrics(history: Sequence[Metrics]) -> dict[str, float]:
