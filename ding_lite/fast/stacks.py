@@ -60,10 +60,9 @@ def numpy_stacks(model: Any, names: Sequence[str]) -> dict[str, NumpyStack] | No
     if not stacks or not stacks.keys() >= set(names) or is_changed(model):
         return None
     chosen = {name: stacks[name] for name in names}
-    parts = [part for stack in chosen.values() for part in stack[:2]]
-    if not all(map(runs_in_numpy, parts)):
+    if not all(runs_in_numpy(part) for stack in chosen.values() for part in stack[:2]):
         return None
-    layers = {part: NumpyLayers(part) for part in parts}
+    layers = {part: NumpyLayers(part) for stack in chosen.values() for part in stack[:2]}
     return {name: NumpyStack(layers[s.encoder], layers[s.head], s.detached) for name, s in chosen.items()}
 
 
@@ -105,6 +104,7 @@ class NumpyLayers:
     """
 
     gradients: list[np.ndarray]
+    _leaves: list[tuple[tuple[str, ...], Any]]
 
     def __init__(self, part: Any) -> None:
         layers = _layers_of(part)

@@ -305,8 +305,7 @@ class Policy:
             head = self.model.actor_head.out
             to_env = self._to_env if self.overrides("_to_env") else head.to_env_on_device
         acting = Acting("torch", sample, greedy, to_env, inference(transition), finish)
-        is_captured = is_plain and self.device.type == "cuda" and self.cfg.cuda_graph
-        if is_captured and not is_changed(self.model):
+        if is_plain and self.device.type == "cuda" and self.cfg.cuda_graph and not is_changed(self.model):
             return by_graph(acting, self.device, self.generator, self._graph_pool, on_device)
         return acting
 

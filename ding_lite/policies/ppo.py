@@ -335,18 +335,18 @@ class PPOPolicy(Policy):
         With ``dist`` the policy loss, and the penalty for leaving a reference policy; with ``new_value`` the
         value loss times value_weight, and with value_norm times value_norm_std^2.
         """
-        outputs = vars(batch)
         total: Any = 0.0
         metrics: dict[str, Tensor] = {}
-        if "dist" in outputs:
+        if "dist" in vars(batch):
             total, metrics = checked(self.policy_loss(batch), self, "policy_loss")
             if self.reference is not None:
                 penalty, of_penalty = self.reference.penalty(batch)
                 total, metrics = total + penalty, metrics | of_penalty
-        if "new_value" in outputs:
+        if "new_value" in vars(batch):
             loss, of_value = checked(self.value_loss(batch), self, "value_loss")
             total, metrics = total + self.value_weight * loss, metrics | of_value
-        return total, {"total_loss": total, **metrics} if outputs.keys() >= {"dist", "new_value"} else metrics
+        has_both = vars(batch).keys() >= {"dist", "new_value"}
+        return total, {"total_loss": total, **metrics} if has_both else metrics
 
     @property
     def objective(self) -> Objective:
