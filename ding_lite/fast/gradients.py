@@ -173,6 +173,7 @@ class ThroughStacks(ByAutograd):
         self._memory = {id(p): piece.as_strided(p.shape, p.stride()) for p, piece in pairs}
         for part in self._encoders.union(stack.head for stack in stacks.values()):
             part.gradients = [view(self._memory.get(id(p), torch.empty_like(p))) for p in part.parameters]
+        self._places = [(id(p), self._memory.get(id(p))) for p in self.parameters]
 
     def __call__(self, batch: Batch) -> Gradient:
         self._flat.fill(0)
@@ -189,11 +190,11 @@ class ThroughStacks(ByAutograd):
             for encoder, slope in of_features.items():
                 encoder.backward(slope)
         parts = [*of_features, *(self.stacks[name].head for name in slopes)]
-        reached = {id(p) for part in parts for p in part.parameters}
+        reached = {key for part in parts for key in part.keys}
         for p, value in direct:
             self._memory[id(p)].add_(value)
             reached.add(id(p))
-        values = [self._memory.get(id(p)) if id(p) in reached else None for p in self.parameters]
+        values = [memory if key in reached else None for key, memory in self._places]
         return Gradient(total, metrics, values, self._flat)
 
     def _slopes_by_autograd(self, batch: Batch, raw: Mapping[str, np.ndarray]) -> Any:

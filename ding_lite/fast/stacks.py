@@ -100,6 +100,7 @@ class NumpyLayers:
 
     Attributes:
         parameters: of an encoder the tables of indices; weight and bias of each linear layer.
+        keys: the id of each parameter; asked for at each step it would take a twentieth of the gradient.
         gradients: where :meth:`backward` writes the gradient of each parameter; set by who calls it.
     """
 
@@ -112,6 +113,7 @@ class NumpyLayers:
         tables = [leaf.table.weight for _, leaf in self._leaves if type(leaf) is IndexEncoder]
         linear = [p for layer in layers if type(layer) is nn.Linear for p in (layer.weight, layer.bias)]
         self.parameters: list[Tensor] = [*tables, *linear]
+        self.keys = [id(p) for p in self.parameters]
         # The name of an activation, or the arrays of a linear layer: bias, weight (out, in), and (in, out).
         self._steps: list[Any] = [
             ACTIVATIONS.get(type(x)) or (view(x.bias), view(x.weight), view(x.weight).T) for x in layers
@@ -132,9 +134,9 @@ class NumpyLayers:
 
     def forward(self, x: np.ndarray) -> np.ndarray:
         """Returns the output (N, K) for features (N, F); an activation overwrites its input."""
-        self._outputs = [x]  # of all layers, for :meth:`backward`
+        outputs = self._outputs = [x]  # of all layers, for :meth:`backward`
         for step in self._steps:
-            out = x if len(self._outputs) > 1 else None
+            out = x if len(outputs) > 1 else None
             if isinstance(step, tuple):
                 x = x @ step[2]
                 x += step[0]
@@ -147,7 +149,7 @@ class NumpyLayers:
                 torch.from_numpy(x).sigmoid_()
                 x += x
                 x -= 1
-            self._outputs.append(x)
+            outputs.append(x)
         return x
 
     def backward(self, slope: np.ndarray, *, to_input: bool = False) -> np.ndarray | None:
@@ -157,12 +159,12 @@ class NumpyLayers:
             slope: (N, K), the gradient of the last output.
             to_input: whether to compute the gradient of the input.
         """
-        ones, left = _ones(len(slope)), len(self.parameters)
+        ones, left, outputs = _ones(len(slope)), len(self.parameters), self._outputs
         for k in reversed(range(len(self._steps))):
-            step, output = self._steps[k], self._outputs[k + 1]
+            step, output = self._steps[k], outputs[k + 1]
             if isinstance(step, tuple):
                 left -= 2
-                np.matmul(slope.T, self._outputs[k], out=self.gradients[left])
+                np.matmul(slope.T, outputs[k], out=self.gradients[left])
                 np.matmul(ones, slope, out=self.gradients[left + 1])  # the sum, in a third of the time
                 if not (left or to_input):
                     return None
