@@ -346,7 +346,7 @@ def _check_no_value_gradient(policy: PPGPolicy, batch: Batch) -> None:
     if getattr(model, "arch", "shared") == "shared":
         return
     logit = sum(leaf.sum() for leaf in tree_leaves(model.compute_actor(batch.obs)))
-    value = policy.critic_loss(batch.plus(new_value=model.compute_critic(batch.obs)))[0]
+    value = policy.value_loss(batch.plus(new_value=model.compute_critic(batch.obs)))[0]
     both = ", ".join(sorted(_with_gradient(model, logit) & _with_gradient(model, value)))
     _expect(not both, f"the policy phase's value loss has no gradient for the policy, got one for {both}")
 

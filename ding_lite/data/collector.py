@@ -86,7 +86,7 @@ class Collector:
             self._begin_anew("after an error", self.episode_count)
         self.is_incomplete = True
         self.episodes, self._finals = [], []
-        storage.begin()
+        storage.written.clear()
         acting = self.policy.acting(self.n_sample)
         with leaving_cores(envs.busy_cores):
             for t in range(self.steps):
@@ -98,14 +98,14 @@ class Collector:
                 self._finish_row(acting, self.steps - 1, group)
                 # A worker that is replaced while the next group finishes writes over these observations.
                 self._last_row.write(0, "obs", self.obs[group], envs.groups[group])
-        if not self.storage.array("valid").any():
+        if not self.storage.arrays["valid"].any():
             raise EnvError(
                 f"none of the {self.n_sample} rows of a rollout is a step: all are resets, or lost with a "
                 "worker; raise policy.collect.n_sample, or correct the environment"
             )
         self.recent += self.episodes
         self.episode_count += len(self.episodes)
-        others = {"last_obs": map_tree(lambda rows: rows[0], self._last_row.array("obs"))}
+        others = {"last_obs": map_tree(lambda rows: rows[0], self._last_row.arrays["obs"])}
         if self.hidden is not None:
             others |= self.hidden.fields()
         if self._finals:
@@ -177,7 +177,7 @@ class Collector:
         previous rollout ended with a bootstrap there.
         """
         kept, terminated, truncated = (
-            self.storage.array(name)[t - 1, self.envs.groups[group]]
+            self.storage.arrays[name][t - 1, self.envs.groups[group]]
             for name in ("valid", "terminated", "truncated")
         )
         lost = np.flatnonzero(kept & ~terminated & ~truncated & ~valid)

@@ -95,10 +95,8 @@ class Replay:
 
     def live(self, stored: Stored) -> Tensor:
         """Returns which transitions (T, B) may be drawn: valid, neither spent nor stale."""
-        if self.age(stored) > self.max_staleness:
-            return torch.zeros_like(stored.rollout.valid)
-        live: Tensor = stored.rollout.valid & (stored.uses < self.max_use)
-        return live
+        is_fresh = self.age(stored) <= self.max_staleness
+        return stored.rollout.valid & (stored.uses < self.max_use) & is_fresh
 
     def has_live(self) -> bool:
         """Returns whether a transition may be drawn."""

@@ -96,17 +96,17 @@ class RolloutStorage:
     Args:
         steps: T.
         num_envs: B.
+
+    Attributes:
+        arrays: (T, B, ...), or a dict of those, of each field.
+        written: the names of the fields of this rollout; clear it to begin the next one.
     """
 
     def __init__(self, steps: int, num_envs: int) -> None:
         self.steps, self.num_envs = steps, num_envs
-        self._arrays: dict[str, Any] = {}
+        self.arrays: dict[str, Any] = {}
         self._rows: dict[str, list[Any]] = {}  # a view of each row, made once
-        self._written: set[str] = set()
-
-    def begin(self) -> None:
-        """Begins a rollout. It has the fields that are written from now on."""
-        self._written.clear()
+        self.written: set[str] = set()
 
     def write(self, t: int, name: str, value: Any, envs: slice = slice(None)) -> Any:
         """Copies ``value`` into the field ``name`` of row ``t``, for the environments ``envs``.
@@ -120,7 +120,7 @@ class RolloutStorage:
             IndexError, KeyError: if it lacks a part of the rows before.
             TypeError: if it has another kind of numbers, such as floats after whole numbers.
         """
-        self._written.add(name)
+        self.written.add(name)
         if name not in self._rows:
             self._allocate(name, value, len(range(self.num_envs)[envs]))
         row = self._rows[name][t]
@@ -148,12 +148,8 @@ class RolloutStorage:
                 raise _misshapen(name, f"({envs}, ...)", f"{leaf.shape} of {leaf.dtype}")
             return np.zeros((self.steps, self.num_envs, *leaf.shape[1:]), leaf.dtype)
 
-        array = self._arrays[name] = map_tree(zeros, value)
+        array = self.arrays[name] = map_tree(zeros, value)
         self._rows[name] = [map_tree(lambda leaf, t=t: leaf[t], array) for t in range(self.steps)]
-
-    def array(self, name: str) -> Any:
-        """Returns the array (T, B, ...) of one field."""
-        return self._arrays[name]
 
     def rollout(self, **others: Any) -> Rollout:
         """Returns all fields, and ``others``, as one tree of tensors that share the memory of the storage.
@@ -161,7 +157,7 @@ class RolloutStorage:
         Args:
             **others: fields that are not (T, B, ...).
         """
-        written = {name: array for name, array in self._arrays.items() if name in self._written}
+        written = {name: array for name, array in self.arrays.items() if name in self.written}
         fields = map_tree(lambda leaf: torch.from_numpy(leaf), written)
         others = {name: to_device(value, torch.device("cpu")) for name, value in others.items()}
         return as_rollout({**fields, **others})

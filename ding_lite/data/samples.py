@@ -24,6 +24,7 @@ from ding_lite.ranks import ALONE, Ranks
 from ding_lite.rl.returns import normalize_advantage
 from ding_lite.trees import Tree, is_branch, leading_size, map_tree, tree_leaves
 
+CHUNK_SAMPLES, CHUNK_BYTES = 2**13, 2**24  # what a network is given in one call without a gradient
 SHUFFLED_BYTES = 2**22  # samples up to this size are copied in the order of their minibatches
 
 
@@ -176,17 +177,17 @@ class Samples:
             order = torch.randperm(len(self), generator=generator, device=generator.device)
             groups = [Group(rows) for rows in order.split(sizes)]
         groups = groups if steps == math.inf else groups[: int(steps)]
-        advantages: list[Tensor] | None = None
+        fields, rows = dict(self.fields), torch.cat([group.rows for group in groups])
         if adv_norm == "batch":
-            (whole,) = _normalized([self.fields["advantage"]], ranks)
-            advantages = [whole[group.rows] for group in groups]
+            (fields["advantage"],) = _normalized([fields["advantage"]], ranks)
         elif adv_norm == "minibatch":
-            advantages = _normalized([self.fields["advantage"][group.rows] for group in groups], ranks)
-        place = None if self.place is None else self.place[torch.cat([group.rows for group in groups])]
-        return Pass(self._batches(groups, advantages), len(groups), place)
+            whole = fields["advantage"]
+            parts = _normalized([whole[group.rows] for group in groups], ranks)
+            fields["advantage"] = torch.empty_like(whole).index_copy_(0, rows, torch.cat(parts))
+        place = None if self.place is None else self.place[rows]
+        return Pass(self._batches(fields, groups), len(groups), place)
 
-    def _batches(self, groups: Sequence[Group], advantages: list[Tensor] | None) -> Iterator[Batch]:
-        fields = {k: field for k, field in self.fields.items() if k != "advantage" or advantages is None}
+    def _batches(self, fields: dict[str, Any], groups: Sequence[Group]) -> Iterator[Batch]:
         trees = [name for name, field in fields.items() if is_branch(field)]
         parts: Any = None
         if (
@@ -204,17 +205,13 @@ class Samples:
             batch = batch if self.device is None else to_device(batch, self.device)
             for name in trees:
                 batch[name] = batch[name] if name == "obs" else as_field(batch[name])
-            if advantages is not None:
-                batch["advantage"] = advantages[k]
-            batch["obs"] = self._inputs(batch["obs"], group, self.inputs)
+            obs = batch["obs"] if self.inputs is None else self.inputs(batch["obs"])
+            if group.sizes is None:
+                batch["obs"] = as_field(obs)
+            else:
+                hidden = group.hidden if self.device is None else to_device(group.hidden, self.device)
+                batch["obs"] = Sequences(obs, hidden, group.sizes)
             yield Batch(**batch)
-
-    def _inputs(self, obs: Any, group: Group, inputs: Callable[[Tree], Any] | None) -> Any:
-        obs = obs if inputs is None else inputs(obs)
-        if group.sizes is None:
-            return as_field(obs)
-        hidden = group.hidden if self.device is None else to_device(group.hidden, self.device)
-        return Sequences(obs, hidden, group.sizes)
 
     def _run_groups(self, size: int, generator: torch.Generator, ranks: Ranks) -> list[Group]:
         assert self.runs is not None
@@ -225,22 +222,25 @@ class Samples:
         number = ranks.smallest(max(1, min(round(total / size), total // int(counts.max()))))
         return [self._packed(runs) for runs in _split_evenly(order, counts[order], number)]
 
-    def chunks(self, size: int, inputs: Callable[[Tree], Any]) -> Iterator[tuple[Any, Any]]:
-        """Yields (rows, inputs) of all samples in parts of about ``size``, for calls without a gradient."""
+    def chunks(self) -> tuple[Iterator[Batch], Tensor]:
+        """Returns all samples in parts, for calls without a gradient, and their rows in this order."""
+        sample_bytes = 4 * sum(math.prod(leaf.shape[1:]) for leaf in tree_leaves(self.fields["obs"]))
+        size = max(1, min(CHUNK_SAMPLES, CHUNK_BYTES // max(1, sample_bytes)))
         if self.runs is None:
-            groups = [Group(slice(start, start + size)) for start in range(0, len(self), size)]
+            rows = torch.arange(len(self), device=tree_leaves(self.fields["obs"])[0].device)
+            groups = [Group(part) for part in rows.split(size)]
         else:
             parts = max(1, min(len(self.runs.length), math.ceil(len(self) / size)))
             index = torch.arange(len(self.runs.length), device=self.runs.length.device)
             groups = [self._packed(runs) for runs in _split_evenly(index, self.runs.length, parts)]
-        for group in groups:
-            obs = map_tree(lambda leaf, g=group: leaf[g.rows], self.fields["obs"])
-            yield group.rows, self._inputs(obs, group, inputs)
+        return self._batches(self.fields, groups), torch.cat([group.rows for group in groups])
 
     def some(self, count: int) -> Batch:
         """Returns about ``count`` samples, evenly spaced, as one minibatch."""
-        index = torch.arange(0, len(self.runs.length) if self.runs else len(self), -(-len(self) // count))
-        return next(self._batches([self._packed(index) if self.runs else Group(index)], None))
+        step = -(-len(self) // count)
+        if self.runs is None:
+            return next(self._batches(self.fields, [Group(torch.arange(0, len(self), step))]))
+        return next(self._batches(self.fields, [self._packed(torch.arange(0, len(self.runs.length), step))]))
 
     def _packed(self, index: Tensor) -> Group:
         """Returns runs (S,) in packed order: the first rows of all, longest first, and so on."""
@@ -321,8 +321,9 @@ def _minibatch_sizes(n: int, size: int, ranks: Ranks = ALONE) -> list[int]:
         sizes[-1] += 1
     elif rest:
         sizes.append(rest)
-    number = ranks.smallest(len(sizes))
-    return sizes if number == len(sizes) else even_sizes(n, number)
+    if ranks.size > 1 and (number := ranks.smallest(len(sizes))) < len(sizes):
+        return even_sizes(n, number)
+    return sizes
 
 
 def even_sizes(n: int, parts: int) -> list[int]:

@@ -30,11 +30,10 @@ from ding_lite.data.replay import Replay
 from ding_lite.data.rollout import Rollout, as_rollout
 from ding_lite.data.samples import Batch, Samples
 from ding_lite.errors import ContractError
-from ding_lite.fast.clipped import clipped_slopes
 from ding_lite.fast.gradients import Objective, checked, outputs_of
 from ding_lite.models.actor_critic import PhasicActorCritic
 from ding_lite.policies.keys import PPG
-from ding_lite.policies.optimizer import mean_metrics, named
+from ding_lite.policies.optimizer import mean_metrics
 from ding_lite.policies.ppo import PPOPolicy
 from ding_lite.rl import losses
 from ding_lite.rl.returns import explained_variance
@@ -82,6 +81,7 @@ class PPGPolicy(PPOPolicy):
         actor, critic = learn.actor_epoch_per_collect, learn.critic_epoch_per_collect
         self.has_one_loop = actor == critic or learn.update_per_collect is not None
         super()._init_learn()
+        self.uses = actor
         if self.has_one_loop:
             self.say("policy and value: one loop, one Adam")
         else:
@@ -101,7 +101,7 @@ class PPGPolicy(PPOPolicy):
         learn, log = self.cfg.learn, self.policy_phase(rollout)
         log |= dict.fromkeys(("policy_cur_lr", "value_cur_lr"), self.schedules.rate)
         log["policy_adv_abs_max"] = float(rollout.advantage[rollout.valid].abs().max())
-        if not learn.aux_train_epoch or self.only_value_learns:
+        if not learn.aux_train_epoch or self.schedules.iteration < learn.critic_warmup:
             return log
         names = ("obs", "value_target", "valid", "terminated", "truncated", "hidden", *self.auxiliary_fields)
         fields = {name: rollout[name] for name in names if name in rollout}
@@ -115,19 +115,19 @@ class PPGPolicy(PPOPolicy):
 
     def policy_phase(self, rollout: Rollout) -> dict[str, float]:
         """Takes E_V epochs of the value, then E_pi of the policy; or both in one loop."""
-        actor, critic = self.cfg.learn.actor_epoch_per_collect, self.cfg.learn.critic_epoch_per_collect
         if self.has_one_loop:
-            return self.one_loop(rollout, actor)
+            return super().improve(rollout)
         self.begin_replay(rollout, self.replay, self.value_replay)
-        epochs = self.passes(self.value_replay, critic)
-        value = self.take_steps(epochs, self.value_optimizer, self.critic_objective)
-        epochs = self.passes(self.replay, actor, credit_is_old=True)
-        policy = self.take_steps(epochs, self.optimizer, self.actor_objective)
+        epochs = self.passes(self.value_replay, self.cfg.learn.critic_epoch_per_collect)
+        of_value, of_policy = (self.objective._replace(reads=(output,)) for output in ("critic", "actor"))
+        value = self.take_steps(epochs, self.value_optimizer, of_value)
+        epochs = self.passes(self.replay, self.uses, credit_is_old=True)
+        policy = self.take_steps(epochs, self.optimizer, of_policy)
         log = {**value, **policy, "updates": value["updates"] + policy["updates"]}
         log["value_grad_norm"] = value["grad_norm"]
         for name, replay in (("policy_buffer", self.replay), ("value_buffer", self.value_replay)):
             replay.end_iteration()
-            log |= named(name, replay.log)
+            log |= {f"{name}_{key}": value for key, value in replay.log.items()}
         return log
 
     def stored_samples(self) -> Samples:
@@ -199,11 +199,6 @@ class PPGPolicy(PPOPolicy):
         }
         of_auxiliary, of_kl, of_value = terms.values()
         return of_auxiliary + learn.aux_bc_weight * of_kl + learn.aux_value_weight * of_value, terms
-
-    @property
-    def actor_objective(self) -> Objective:
-        slopes, name = clipped_slopes(self), "the policy loss"
-        return Objective(self.actor_loss, ("actor",), self.with_outputs, slopes, name)
 
     @property
     def auxiliary_objective(self) -> Objective:

@@ -216,7 +216,7 @@ def random_actions(envs: VectorEnv, seed: int) -> Callable[[Tree], Tree]:
         mask = obs.get(MASK_KEY) if isinstance(obs, dict) else None
         legal = None if mask is None else map_tree(lambda leaf: torch.as_tensor(leaf).bool(), mask)
         action = model.distribution(logit, legal).sample(generator)
-        return model.actor_head.to_env(map_tree(lambda leaf: leaf.numpy(), action))
+        return model.actor_head.out.to_env(map_tree(lambda leaf: leaf.numpy(), action))
 
     return act
 

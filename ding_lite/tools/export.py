@@ -97,7 +97,7 @@ class ExportedPolicy(nn.Module):
             logit, _, state = model.step(seen)
             after = _named("next_state", state)
         action = map_tree(lambda leaf: leaf.numpy(), policy.distribution(seen, logit).mode())
-        action = map_tree(torch.from_numpy, model.actor_head.to_env(action))
+        action = map_tree(torch.from_numpy, model.actor_head.out.to_env(action))
         for each in self.maps:
             action = each.scaled(action).to(getattr(torch, str(each.space.dtype)))
         return {**_named("action", action), **_named("logit", logit), **after}

@@ -268,10 +268,10 @@ def test_actions_are_the_same_on_a_device_as_on_the_host():
         "c": rng.integers(0, 2, (5, 2)),
     }
     env = SimpleNamespace(obs_space=spaces.Box(-1, 1, (1,)), action_space=tree)
-    head = policy_for(env).model.actor_head
+    head = policy_for(env).model.actor_head.out
     assert digest(head.to_env_on_device(map_tree(torch.from_numpy, raw))) == digest(head.to_env(raw))
     env.action_space = spaces.Box(-1.0, 2.0, (2,))
-    head = policy_for(env, model={"box_distribution": "tanh_normal"}).model.actor_head
+    head = policy_for(env, model={"box_distribution": "tanh_normal"}).model.actor_head.out
     assert np.array_equal(head.to_env_on_device(torch.from_numpy(raw["a"])), head.to_env(raw["a"]))
 
 
