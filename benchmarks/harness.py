@@ -118,4 +118,5 @@ def put(sections: dict[str, list[str]]) -> None:
         begin, end = marks(section)
         (document,) = (file for file in DOCUMENTS if begin in file.read_text())
         before, rest = document.read_text().split(begin)
-        document.write_text(f"{before}{begin}\n" + "\n".join(lines) + f"\n{end}{rest.split(end)[1]}")
+        generated = "".join(f"{line}\n" for line in lines)
+        document.write_text(f"{before}{begin}\n{generated}{end}{rest.split(end)[1]}")

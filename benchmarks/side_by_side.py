@@ -55,6 +55,8 @@ def sections() -> dict[str, list[str]]:
                 cells[4] = f"{probability_of_improvement([values], [final[PEER]]):.2f}"
                 cells[6] = f"{seconds[PEER].mean() / seconds[arm].mean():.2f}"
             rows.append(cells)
+    if not curves:
+        return {"side-by-side": []}
     seeds_of = {row: [seed[-1] for seed in seeds] for row, seeds in curves.items()}
     commits = ", ".join(dict.fromkeys(line["commit"] for seeds in seeds_of.values() for line in seeds))
     return {"side-by-side": [*harness.table(*rows), "", f"{measured_at(seeds_of)}; commits {commits}."]}

@@ -14,6 +14,7 @@ class Residual(ActorCritic):
     """A residual network. ``ActionHead`` outputs the parameters of the distribution for any action space."""
 
     config = dict(width=64, blocks=2)
+    share_encoder = True  # policy and value have one trunk
 
     def __init__(self, obs_space, action_space, width, blocks):
         super().__init__(obs_space, action_space)

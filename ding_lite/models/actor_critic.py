@@ -92,8 +92,8 @@ def spaces_of_groups(space: gym.Space, groups: Mapping[str, Sequence[str]] | Non
 class ActorCritic(nn.Module):
     """The base class of models: the methods that a policy calls.
 
-    If a subclass overrides ``compute_actor``, an inherited ``compute_actor_critic`` would not call it. So a
-    method of ``COMBINED`` that the subclass does not define is that of this class there: it calls the parts.
+    A subclass that overrides ``compute_actor`` loses the inherited methods of ``COMBINED`` that it does not
+    define itself: ``compute_actor_critic`` then calls the parts, ``stacks`` gives None, ``step`` raises.
 
     Args:
         obs_space: of single observations.
@@ -103,6 +103,9 @@ class ActorCritic(nn.Module):
         actor_head: the policy head; its ``out`` makes action distributions and converts actions.
         value_heads: the last linear layer of each value head; value_norm rescales them when the scale of
             the value targets changes.
+        share_encoder: whether actor and critic share most of the network: then one pass computes both, and
+            the default of ``value_norm_std`` is 1.
+        obs_groups: what actor and critic read of a Dict; None: all of it.
 
     Shapes:
         obs: (N, ...) or a dict of those; logit: see ``rl.distributions``; value: (N,)
@@ -110,6 +113,8 @@ class ActorCritic(nn.Module):
 
     actor_head: ActionHead
     value_heads: tuple[nn.Linear, ...] = ()
+    share_encoder = False
+    obs_groups: Mapping[str, Sequence[str]] | None = None
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

@@ -202,14 +202,14 @@ class Policy:
     def _forward_collect(self, obs: Tree, hidden: Tree = None) -> dict[str, Any]:
         """Returns drawn actions (B, ...), their log-probs (B,), and what the network gives besides.
 
-        That is the "hidden" state after the step, and the "value" (B,) of a network that has to compute it,
-        or computes nearly all of it, for the action.
+        That is the "hidden" state of a recurrent network, and the "value" (B,) if the network is recurrent or
+        shares its encoder.
         """
         inputs, more = self._inputs(obs, hidden), {}
         if self.recurrence is not None:
             logit, value, more["hidden"] = self.model.step(inputs)
             more["value"] = self.value_norm.denormalize(value)
-        elif getattr(self.model, "share_encoder", False):
+        elif self.model.share_encoder:
             logit, value = self.model.compute_actor_critic(inputs)
             more["value"] = self.value_norm.denormalize(value)
         else:
@@ -359,7 +359,7 @@ class Policy:
     @functools.cached_property
     def actor_space(self) -> gym.Space:
         """The space of what :meth:`act` needs of an observation: without the groups of the critic alone."""
-        groups = getattr(self.model, "obs_groups", None)
+        groups = self.model.obs_groups
         if groups is None:
             return self.obs_space
         names, branches = (*groups["actor"], MASK_KEY), children(self.obs_space) or {}

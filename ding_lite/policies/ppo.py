@@ -64,12 +64,10 @@ class PPOPolicy(Policy):
         if norm.reward:
             gamma = cfg.collect.discount_factor if norm.reward_discount is None else norm.reward_discount
             self.reward_scale = self.keep("reward_scale", RewardScale(gamma, ranks=self.ranks))
-        default = 0.0 if box_size(self.action_space) else 0.01
-        self.first_entropy_weight = default if learn.entropy_weight is None else learn.entropy_weight
-        self.value_weight = learn.value_weight
+        self.value_factor = 1.0  # of the value loss
         if learn.value_norm:
-            shares = getattr(self.model, "share_encoder", False)  # whose features the weight decides, too
-            self.value_weight *= (learn.value_norm_std or (1.0 if shares else 10.0)) ** 2
+            # The weight decides what the features of a shared encoder serve.
+            self.value_factor = (learn.value_norm_std or (1.0 if self.model.share_encoder else 10.0)) ** 2
             check_value_heads(self.model)
             self.value_norm = self.keep("value_norm", ValueNorm(learn.value_norm_decay, self.ranks))
         self.intrinsic: Intrinsic | None = None
@@ -333,7 +331,7 @@ class PPOPolicy(Policy):
         """Returns the weighted sum of the losses whose outputs of the model the batch has.
 
         With ``dist`` the policy loss, and the penalty for leaving a reference policy; with ``new_value`` the
-        value loss times value_weight, and with value_norm times value_norm_std^2.
+        value loss times the key value_weight, and with value_norm times value_norm_std^2.
         """
         total: Any = 0.0
         metrics: dict[str, Tensor] = {}
@@ -350,18 +348,21 @@ class PPOPolicy(Policy):
 
     @property
     def objective(self) -> Objective:
-        """The loss as gradient steps take it; of one that ``reads`` one output, only this one's part."""
+        """The loss that steps go down; narrowed to one output that it ``reads``, the loss of this output."""
         slopes = functools.partial(clipped_slopes, self)
         return Objective(self.loss, ("actor", "critic"), self.with_outputs, slopes, "the loss")
 
     # -- Schedules
 
     def set_coefficients(self) -> None:
-        """Sets the coefficients of this iteration, by their schedules: clip ranges, entropy bonus."""
+        """Sets the coefficients of this iteration: weights of losses and clip ranges, by their schedules."""
         learn, clip = self.cfg.learn, self.schedules.factor("clip")
+        self.value_weight: float = learn.value_weight * self.value_factor
         self.clip_ratio: float = learn.clip_ratio * clip
         self.value_clip = None if learn.value_clip is None else max(learn.value_clip * clip, 1e-8)
-        self.entropy_weight: float = self.first_entropy_weight * self.schedules.factor("entropy")
+        default = 0.0 if box_size(self.action_space) else 0.01
+        entropy_weight = default if learn.entropy_weight is None else learn.entropy_weight
+        self.entropy_weight: float = entropy_weight * self.schedules.factor("entropy")
 
     @property
     def learning_rate(self) -> float:
