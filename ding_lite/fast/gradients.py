@@ -20,7 +20,7 @@ from ding_lite.data.rollout import as_field, view
 from ding_lite.data.samples import Batch
 from ding_lite.errors import ContractError
 from ding_lite.fast.cuda_graphs import CapturedFunction, GraphPool
-from ding_lite.fast.stacks import NumpyLayers, NumpyStack, numpy_stacks
+from ding_lite.fast.stacks import NumpyLayers, NumpyStack, blocks, numpy_stacks
 
 Number = Tensor | float
 Metrics = Mapping[str, Number]
@@ -213,6 +213,22 @@ class ThroughStacks(ByAutograd):
         self._arrays = {part: [view(x) for x in memory.values()] for part, memory in self._memory_of.items()}
 
     def __call__(self, batch: Batch) -> Gradient:
+        parts = blocks(len(batch))
+        if len(parts) == 1 or self.objective.slopes is None:
+            return self._of(batch)
+        # These slopes are of means over samples, so the gradient is the mean of the blocks' gradients.
+        numbers: dict[str, float] = {}
+        flat = np.zeros_like(self._flat)
+        for rows in parts:
+            part = Batch(**{name: x[rows] for name, x in vars(batch).items() if x is not None})
+            gradient, share = self._of(part), len(part) / len(batch)
+            flat += np.float32(share) * self._flat
+            for name, number in {**gradient.metrics, "": gradient.total}.items():
+                numbers[name] = numbers.get(name, 0.0) + share * float(number)
+        self._flat[...] = flat
+        return gradient._replace(total=numbers.pop(""), metrics=numbers)
+
+    def _of(self, batch: Batch) -> Gradient:
         traces: dict[NumpyLayers, list[np.ndarray]] = {}  # the outputs of all layers
         slope_of: dict[NumpyLayers, np.ndarray] = {}  # by the features of an encoder
         with np.errstate(all="ignore"):  # the optimiser looks for numbers that are not finite

@@ -26,10 +26,16 @@ from ding_lite.trees import value_at
 
 # Number of weights in a layer up to which NumPy is faster, with several threads and with one.
 MAX_WEIGHTS, MAX_WEIGHTS_OF_ONE_THREAD = 2**14, 2**18
-MANY_NUMBERS = 2**13  # torch's sigmoid is faster than NumPy's tanh from here on
+MANY_NUMBERS = 2**13  # from here on torch runs what is not a product of matrices, in half the time
+BLOCK = 2**10  # samples whose outputs of a layer stay in the cache of a core
 MAX_INDICES = 8  # in an observation; above it torch looks them up as fast
+THROUGH: dict[str, Any] = {  # torch's kernels: slope by the output, output -> slope by the input
+    "tanh": torch.ops.aten.tanh_backward,
+    "relu": lambda slope, output: torch.ops.aten.threshold_backward(slope, output, 0),
+    "elu": lambda slope, output: torch.ops.aten.elu_backward(slope, 1, 1, 1, True, output),
+}
 METHODS = frozenset(("forward", "logit", "stacks", *COMBINED["stacks"]))  # which NumPy does not call
-ACTIVATIONS: dict[type, str] = {nn.Tanh: "tanh", nn.ReLU: "relu"}
+ACTIVATIONS: dict[type, str] = {nn.Tanh: "tanh", nn.ReLU: "relu", nn.ELU: "elu"}
 _ones = lru_cache(partial(np.ones, dtype=np.float32))
 
 
@@ -84,7 +90,7 @@ def numpy_layers(part: nn.Module) -> NumpyLayers | None:
         return None
     layers = list(chain(*sequences))
     for layer in layers:
-        if type(layer) in ACTIVATIONS:
+        if type(layer) in ACTIVATIONS and getattr(layer, "alpha", 1.0) == 1.0:
             continue
         # spectral_norm, for one, computes a weight at every call.
         if type(layer) is not nn.Linear or not all(
@@ -138,19 +144,15 @@ class NumpyLayers:
         """Returns ``x`` (N, F) and the outputs of all layers; an activation overwrites its input."""
         outputs = [x]
         for step in self._steps:
-            out = x if len(outputs) > 1 else None
             if isinstance(step, tuple):
                 x = x @ step[2]
-                x += step[0]
-            elif step == "relu":
-                x = np.maximum(x, 0, out=out)
-            elif x.size < MANY_NUMBERS:
-                x = np.tanh(x, out=out)
-            else:  # tanh x = 2 sigmoid(2 x) - 1, within 2e-7 and in half the time
-                x = np.add(x, x, out=out)
-                torch.from_numpy(x).sigmoid_()
-                x += x
-                x -= 1
+                if x.size < MANY_NUMBERS:
+                    x += step[0]
+                else:
+                    torch.from_numpy(x).add_(torch.from_numpy(step[0]))
+            else:
+                x = x if len(outputs) > 1 else x.copy()
+                _activate(step, x)
             outputs.append(x)
         return outputs
 
@@ -182,13 +184,9 @@ class NumpyLayers:
                 if not (left or to_input):
                     return None
                 # With one output it is a product of vectors, in a quarter of the time.
-                slope = slope * step[1] if slope.shape[1] == 1 else slope @ step[1]
-            elif step == "tanh":  # slope (1 - output^2)
-                square = output * output
-                square *= slope
-                slope = np.subtract(slope, square, out=square)
+                slope = _outer(slope, step[1]) if slope.shape[1] == 1 else slope @ step[1]
             else:
-                slope = slope * (output > 0)
+                slope = _through(step, slope, output)
         if self._tables:
             self._into_tables(obs, slope, into)
         return slope
@@ -221,7 +219,49 @@ class NumpyStack(NamedTuple):
 
     def __call__(self, obs: Any) -> np.ndarray:
         """Returns raw outputs (N, K) of observations (N, ...)."""
-        return self.head.trace(self.encoder.trace(self.encoder.features(obs))[-1])[-1]
+        features = self.encoder.features(obs)
+        parts = [
+            self.head.trace(self.encoder.trace(features[rows])[-1])[-1] for rows in blocks(len(features))
+        ]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def blocks(samples: int) -> list[slice]:
+    """Returns the rows of samples that a network is given at once: their numbers stay in the cache."""
+    return [slice(start, start + BLOCK) for start in range(0, max(samples, 1), BLOCK)]
+
+
+def _activate(name: str, x: np.ndarray) -> None:
+    """Writes the activations of ``x`` over it."""
+    if name == "relu":
+        np.maximum(x, 0, out=x)
+    elif name == "elu":  # max(x, exp(min(x, 0)) - 1)
+        tensor = torch.from_numpy(x)
+        torch.maximum(tensor, tensor.clamp(max=0).exp_().sub_(1), out=tensor)
+    elif x.size < MANY_NUMBERS:
+        np.tanh(x, out=x)
+    else:
+        torch.from_numpy(x).tanh_()
+
+
+def _through(name: str, slope: np.ndarray, output: np.ndarray) -> np.ndarray:
+    """Returns the slope by the input of an activation, from that by its output."""
+    if name == "elu" or output.size >= MANY_NUMBERS:
+        through: np.ndarray = THROUGH[name](torch.from_numpy(slope), torch.from_numpy(output)).numpy()
+        return through
+    if name == "relu":
+        return slope * (output > 0)
+    square = output * output  # slope (1 - output^2)
+    square *= slope
+    return np.subtract(slope, square, out=square)
+
+
+def _outer(slope: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Returns the products (N, F) of (N, 1) and (1, F)."""
+    if len(slope) * weight.size < MANY_NUMBERS:
+        return slope * weight
+    product: np.ndarray = torch.from_numpy(slope).mul(torch.from_numpy(weight)).numpy()
+    return product
 
 
 def _rows(leaf: IndexEncoder, x: np.ndarray) -> np.ndarray:

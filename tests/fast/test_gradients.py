@@ -100,6 +100,17 @@ def test_every_network_has_the_gradient_that_torch_finds(network, arch):
     assert found == (expected if has_slopes else [])
 
 
+@pytest.mark.parametrize("activation", ["tanh", "relu", "elu"])
+@pytest.mark.parametrize(
+    ("obs_space", "action_space"), [(MASKED, DISCRETE), (MIXED, DISCRETE), (VECTOR, BOX)]
+)
+def test_many_samples_are_learned_from_in_blocks(obs_space, action_space, activation, monkeypatch):
+    monkeypatch.setattr(stacks, "BLOCK", 7)
+    monkeypatch.setattr(stacks, "MANY_NUMBERS", 0)
+    policy = policy_for(obs_space, action_space, model={"activation": activation})
+    assert compare(policy, batch_for(policy)) == ["loss", "critic_loss"]
+
+
 # One option each; every one changes the gradient of the batch.
 OPTIONS = {
     "no entropy": {"entropy_weight": 0.0},
