@@ -48,6 +48,7 @@ class TensorCollector(Collector):
         if strict and not envs.has_last_obs:
             raise EnvContractError(f"{envs.backend}: {APPROXIMATE}")
         self.strict, self.rows, self.log = strict, {}, {}  # type: ignore[var-annotated]
+        self.on_host = envs.device.type == "cpu"  # then NumPy may act
         self._has_said = not envs.has_last_obs  # that values are approximate
         self._written: set[str] = set()  # the names of the rows of this rollout
         super().__init__(envs, policy, n_sample)
@@ -63,8 +64,7 @@ class TensorCollector(Collector):
 
     def collect(self) -> Rollout:
         envs, hidden, finals = self.envs, self.hidden, self.finals
-        is_on_host = envs.device.type == "cpu"
-        acting = self.policy.acting(self.n_sample, on_device=not is_on_host)
+        acting = self.policy.acting(self.n_sample, on_device=not self.on_host)
         log: dict[str, list[Tensor]] = {}
         approximate = torch.zeros((), dtype=torch.int64, device=envs.device)
         self.is_incomplete = True
@@ -75,7 +75,7 @@ class TensorCollector(Collector):
                 self.timer("store")
                 obs = self._write(t, "obs", self.current)
                 self.timer("act")
-                inputs = map_tree(view, obs) if is_on_host else obs
+                inputs = map_tree(view, obs) if self.on_host else obs
                 before = {} if hidden is None else {"hidden": hidden.before(t, 0, ALL)}
                 output = dict(acting.sample(inputs, *before.values()))
                 action = to_device(acting.to_env(output["action"]), envs.device)

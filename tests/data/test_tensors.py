@@ -1,7 +1,10 @@
 """Environments of tensors: the same transitions, advantages and parameters as of arrays; credit; faults."""
 
+import collections
+import itertools
 import math
 import sys
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from worlds import digest, policy_for
 
 from ding_lite import SerialPipeline
@@ -361,6 +365,75 @@ def test_a_simulator_is_seeded_when_it_is_made():
         make_vector_env(config(make).values.env, N, seed, evaluate=evaluate)
     assert len({seed for seed, _ in seeds}) == 3
     assert [evaluate for _, evaluate in seeds] == [False, False, True]
+
+
+class Waits(TorchDispatchMode):
+    """Counts what would wait for a device: reads of numbers, and results whose size depends on numbers."""
+
+    OPS = ("_local_scalar_dense", "nonzero", "is_nonzero", "item", "masked_select", "repeat_interleave")
+    READS = ("cpu", "numpy", "tolist")
+
+    def __enter__(self):
+        self.found, self.kept = (
+            collections.Counter(),
+            {name: getattr(torch.Tensor, name) for name in self.READS},
+        )
+        for name, method in self.kept.items():
+            setattr(torch.Tensor, name, self.counted(name, method))
+        return super().__enter__()
+
+    def __exit__(self, *error):
+        for name, method in self.kept.items():
+            setattr(torch.Tensor, name, method)
+        return super().__exit__(*error)
+
+    def counted(self, name, method):
+        def read(*args):
+            self.found[name] += 1
+            return method(*args)
+
+        return read
+
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        name = op.overloadpacket.__name__
+        is_masked = name.startswith("index") and any(
+            getattr(x, "dtype", None) is torch.bool for x in itertools.chain(*filter(is_list, args))
+        )
+        if name in self.OPS or is_masked:
+            self.found[name] += 1
+        return op(*args, **(kwargs or {}))
+
+
+def is_list(x):
+    return isinstance(x, (list, tuple))
+
+
+def waits_of(steps, device):
+    """Returns what an iteration of so many steps and minibatches waits for."""
+    env = CartPole(N, max_episode_steps=9, device=device)
+    options = {"learn": {"epoch_per_collect": 2, "batch_size": N * 4}, "model": {"activation": "gelu"}}
+    collector = collector_of(env, N * steps, **options)
+    policy = collector.policy
+    collector.on_host = policy.optimizer.on_host = False  # as on a GPU
+    for _ in range(2):
+        policy.learn_mode.forward(collector.collect())
+    if device == "cpu":
+        with Waits() as waits:
+            policy.learn_mode.forward(collector.collect())
+        return waits.found
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        policy.learn_mode.forward(collector.collect())
+        torch.cuda.set_sync_debug_mode("default")
+    return collections.Counter(f"{each.filename}:{each.lineno}" for each in found)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_no_step_and_no_minibatch_waits_for_the_device(device):
+    short, long = waits_of(8, device), waits_of(16, device)
+    assert short == long
+    assert 0 < sum(long.values()) < 50
 
 
 @pytest.mark.gpu
