@@ -16,11 +16,13 @@ import torch
 from torch import Tensor
 
 from ding_lite.data.collector import Collector
+from ding_lite.data.episodes import Evaluation
 from ding_lite.data.modes import ActingPolicy
 from ding_lite.data.rollout import Rollout, as_rollout, to_device, view
 from ding_lite.envs.tensor import APPROXIMATE, TensorVectorEnv
 from ding_lite.envs.vector import ALL, RECENT_EPISODES, Episode
 from ding_lite.errors import EnvContractError, EnvError, NotFiniteError
+from ding_lite.ranks import ALONE, Ranks
 from ding_lite.trees import Tree, map_tree, named_leaves, path_text
 
 ROOM = 2  # truncated episodes of an environment in a rollout whose last observations have room at first
@@ -33,6 +35,9 @@ class TensorCollector(Collector):
     Args:
         envs, policy, n_sample: as of :class:`Collector`.
         strict: refuse to train where the last observation of a truncated episode is unknown.
+        greedy: so many environments, the last ones, play greedily: their rows are not valid, and their
+            episodes are evaluations.
+        ranks: that share an evaluation.
 
     Attributes:
         rows: the tensors (T, N, ...) that every rollout is written into, by name.
@@ -43,13 +48,24 @@ class TensorCollector(Collector):
     envs: TensorVectorEnv
 
     def __init__(
-        self, envs: TensorVectorEnv, policy: ActingPolicy, n_sample: int, *, strict: bool = False
+        self,
+        envs: TensorVectorEnv,
+        policy: ActingPolicy,
+        n_sample: int,
+        *,
+        strict: bool = False,
+        greedy: int = 0,
+        ranks: Ranks = ALONE,
     ) -> None:
         if strict and not envs.has_last_obs:
             raise EnvContractError(f"{envs.backend}: {APPROXIMATE}")
         self.strict, self.rows, self.log = strict, {}, {}  # type: ignore[var-annotated]
         self.on_host = envs.device.type == "cpu"  # then NumPy may act
         self._has_said = not envs.has_last_obs  # that values are approximate
+        self.greedy, self.first_greedy, self.ranks = greedy, envs.num_envs - greedy, ranks
+        self._is_learned_from = torch.arange(envs.num_envs, device=envs.device) < self.first_greedy
+        # Greedy episodes: since the last evaluation, of the last one, and of the one before.
+        self._played: list[list[Episode]] = [[], [], []]
         self._written: set[str] = set()  # the names of the rows of this rollout
         super().__init__(envs, policy, n_sample)
         # Without room, an observation of the rollout takes the place of the last one. Its hidden state is not
@@ -79,11 +95,16 @@ class TensorCollector(Collector):
                 before = {} if hidden is None else {"hidden": hidden.before(t, 0, ALL)}
                 output = dict(acting.sample(inputs, *before.values()))
                 action = to_device(acting.to_env(output["action"]), envs.device)
+                if self.greedy:
+                    last = [map_tree(lambda x: x[self.first_greedy :], x) for x in (inputs, *before.values())]
+                    best = to_device(acting.to_env(acting.greedy(*last)["action"]), envs.device)
+                    action = map_tree(lambda x, y: torch.cat([x[: self.first_greedy], y]), action, best)
                 self.timer("env")
                 step = envs.step_tensors(action)
                 self.timer("store")
                 after = {name: output.pop(name) for name in before}
-                for name, value in acting.process_transition(obs, output, step).items():
+                learned = step._replace(valid=step.valid & self._is_learned_from) if self.greedy else step
+                for name, value in acting.process_transition(obs, output, learned).items():
                     self._write(t, name, value)
                 for name, value in zip(OF_EPISODES, (step.returns, step.lengths), strict=True):
                     self._write(t, name, value)
@@ -171,13 +192,19 @@ class TensorCollector(Collector):
 
     def _note_episodes(self, place: Tensor) -> None:
         """Records the episodes that ended at some rows (M, 2), at most ``RECENT_EPISODES`` of them."""
+        is_greedy = place[:, 1] >= self.first_greedy
+        self._played[0] += self._episodes_at(place[is_greedy])
+        place = place[~is_greedy]
         self.episode_count += len(place)
+        self.episodes = self._episodes_at(place)
+        self.recent += self.episodes
+
+    def _episodes_at(self, place: Tensor) -> list[Episode]:
         count = min(len(place), RECENT_EPISODES)
         place = place[torch.linspace(0, len(place) - 1, count).long()] if count else place
         env = place[:, 1].tolist()
         returns, lengths = (self.rows[name][place.unbind(1)].tolist() for name in OF_EPISODES)
-        self.episodes = [Episode(*each, {}) for each in zip(env, returns, lengths, strict=True)]
-        self.recent += self.episodes
+        return [Episode(*each, {}) for each in zip(env, returns, lengths, strict=True)]
 
     def _note_approximate(self, count: float) -> None:
         """Counts truncated episodes whose last observation is unknown."""
@@ -189,6 +216,19 @@ class TensorCollector(Collector):
             self.envs.say(f"WARNING: {count:,.0f} {APPROXIMATE}")
             self._has_said = True
         self.log["approximate_truncations"] = count
+
+    def evaluate(self, iteration: int, attempt: int) -> Evaluation:
+        """Returns the greedy episodes since the last evaluation; ``attempt`` 1: those of the one before."""
+        if not attempt:
+            self._played = [[], *self._played[:2]]
+        return Evaluation.of(self._played[1 + attempt], self.ranks)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "greedy": [[list(x) for x in each] for each in self._played]}
+
+    def load_state_dict(self, state: Mapping[str, Any], **options: Any) -> str | None:
+        self._played = [[Episode(*x) for x in each] for each in state["greedy"]]
+        return super().load_state_dict(state, **options)
 
     def metrics(self) -> dict[str, float]:
         return {**self.log, **super().metrics()}

@@ -118,7 +118,8 @@ def build_envs(cfg: Any, own: Any, ranks: Ranks, resources: ExitStack) -> tuple[
         resources.callback(envs.close)
         return envs
 
-    return made("collector"), made("evaluator") if own.env.evaluator_env_num else None
+    has_own = own.env.evaluator_env_num and not own.env.one_simulator
+    return made("collector"), made("evaluator") if has_own else None
 
 
 def build_policy(cfg: Any, envs: VectorEnv, model: torch.nn.Module | None, trust: Sequence[str]) -> Policy:
@@ -152,10 +153,18 @@ def build_policy(cfg: Any, envs: VectorEnv, model: torch.nn.Module | None, trust
 
 
 def build_collector(own: Any, envs: VectorEnv, policy: Policy) -> Collector:
-    """Builds what collects from ``envs``; ``own`` is this rank's share of the config."""
-    n_sample = own.policy.collect.n_sample
+    """Builds what collects from ``envs``; ``own`` is this rank's share of the config.
+
+    Raises:
+        ConfigError: if arrays are to be evaluated in the environments that are collected from.
+    """
+    n_sample, env = own.policy.collect.n_sample, own.env
     if isinstance(envs, TensorVectorEnv):
-        return TensorCollector(envs, policy, n_sample, strict=own.env.strict_truncation)
+        greedy = env.evaluator_env_num if env.one_simulator else 0
+        options = dict(strict=env.strict_truncation, greedy=greedy, ranks=policy.ranks)
+        return TensorCollector(envs, policy, n_sample, **options)
+    if env.one_simulator:
+        raise ConfigError(f"env.one_simulator: it needs environments of tensors, got {envs.backend}")
     return Collector(envs, policy, n_sample)
 
 
@@ -207,6 +216,8 @@ def description(config: Config, policy: Policy, collector: Collector) -> list[st
         lines.append("WARNING: only this notebook can load the run: write its classes to a .py file")
     elif (script := script_name()) in config.trusted:
         lines.append(f"what loads this run executes {script}.py: train under if __name__ == '__main__'")
+    if cfg.env.one_simulator:
+        lines.append(f"the last {cfg.env.evaluator_env_num:,} environments play greedily: they evaluate")
     lines += policy.lines
     if not envs.restorable:
         lines.append("open episodes are not saved: a resumed run begins new ones")

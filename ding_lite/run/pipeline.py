@@ -222,9 +222,10 @@ class SerialPipeline:
         self.policy.lines += [*lines, *notes]
         self.collector = build_collector(own, envs, self.policy)
         self.evaluator: Evaluator | None = None
+        self._evaluates: Any = self.collector if own.env.one_simulator else None
         if evaluator_envs is not None:
             limits = own.env.n_evaluator_episode, own.env.max_eval_steps
-            self.evaluator = Evaluator(evaluator_envs, self.policy, *limits, ranks)
+            self.evaluator = self._evaluates = Evaluator(evaluator_envs, self.policy, *limits, ranks)
         self.progress = Progress()
         self.hooks = hooks_of(self.cfg.hooks)
         self.status, self.stop_reason = "running", ""
@@ -353,9 +354,9 @@ class SerialPipeline:
         progress.advance(self.ranks.from_all(turn))
         self._is_learning = False
         is_due = self.is_over() or progress.crossed(self.cfg.policy.eval.eval_freq)
-        if is_due and self.evaluator is not None:
+        if is_due and self._evaluates is not None:
             timer("eval")
-            progress.evaluate(self.evaluator, self.cfg.env.stop_value)
+            progress.evaluate(self._evaluates, self.cfg.env.stop_value)
             timer("other")
             progress.metrics["time/eval_s"] = timer.seconds.pop("eval")
         progress.wall_time = progress.metrics["time/wall_s"] = time.monotonic() - began

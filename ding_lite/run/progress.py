@@ -86,13 +86,15 @@ class Progress:
     def evaluate(self, evaluator: Evaluator, stop_value: float | None) -> None:
         """Evaluates once, or twice if the first mean reaches ``stop_value``: both must, if it is solved.
 
-        ``evaluation`` has the episodes of both rounds.
+        ``evaluation`` has the episodes of both rounds; it is None if no episode has ended.
         """
         found = evaluator.evaluate(self.iteration, 0)
         self.solved = False
+        if not found.returns:
+            return
         if stop_value is not None and found.mean >= stop_value:
             second = evaluator.evaluate(self.iteration, 1)
-            self.solved = second.mean >= stop_value
+            self.solved = bool(second.returns) and second.mean >= stop_value
             found = found + second
         self.evaluation, self.eval_value, self.eval_value_std = found, found.mean, found.std
         self.metrics |= evaluation_metrics(found)

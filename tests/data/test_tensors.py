@@ -205,6 +205,56 @@ def test_truncated_episodes_without_room_are_approximate_once():
     assert not torch.isclose(rollout.final.obs[: 2 * N], rollout.obs.flatten(0, 1)[: 2 * N]).all()
 
 
+class Poisoned(CartPole):
+    """Gives other numbers in the last two environments, and keeps the actions of each step."""
+
+    factor = 1.0
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.actions = []
+
+    def step(self, action):
+        self.actions.append((self.observe(self.state), action.clone()))
+        obs, reward, terminated, truncated, info = super().step(action)
+        reward[-2:] *= self.factor
+        return obs, reward, terminated, truncated, info
+
+    def observe(self, state):
+        return torch.cat([state[:-2], state[-2:] * self.factor])
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_the_last_environments_evaluate_and_nothing_is_learned_from_them(options):
+    found = []
+    for factor in (1.0, 50.0):
+        env = Poisoned(N, max_episode_steps=9)
+        envs = TensorVectorEnv(env)
+        collector = TensorCollector(envs, policy_for(envs, **OPTIONS[options]), N * STEPS, greedy=2)
+        policy = collector.policy
+        if steps := policy.warm_up_steps:  # random steps of all environments
+            policy.warm_up(collector.random_observations(steps, 0))
+        env.factor = factor
+        collector.current = env.observe(env.state)
+        env.actions.clear()
+        rollout = collector.collect()
+        assert rollout.valid.all(0).tolist() == [True] * 4 + [False] * 2
+        if policy.recurrence is None:
+            for obs, action in env.actions:
+                greedy = policy.eval_mode.forward(obs[-2:])["action"]
+                assert torch.equal(action[-2:], torch.as_tensor(greedy))
+        for _ in range(2):
+            policy.learn_mode.forward(rollout)
+            rollout = collector.collect()
+        metrics = {k: v for k, v in collector.metrics().items() if k != "step_reward"}
+        found.append((policy.state_dict(), metrics, [x for x in collector.recent], collector.episode_count))
+        evaluation = collector.evaluate(0, 0)
+        assert len(evaluation.returns) > 4
+        assert max(evaluation.lengths) <= 9
+    assert digest(found[0]) == digest(found[1])
+    assert {episode.env for episode in found[0][2]} == set(range(4))
+
+
 class Spoiled(Pendulum):
     """Writes infinity into one number of step 7."""
 
@@ -316,12 +366,34 @@ class Forgetful(Pendulum):
 @pytest.mark.parametrize(("mode", "rnn"), [("SAME_STEP", None), ("NEXT_STEP", "gru"), ("DISABLED", None)])
 def test_a_resumed_run_goes_on_within_its_episodes_bit_for_bit(mode, rnn, tmp_path):
     changes = {"env.kwargs.autoreset": mode, "policy.model.rnn": rnn, "env.init_at_random_ep_len": True}
+    changes["env.one_simulator"] = mode == "DISABLED"
     whole = finished(SerialPipeline(config(**changes), folder=tmp_path / "whole"))
     half = config(**changes)
     finished(SerialPipeline(half, folder=tmp_path / "half", max_env_step=2 * N * STEPS))
     again = SerialPipeline.resume(tmp_path / "half", trust=TRUST, max_env_step=half.values.max_env_step)
     assert digest(finished(again).policy.state_dict()) == digest(whole.policy.state_dict())
-    assert digest(again.collector.state_dict()) == digest(whole.collector.state_dict())
+    states = [pipeline.collector.state_dict() for pipeline in (again, whole)]
+    for state in states:
+        state.pop("greedy")  # the half run has an evaluation more, at its end
+    assert digest(states[0]) == digest(states[1])
+
+
+def test_one_simulator_is_trained_and_evaluated(tmp_path):
+    made = []
+
+    def make(num_envs, **kwargs):
+        made.append(num_envs)
+        return Pendulum(num_envs, **kwargs)
+
+    changes = {"env.one_simulator": True, "env.stop_value": -1e9, "policy.eval.eval_freq": 60}
+    pipeline = finished(SerialPipeline(config(make, **changes), folder=tmp_path / "run"))
+    assert made == [N]
+    assert (pipeline.status, pipeline.progress.iteration) == ("solved", 2)  # by two evaluations in a row
+    assert pipeline.progress.env_step == 2 * (N - 2) * STEPS
+    assert set(pipeline.progress.evaluation.lengths) == {11}
+    assert "the last 2 environments play greedily" in (tmp_path / "run/log.txt").read_text()
+    with pytest.raises(ConfigError, match="evaluator_env_num must be below collector_env_num"):
+        config(make, **changes | {"env.evaluator_env_num": N})
 
 
 def test_a_simulator_that_saves_no_episodes_begins_new_ones_and_says_so(tmp_path):
