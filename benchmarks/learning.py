@@ -64,6 +64,8 @@ def _is_complete(folder: Path) -> bool:
 
 def _imports(row: Row) -> list[str]:
     """Returns the modules of a config as options: a checkpoint imports only what the command names."""
+    if row.config.endswith(".py"):
+        return ["--import", row.config]
     return [word for module in load_config(row.config).trusted for word in ("--import", module)]
 
 
