@@ -98,7 +98,7 @@ def run_seed(name: str, seed: int, device: str) -> tuple[dict[str, Any], list[li
 def curve_of(folder: Path, column: str) -> list[list[float]]:
     """Returns ``[env_step, value]`` of each row of metrics.csv that has a value in a column."""
     with (folder / "metrics.csv").open() as file:
-        rows = [row for row in csv.DictReader(file) if row[column]]
+        rows = [row for row in csv.DictReader(file) if row.get(column)]
     return [[int(row["env_step"]), round(float(row[column]), 3)] for row in rows]
 
 
