@@ -28,8 +28,8 @@ EXTRAS = {
     "minatar": ["minatar>=1.0.15"],  # its own needs are for its display; --no-deps does as well
     "minigrid": ["minigrid>=3.0"],
     "mujoco": ["gymnasium[mujoco]"],
-    "plot": ["matplotlib>=3.8", "plotly>=6", "moviepy>=2", "gymnasium[classic-control]"],
-    "sweep": ["matplotlib>=3.8", "optuna>=5"],
+    "plot": ["matplotlib>=3.10", "plotly>=6", "moviepy>=2", "gymnasium[classic-control]"],
+    "sweep": ["matplotlib>=3.10", "optuna>=5"],
 }
 # For a contributor: what the daily tests, the linters and the site need.
 TESTED = ("atari", "box2d", "minatar", "minigrid", "mujoco", "plot", "sweep")

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 HERE = Path(__file__).parent
-DOCUMENTS = (HERE / "RESULTS.md", HERE / "notes" / "learning.md")  # that have generated sections
+README = HERE.parent / "README.md"
+DOCUMENTS = (HERE / "RESULTS.md", HERE / "notes" / "learning.md", README)  # that have generated sections
 
 
 class Process(NamedTuple):

@@ -28,7 +28,7 @@ from typing import Any
 import harness
 import numpy as np
 from rows import COMPARISONS, EVERY_ROW, GROUPS, ROWS, Row
-from tables import Points, Seeds, comparison_table, draw, rows_table
+from tables import Points, Seeds, comparison_table, draw, rows_table, short_table
 
 from ding_lite.config.compile import load_config
 
@@ -36,6 +36,13 @@ STORE = harness.HERE / "learning.csv"  # a line for each seed
 POINTS = harness.HERE / "curves.csv"  # a line for each evaluation of the rows that are drawn
 PICTURES = harness.HERE / "curves"
 RUNS = Path("runs") / "learning"
+IN_README = (
+    "lunarlander_ppo",
+    "halfcheetah_ppo",
+    "walker2d_ppo",
+    "bipedalwalker_ppo",
+    "minatar_space_invaders_ppo",
+)
 MOST_POINTS = 50  # of the returns in training
 DRAWN = {*ROWS, *(name for each in COMPARISONS.values() if each.games for name in each.arms)}
 LOCKS: dict[Path, Lock] = defaultdict(Lock)  # several arms may train on from one run
@@ -156,7 +163,10 @@ def misses(name: str, seeds_of: Seeds) -> str:
 def sections() -> dict[str, list[str]]:
     """Returns the generated lines of the documents."""
     seeds_of = stored()
-    found = {"learning": rows_table(ROWS, seeds_of)}
+    found = {
+        "learning": rows_table(ROWS, seeds_of),
+        "readme-learning": short_table({name: ROWS[name] for name in IN_README}, seeds_of),
+    }
     for name, comparison in COMPARISONS.items():
         if not seeds_of.keys().isdisjoint(comparison.arms):
             found[name] = comparison_table(comparison, seeds_of)

@@ -43,6 +43,17 @@ def rows_table(rows: dict[str, Row], seeds_of: Seeds) -> list[str]:
     return [*table(*lines), "", f"{measured_at(measured)}."]
 
 
+def short_table(rows: dict[str, Row], seeds_of: Seeds) -> list[str]:
+    """Returns README's table of some rows: what a user types, and the interquartile mean."""
+    lines = [["`ding-lite train -c`", "env steps", "return", "published"]]
+    for name, row in rows.items():
+        values, steps = (_column(seeds_of[name], column) for column in ("return", "env_step"))
+        typed, known = f"`{' '.join([row.config, row.keys]).strip()}`", row.published
+        cells = [typed, f"{steps.max():,.0f}", score_cell([values], 0)]
+        lines.append([*cells, f"{known[0]:,g} ({known[1]})" if known else ""])
+    return table(*lines)
+
+
 def title(name: str, row: Row) -> str:
     """Returns the name of a row, with its config, the environment, and how many other keys it changes."""
     changes = [change.split("=") for change in row.keys.split()]
@@ -113,7 +124,12 @@ def _commits(seeds: list[dict[str, Any]]) -> str:
     return ", ".join(dict.fromkeys(seed["commit"] for seed in seeds))
 
 
-def draw(panels: dict[str, dict[str, list[Points]]], file: Path, marks: dict[str, Any] | None = None) -> None:
+def draw(
+    panels: dict[str, dict[str, list[Points]]],
+    file: Path,
+    marks: dict[str, Any] | None = None,
+    x_label: str = "env steps",
+) -> None:
     """Draws a panel per group with a line per arm: the interquartile mean over the seeds and its interval.
 
     A seed that stopped when it was solved keeps its last value.
@@ -122,6 +138,7 @@ def draw(panels: dict[str, dict[str, list[Points]]], file: Path, marks: dict[str
         panels: the points of each seed, by group and arm.
         file: of the picture.
         marks: the published figure of a group, which is dotted.
+        x_label: the name of what the points are over.
     """
     if not panels:
         return
@@ -148,7 +165,7 @@ def draw(panels: dict[str, dict[str, list[Points]]], file: Path, marks: dict[str
         if mark := (marks or {}).get(group):
             axes.axhline(mark[0], color="0.35", linestyle=":", linewidth=1.2)
         axes.set_title(group, fontsize=9)
-        axes.set_xlabel("env steps", fontsize=8)
+        axes.set_xlabel(x_label, fontsize=8)
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         axes.tick_params(labelsize=7)
         axes.grid(alpha=0.3)

@@ -35,10 +35,16 @@ from typing import Any, NamedTuple
 
 import harness
 from systems import Done, Skipped, Work, faults
-from zoo import solve
+from systems.tasks import SOLVED, TO_SOLVE
 
 STORE = harness.HERE / "throughput.csv"
 SPARE = 120.0  # seconds that a measurement may take
+IN_README = {
+    "cartpole": "CartPole",
+    "halfcheetah": "HalfCheetah",
+    "cartpole_lstm": "CartPole with an LSTM (RecurrentPPO)",
+    "breakout": "Breakout on Atari",
+}
 
 
 @dataclass(frozen=True)
@@ -132,8 +138,28 @@ def _row(name: str, systems: dict[str, Any], work: dict[str, Any] | None = None,
 
 
 TABLE = tomllib.loads((harness.HERE / "throughput.toml").read_text())
+EVALUATIONS = {
+    "env.n_evaluator_episode": SOLVED["episodes"],
+    "env.stop_value": SOLVED["value"],
+    "env.evaluator_env_num": 8,
+    "policy.eval.eval_freq": SOLVED["every"],
+}
+KEYS = [f"{key}={value}" for key, value in (TO_SOLVE.keys() | EVALUATIONS).items()]
+TRAIN = [
+    "-m",
+    "ding_lite",
+    "train",
+    "-q",
+    "--env",
+    "CartPole-v1",
+    "--plain",
+    "-s",
+    "{seed}",
+    "--exp-name",
+    "{folder}",
+]
 SOLVE = {
-    "ding_lite": Command(solve("{seed}", "{folder}")),
+    "ding_lite": Command([*TRAIN, *KEYS]),
     "Stable-Baselines3": Command(["-c", "from systems.sb3 import solve; solve({seed}, '{folder}')"]),
 }
 ROWS = {"solve": Row(SOLVE, base="Stable-Baselines3", rounds=7)}
@@ -180,7 +206,22 @@ def sections() -> dict[str, list[str]]:
             0,
         ),
         "seconds": _tables(stored, "seconds", "s", 2),
+        "readme-speed": _short(stored),
     }
+
+
+def _short(stored: list[dict[str, Any]]) -> list[str]:
+    """Returns README's table: steps/s here and in the other library, on the CPU, and their ratio."""
+    rows = [["task", "ding_lite", "Stable-Baselines3", "ratio (range of the rounds)"]]
+    for name, title in IN_README.items():
+        of_cpu = [line for line in stored if line["row"] == name and line["machine"].startswith("2 cores")]
+        ours, peer = (
+            [line for line in of_cpu if line["system"] == system] for system in ("ding_lite", ROWS[name].base)
+        )
+        values = f"{median(line['steps_per_second'] for line in peer):,.0f}"
+        cells = list(_cells(ours, peer, "steps_per_second", 0))
+        rows.append([title, cells[0], values, cells[2]])
+    return harness.table(*rows)
 
 
 def _tables(stored: list[dict[str, Any]], column: str, unit: str, digits: int) -> list[str]:

@@ -16,7 +16,6 @@ config = dict(
             learning_rate=1e-3,
             lr_schedule="linear",
             value_norm_std=1.0,
-            adam_eps=1e-5,
         ),
         collect=dict(n_sample=4096, gae_lambda=0.94),
         normalize=dict(obs=True),

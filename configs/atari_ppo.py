@@ -41,6 +41,7 @@ config = dict(
             clip_schedule="linear",  # of clip_ratio and value_clip
             entropy_weight=0.01,
             value_norm=False,
+            adam_eps=1e-8,
         ),
         collect=dict(n_sample=1024),
         eval=dict(eval_freq=500_000),

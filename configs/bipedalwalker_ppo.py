@@ -12,7 +12,7 @@ config = dict(
     env=dict(env_id="BipedalWalker-v3", collector_env_num=32, evaluator_env_num=8),
     policy=dict(
         recompute_adv=True,
-        learn=dict(batch_size=256, lr_schedule="linear", clip_ratio=0.18, value_norm_std=1.0, adam_eps=1e-5),
+        learn=dict(batch_size=256, lr_schedule="linear", clip_ratio=0.18, value_norm_std=1.0),
         collect=dict(n_sample=16_384),
         normalize=dict(obs=True, reward=True),
         eval=dict(eval_freq=150_000),

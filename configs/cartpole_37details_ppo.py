@@ -19,7 +19,6 @@ config = dict(
             value_clip=0.2,
             entropy_weight=0.01,
             value_norm=False,
-            adam_eps=1e-5,
         ),
         collect=dict(n_sample=512),
         eval=dict(eval_freq=50_000),

@@ -22,6 +22,6 @@ config = dict(
     policy=dict(
         recompute_adv=True,
         model=dict(encoder_hidden_size_list=[64, 64], activation="tanh"),  # as in cartpole_ppo
-        learn=dict(batch_size=256, learning_rate=1e-3, value_norm_std=1.0, adam_eps=1e-5),
+        learn=dict(batch_size=256, learning_rate=1e-3, value_norm_std=1.0),
     ),
 )

@@ -11,9 +11,7 @@ config = dict(
     env=dict(env_id="CartPole-v1", evaluator_env_num=8, stop_value=475),
     policy=dict(
         type="ppg",
-        learn=dict(
-            learning_rate=1e-3, entropy_weight=0.01, aux_batch_size=256, value_norm_std=1.0, adam_eps=1e-5
-        ),
+        learn=dict(learning_rate=1e-3, entropy_weight=0.01, aux_batch_size=256, value_norm_std=1.0),
         collect=dict(n_sample=1024),
     ),
 )

@@ -15,7 +15,6 @@ config = dict(
             learning_rate=1e-3,
             entropy_weight=0.01,
             value_norm_std=1.0,
-            adam_eps=1e-5,
         ),
         collect=dict(n_sample=1024),
     ),

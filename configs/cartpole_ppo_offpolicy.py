@@ -12,7 +12,7 @@ config = dict(
     policy=dict(
         type="ppo_offpolicy",
         recompute_adv=True,
-        learn=dict(batch_size=256, entropy_weight=0.01, value_norm_std=1.0, adam_eps=1e-5),
+        learn=dict(batch_size=256, entropy_weight=0.01, value_norm_std=1.0),
         collect=dict(n_sample=512),
         other=dict(replay_buffer=dict(replay_buffer_size=4096, max_use=6)),
     ),

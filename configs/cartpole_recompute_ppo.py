@@ -19,7 +19,6 @@ config = dict(
             value_weight=1.0,  # 0.5 x squared error
             entropy_weight=0.001,
             value_norm=False,
-            adam_eps=1e-5,
         ),
         collect=dict(n_sample=127),
         eval=dict(eval_freq=20_000),

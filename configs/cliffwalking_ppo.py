@@ -25,7 +25,6 @@ config = dict(
             entropy_weight=0.1,
             entropy_schedule="linear",
             value_norm_std=1.0,
-            adam_eps=1e-5,
         ),
         # A fall costs 100 and teaches some seeds to keep away from the edge and the goal behind it.
         normalize=dict(reward_clip=2.0),

@@ -17,7 +17,7 @@ config = dict(
     policy=dict(
         recompute_adv=True,
         intrinsic=dict(type="rnd", learning_rate=1e-3),
-        learn=dict(batch_size=256, learning_rate=1e-3, value_norm_std=1.0, adam_eps=1e-5),
+        learn=dict(batch_size=256, learning_rate=1e-3, value_norm_std=1.0),
         collect=dict(discount_factor=0.999),
     ),
 )

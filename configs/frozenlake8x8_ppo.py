@@ -18,7 +18,6 @@ config = dict(
             entropy_weight=0.1,
             entropy_schedule="linear",
             value_norm_std=1.0,
-            adam_eps=1e-5,
         ),
         # Actions slip in two of three steps: long rollouts and a short trace make little of chance.
         collect=dict(n_sample=8192, discount_factor=0.999, gae_lambda=0.8),

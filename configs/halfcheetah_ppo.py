@@ -19,7 +19,7 @@ config = dict(
     policy=dict(
         recompute_adv=True,
         model=dict(initial_sigma_value=0.6065),
-        learn=dict(lr_schedule="linear", adv_norm=False, value_weight=0.25, value_norm=False, adam_eps=1e-5),
+        learn=dict(lr_schedule="linear", adv_norm=False, value_weight=0.25, value_norm=False),
         normalize=dict(obs=True, reward=True, reward_clip=10.0),
         eval=dict(eval_freq=100_000),
     ),

@@ -18,7 +18,7 @@ config = dict(
     ),
     policy=dict(
         recompute_adv=True,
-        learn=dict(batch_size=256, lr_schedule="linear", target_kl=0.02, value_norm_std=1.0, adam_eps=1e-5),
+        learn=dict(batch_size=256, lr_schedule="linear", target_kl=0.02, value_norm_std=1.0),
         normalize=dict(obs="initial", obs_samples=10_000, reward=True),
         eval=dict(eval_freq=50_000),
     ),

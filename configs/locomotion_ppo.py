@@ -32,6 +32,7 @@ config = dict(
             adv_norm="batch",
             grad_clip_value=1.0,
             value_norm=False,
+            adam_eps=1e-8,
             value_weight=2.0,
             value_clip=0.2,
             entropy_weight=0.005,

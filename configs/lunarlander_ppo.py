@@ -22,7 +22,6 @@ config = dict(
             entropy_weight=0.01,
             entropy_schedule="linear",
             value_norm_std=1.0,
-            adam_eps=1e-5,
         ),
         collect=dict(n_sample=8192, discount_factor=0.999, gae_lambda=0.98),
         eval=dict(eval_freq=100_000),

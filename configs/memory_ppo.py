@@ -19,8 +19,6 @@ config = dict(
     policy=dict(
         recompute_adv=True,
         model=dict(rnn="lstm", rnn_hidden_size=64, encoder_hidden_size_list=[64]),
-        learn=dict(
-            batch_size=512, learning_rate=1e-3, entropy_weight=0.03, value_norm_std=1.0, adam_eps=1e-5
-        ),
+        learn=dict(batch_size=512, learning_rate=1e-3, entropy_weight=0.03, value_norm_std=1.0),
     ),
 )

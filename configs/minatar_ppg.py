@@ -26,7 +26,6 @@ config = dict(
             aux_freq=32,
             aux_batch_size=512,
             value_norm_std=1.0,
-            adam_eps=1e-5,
         ),
         collect=dict(gae_lambda=0.9),
         eval=dict(eval_freq=100_000),

@@ -26,7 +26,6 @@ config = dict(
             lr_schedule="linear",
             entropy_weight=0.01,
             value_norm_std=1.0,
-            adam_eps=1e-5,
         ),
         collect=dict(gae_lambda=0.9),
         eval=dict(eval_freq=250_000),

@@ -41,7 +41,6 @@ config = dict(
             entropy_weight=0.03,  # with 0.01 some seeds do not find the goal in 100,000 steps
             entropy_schedule="linear",
             value_norm_std=1.0,
-            adam_eps=1e-5,
         ),
         collect=dict(n_sample=1024),
     ),

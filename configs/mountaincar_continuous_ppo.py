@@ -11,7 +11,7 @@ config = dict(
     env=dict(env_id="MountainCarContinuous-v0", evaluator_env_num=8),
     policy=dict(
         recompute_adv=True,
-        learn=dict(batch_size=256, lr_schedule="linear", value_norm_std=1.0, adam_eps=1e-5),
+        learn=dict(batch_size=256, lr_schedule="linear", value_norm_std=1.0),
         collect=dict(n_sample=8192, discount_factor=0.9999),
         normalize=dict(obs=True, reward=True),
         eval=dict(eval_freq=20_000),

@@ -17,7 +17,7 @@ config = dict(
     env=dict(env_id="Hopper-v5", evaluator_env_num=8),
     policy=dict(
         recompute_adv=True,
-        learn=dict(lr_schedule="linear", value_norm_std=1.0, adam_eps=1e-5),
+        learn=dict(lr_schedule="linear", value_norm_std=1.0),
         normalize=dict(obs=True, reward=True, reward_clip=10.0),
         eval=dict(eval_freq=50_000),
     ),

@@ -19,7 +19,6 @@ config = dict(
             lr_schedule="linear",
             aux_batch_size=256,
             value_norm_std=1.0,
-            adam_eps=1e-5,
         ),
         collect=dict(discount_factor=0.9),
         eval=dict(eval_freq=30_000),

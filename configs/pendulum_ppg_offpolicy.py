@@ -18,7 +18,6 @@ config = dict(
             aux_freq=8,
             aux_batch_size=256,
             value_norm_std=1.0,
-            adam_eps=1e-5,
         ),
         collect=dict(discount_factor=0.9),
         other=dict(replay_buffer=dict(max_use=4)),

@@ -12,7 +12,7 @@ config = dict(
     policy=dict(
         type="ppo_offpolicy",
         recompute_adv=True,
-        learn=dict(reuse=6, batch_size=128, lr_schedule="linear", value_norm_std=1.0, adam_eps=1e-5),
+        learn=dict(reuse=6, batch_size=128, lr_schedule="linear", value_norm_std=1.0),
         collect=dict(n_sample=1024, discount_factor=0.9),
         other=dict(replay_buffer=dict(replay_buffer_size=8192, max_use=12)),
         eval=dict(eval_freq=30_000),

@@ -26,7 +26,6 @@ config = dict(
             aux_train_epoch=4,
             aux_batch_size=1024,
             value_norm_std=1.0,
-            adam_eps=1e-5,
         ),
         collect=dict(n_sample=32 * 128, discount_factor=0.999),
         normalize=dict(reward=True, reward_clip=10.0),

@@ -18,7 +18,6 @@ config = dict(
             entropy_weight=0.05,
             entropy_schedule="linear",
             value_norm_std=1.0,
-            adam_eps=1e-5,
         ),
         # A wrong pickup costs 10 and teaches some seeds never to pick up anyone.
         normalize=dict(reward_clip=2.0),

@@ -38,7 +38,6 @@ config = dict(
             adv_norm="batch",
             grad_clip_value=1.0,
             value_norm=False,
-            adam_eps=1e-5,
         ),
         collect=dict(n_sample=1000),
         normalize=dict(obs="initial"),

@@ -55,9 +55,7 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module("importlib.metadata").version("ding_lite")
     if name not in _HOME:
         raise AttributeError(f"module 'ding_lite' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOME[name]), name)
-    globals()[name] = value
-    return value
+    return getattr(importlib.import_module(_HOME[name]), name)
 
 
 def __dir__() -> list[str]:

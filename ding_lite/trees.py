@@ -154,12 +154,7 @@ def from_tree(tree: Tree, space: gym.Space) -> Any:
 
 def observation_to_tree(obs: Any, space: gym.Space) -> Tree:
     """Returns an observation, or a batch, as the tree of arrays that is stored: float64 becomes float32."""
-
-    def without_float64(_: gym.Space, leaf: Any) -> np.ndarray:
-        array = np.asarray(leaf)
-        return array.astype(stored_dtype(array.dtype), copy=False)
-
-    return map_space(without_float64, space, obs)
+    return map_space(lambda _, leaf: np.asarray(leaf, stored_dtype(np.asarray(leaf).dtype)), space, obs)
 
 
 def stored_dtype(dtype: Any) -> np.dtype:

@@ -44,18 +44,17 @@ OBSERVATIONS = {
 
 
 class Anything(gym.Env):
-    """Random observations; episodes of 5 steps, terminated and truncated in turn."""
+    """Random observations, by the seed of an episode; it has 5 steps, and is terminated or truncated."""
 
     def __init__(self, observation="box", action="discrete", mask=False):
-        self.observation_space = OBSERVATIONS[observation]
+        self.observation_space = copy.deepcopy(OBSERVATIONS[observation])  # with a generator of its own
         self.action_space = ACTIONS.get(action) or VARIANTS[action][0]
-        self.mask, self.games = mask, 0
+        self.mask = mask
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        if seed is not None:
-            self.observation_space.seed(seed)
-        self.t, self.games = 0, self.games + 1
+        self.observation_space.seed(int(self.np_random.integers(2**31)))
+        self.t, self.is_terminated = 0, bool(self.np_random.integers(2))
         return self.observation_space.sample(), self.info()
 
     def info(self):
@@ -71,20 +70,6 @@ class Anything(gym.Env):
             assert not self.mask or self.legal[action - self.action_space.start], "an illegal action"
         assert self.action_space.contains(action), f"{action!r} is not in {self.action_space}"
         self.t += 1
-        over, seed_says = self.t >= 5, self.games % 2 == 0
+        over = self.t >= 5
         obs = self.observation_space.sample()
-        return obs, 1.0, over and seed_says, over and not seed_says, self.info()
-
-
-class SeededAnything(Anything):
-    """An Anything whose episodes depend on their seeds alone, so that they can be played again."""
-
-    def __init__(self, **options):
-        super().__init__(**options)
-        self.observation_space = copy.deepcopy(self.observation_space)  # with a generator of its own
-
-    def reset(self, *, seed=None, options=None):
-        gym.Env.reset(self, seed=seed)
-        self.observation_space.seed(int(self.np_random.integers(2**31)))
-        self.t, self.games = 0, int(self.np_random.integers(2))
-        return self.observation_space.sample(), self.info()
+        return obs, 1.0, over and self.is_terminated, over and not self.is_terminated, self.info()

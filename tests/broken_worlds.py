@@ -81,36 +81,11 @@ class Dies(Raises):
 # ---- observations
 
 
-class WrongShape(Sound):
-    def obs(self):
-        return np.zeros(3, np.float32)
-
-
 class OutOfRange(Sound):
     observation_space = spaces.Tuple([spaces.Discrete(2), spaces.MultiDiscrete([9, 9])])
 
     def obs(self):
         return self.count, np.array([0, 0])
-
-
-class NanObservation(Sound):
-    observation_space = spaces.Dict(a=Sound.observation_space)
-
-    def obs(self):
-        return {"a": np.array([0, np.nan if self.count == 2 else 0], np.float32)}
-
-
-# ---- rewards
-
-
-class Reward(Sound):
-    """Returns the reward that it is made with, from its third step on."""
-
-    def __init__(self, pays):
-        self.pays = pays
-
-    def reward(self):
-        return self.pays if self.count > 2 else 0.0
 
 
 # ---- seeds
@@ -165,23 +140,8 @@ class OldDone(Sound):
 # ---- actions
 
 
-class CountsFromZero(Sound):
-    """Declares start=-1, but accepts only 0, 1, 2."""
-
-    def step(self, action):
-        assert action in (0, 1, 2)
-        return super().step(action - 1)
-
-
 class Pushed(Sound):
     action_space = spaces.Box(-2.0, 2.0, (2,), np.float32)
-
-
-class RefusesTheEnds(Pushed):
-    def step(self, action):
-        if abs(action).max() >= 2.0:
-            raise ValueError("too strong")
-        return super().step(action)
 
 
 class Masked(Sound):

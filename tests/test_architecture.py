@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import ast
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-
-from ding_lite.cli.main import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "ding_lite"
@@ -94,21 +91,6 @@ def test_modules_do_not_import_each_other_in_a_circle():
         for module in ready:
             del left[module]
     assert list(left) == []
-
-
-def test_every_command_has_its_file_and_every_other_file_is_shared():
-    files = {file.stem for file in (PACKAGE / "cli").glob("*.py")}
-    shared = {"__init__", "main", "options"}
-    assert files - shared == {command.replace("-", "_") for command in COMMANDS}
-
-
-def test_the_help_imports_nothing_heavy():
-    code = (
-        "import sys; from ding_lite.cli import main; main(['--help'])\n"
-        "print([name for name in ('numpy', 'torch', 'gymnasium', 'rich') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout.endswith("\n[]\n"), f"a command file imports it at its top: {done.stderr}"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from ding_lite.config.compile import (
@@ -23,11 +22,12 @@ sys.path.append(str(BENCHMARKS))
 
 import harness  # noqa: E402
 import learning  # noqa: E402
-import tables  # noqa: E402
+import out_of_the_box  # noqa: E402
+import side_by_side  # noqa: E402
 import throughput  # noqa: E402
-import zoo  # noqa: E402
 from rows import Row  # noqa: E402
 from systems import Done, Work, faults  # noqa: E402
+from systems.tasks import TO_SOLVE  # noqa: E402
 from throughput import Training  # noqa: E402
 
 TASK = Work("task", "CartPole-v1", envs=4, rollout=25, epochs=2, batch=50, parameters=10)
@@ -53,20 +53,6 @@ def test_different_work_is_a_fault(work, done, fault):
     assert faults(work, 1_000, done) == fault
 
 
-def test_speed_comes_from_two_lengths_after_an_uncounted_run(monkeypatch):
-    ran = []
-
-    def slow_at_first(self, steps):
-        ran.append(steps)
-        done = Done(steps, int(TASK.updates(steps)), TASK.parameters)
-        return harness.Process(2.0 + 100.0 * (len(ran) == 1) + steps / 500, 1.0, 9.0, ""), done
-
-    monkeypatch.setattr(Training, "run", slow_at_first)
-    system = Training(TASK, "ours:train", (1_000, 5_000))
-    assert system.measure(0) == {"steps_per_second": pytest.approx(500), "peak_mib": 9.0}
-    assert ran == [1_000, 1_000, 5_000]
-
-
 @pytest.mark.parametrize("row", throughput.ROWS.values(), ids=throughput.ROWS)
 def test_systems_name_functions_that_exist(row):
     assert row.base in row.systems
@@ -89,7 +75,7 @@ def test_ding_lite_does_the_work_it_is_measured_on(name):
 @pytest.mark.slow
 def test_cartpole_is_solved_from_the_command_line():
     solved = throughput.ROWS["solve"].systems["ding_lite"].measure(1)
-    assert solved["env_steps"] < zoo.TO_SOLVE.steps
+    assert solved["env_steps"] < TO_SOLVE.steps
 
 
 # ------------------------------------------------------------------ learning
@@ -131,20 +117,10 @@ def test_a_tiny_row_from_end_to_end(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "tiny.png").stat().st_size > 1000
 
 
-def test_curves_of_seeds_are_on_one_grid():
-    first, second = (
-        (np.array([100.0, 200.0]), np.array([0.0, 4.0])),
-        (np.array([100.0, 400.0]), np.array([1.0, 7.0])),
-    )
-    x, values = tables._on_one_grid([first, second])
-    assert x.tolist() == [100, 200, 400]
-    assert values.tolist() == [[0, 4, 4], [1, 3, 7]]  # the first seed was solved and keeps its last value
-
-
 # ------------------------------------------------------------------ RESULTS.md
 
 
-@pytest.mark.parametrize("module", [learning, throughput, zoo])
+@pytest.mark.parametrize("module", [learning, out_of_the_box, side_by_side, throughput])
 def test_generated_parts_are_those_of_the_stored_results(module):
     texts = [document.read_text() for document in harness.DOCUMENTS]
     for name, lines in module.sections().items():

@@ -20,8 +20,6 @@ RESULTS = {
     "custom_policy": {"policy": "ppo_kl_penalty"},
     "embed_pipeline": {"seed": 3},
 }
-GOALS = {"custom_env": -12, "custom_model": 475, "embed_pipeline": 475}
-EVALUATION = re.compile(r"^ *(\d+) steps  return (-?\d+\.\d)$", re.MULTILINE)
 
 
 @pytest.mark.parametrize("name", slow_but(["masked_actions"], [*PROGRAMS, *CONFIGS]))
@@ -41,11 +39,6 @@ def test_example_solves_its_task_and_leaves_one_complete_run(name, tmp_path):
     assert (run / "ckpt" / "best.safetensors").is_file()
     result = json.loads((run / "result.json").read_text())
     assert result.items() >= {"status": "solved", **RESULTS.get(name, {})}.items()
-    if name in GOALS:
-        evaluations = [(int(step), float(value)) for step, value in EVALUATION.findall(done.stdout)]
-        assert len(evaluations) >= 2
-        assert evaluations == sorted(evaluations, key=lambda each: each[0])
-        assert evaluations[-1][1] >= GOALS[name]
     if name == "custom_policy":
         assert "policy ppo_kl_penalty on " in done.stdout, "its check"
     if name == "embed_pipeline":

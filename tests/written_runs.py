@@ -22,11 +22,8 @@ def write_run(
     """
     folder.mkdir(parents=True)
     config = {
-        "exp_name": folder.name,
         "seed": seed,
         "max_env_step": limit,
-        "max_train_iter": None,
-        "hooks": [],
         "env": {"env_id": env_id, "type": "gymnasium", **(env or {})},
         "policy": {"type": policy, "learn": learn or {"learning_rate": 0.001}},
     }

@@ -13,7 +13,7 @@ from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_atari_env, make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
-from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecFrameStack, VecNormalize
+from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecFrameStack
 
 from systems import HIDDEN, Done, UpdateCounter, Work
 from systems.sleeping import Sleeping
@@ -72,11 +72,11 @@ def _envs(work: Work) -> VecEnv:
     return make_vec_env(work.env_id, work.envs)
 
 
-def _zoo_model(envs: VecEnv, task: Task, seed: int) -> PPO:
+def zoo_model(envs: VecEnv, task: Task, seed: int) -> PPO:
     """Returns PPO with a task of rl-zoo."""
     torch.set_num_threads(1)
     network: dict[str, Any] = {}
-    if task.keys:  # Hopper's
+    if task.others:  # rl-zoo's policy_kwargs for MuJoCo
         widths = dict(pi=[256, 256], vf=[256, 256])
         network = dict(log_std_init=-2, ortho_init=False, activation_fn=torch.nn.ReLU, net_arch=widths)
     settings = dict(task.sb3)
@@ -84,21 +84,6 @@ def _zoo_model(envs: VecEnv, task: Task, seed: int) -> PPO:
         rate, clip = settings["learning_rate"], settings["clip_range"]
         settings |= dict(learning_rate=lambda left: left * rate, clip_range=lambda left: left * clip)
     return PPO("MlpPolicy", envs, **settings, policy_kwargs=network, seed=seed, device="cpu")
-
-
-def zoo_return(env_id: str, task: Task, seed: int, episodes: int) -> float:
-    """Returns the mean return of greedy episodes after training with a task of rl-zoo."""
-    no_images = {"render_mode": None}
-    envs: Any = make_vec_env(env_id, task.envs, seed=seed, env_kwargs=no_images)
-    of_play: Any = make_vec_env(env_id, 1, seed=seed + 1, env_kwargs=no_images)
-    if task.normalize:
-        envs = VecNormalize(envs, gamma=task.sb3["gamma"])
-        of_play = VecNormalize(of_play, training=False, norm_reward=False)
-    model = _zoo_model(envs, task, seed)
-    model.learn(task.steps)
-    if task.normalize:
-        of_play.obs_rms = envs.obs_rms
-    return _mean(model, of_play, episodes)
 
 
 def _mean(model: Any, envs: VecEnv, episodes: int) -> float:
@@ -127,7 +112,7 @@ def solve(seed: int, folder: str) -> None:
     """Trains on CartPole-v1 until it is solved, and writes result.json into a new folder."""
     envs = make_vec_env("CartPole-v1", TO_SOLVE.envs)
     callback = StopWhenSolved(make_vec_env("CartPole-v1", TO_SOLVE.envs, seed=seed + 1000), **SOLVED)
-    model = _zoo_model(envs, TO_SOLVE, seed)
+    model = zoo_model(envs, TO_SOLVE, seed)
     model.learn(TO_SOLVE.steps, callback=callback)
     # The last step, in which the callback stops training, does not count.
     taken = model.num_timesteps - TO_SOLVE.envs * callback.solved

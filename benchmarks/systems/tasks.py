@@ -1,11 +1,11 @@
-"""rl-zoo's settings of some tasks, for zoo.py and for the measured systems."""
+"""rl-zoo's settings of some tasks, in the names of Stable-Baselines3 and as keys of ding_lite."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
-
-FAR_APART = (0, 1_000, 20_000, 300_000, 4_000_000)
 
 
 class Task(NamedTuple):
@@ -15,7 +15,7 @@ class Task(NamedTuple):
         steps: of the environments; the schedules end with them.
         linear: whether learning rate and clip range fall to 0.
         normalize: whether observations and rewards are scaled.
-        keys: further keys of ding_lite.
+        others: further keys of ding_lite.
     """
 
     steps: int
@@ -23,8 +23,34 @@ class Task(NamedTuple):
     sb3: dict[str, Any]
     linear: bool = False
     normalize: bool = False
-    keys: tuple[str, ...] = ()
-    seeds: tuple[int, ...] = FAR_APART
+    others: Mapping[str, Any] = MappingProxyType({})
+    seeds: range = range(600, 610)
+
+    def keys(self) -> dict[str, Any]:
+        """Returns the keys of ding_lite that have the meaning of these settings."""
+        sb3 = self.sb3
+        keys: dict[str, Any] = {
+            "max_env_step": self.steps,
+            "env.collector_env_num": self.envs,
+            "policy.collect.n_sample": self.envs * sb3["n_steps"],
+            "policy.collect.discount_factor": sb3["gamma"],
+            "policy.collect.gae_lambda": sb3["gae_lambda"],
+            "policy.learn.epoch_per_collect": sb3["n_epochs"],
+            "policy.learn.batch_size": sb3["batch_size"],
+            "policy.learn.learning_rate": sb3["learning_rate"],
+            "policy.learn.clip_ratio": sb3["clip_range"],
+            "policy.learn.entropy_weight": sb3["ent_coef"],
+            "policy.learn.value_weight": 2 * sb3["vf_coef"],  # of 0.5 mse; there of mse
+            "policy.learn.grad_clip_value": sb3["max_grad_norm"],
+            "policy.learn.value_norm": False,
+            "policy.eval.eval_freq": 0,
+        }
+        if self.linear:
+            keys |= {"policy.learn.lr_schedule": "linear", "policy.learn.clip_schedule": "linear"}
+        if self.normalize:
+            keys |= {"policy.normalize.obs": True, "policy.normalize.reward": True}
+            keys |= {"policy.normalize.reward_clip": 10.0}
+        return keys | self.others
 
 
 def _settings(n_steps: int, gamma: float, gae_lambda: float, n_epochs: int, **others: Any) -> dict[str, Any]:
@@ -39,20 +65,24 @@ CARTPOLE = _settings(32, 0.98, 0.8, 20, batch_size=256, learning_rate=1e-3)
 HOPPER = dict(
     batch_size=32, learning_rate=9.80828e-5, ent_coef=0.00229519, vf_coef=0.835671, max_grad_norm=0.7
 )
+HALFCHEETAH = dict(
+    learning_rate=2.0633e-5, clip_range=0.1, ent_coef=0.000401762, vf_coef=0.58096, max_grad_norm=0.8
+)
+WIDE = {  # of policy_kwargs
+    "policy.model.encoder_hidden_size_list": [256, 256],
+    "policy.model.activation": "relu",
+    "policy.model.init": "torch",
+    "policy.model.initial_sigma_value": math.exp(-2),
+}
+FIVE = range(600, 605)
 TASKS = {
-    "CartPole-v1": Task(50_000, 8, CARTPOLE, linear=True, seeds=tuple(range(300, 310))),
-    "Acrobot-v1": Task(100_000, 16, _settings(256, 0.99, 0.94, 4), normalize=True),
+    "CartPole-v1": Task(50_000, 8, CARTPOLE, linear=True),
+    "Acrobot-v1": Task(200_000, 16, _settings(256, 0.99, 0.94, 4), normalize=True),
     "Pendulum-v1": Task(100_000, 4, _settings(1024, 0.9, 0.95, 10, learning_rate=1e-3)),
-    "LunarLander-v3": Task(300_000, 16, _settings(1024, 0.999, 0.98, 4, ent_coef=0.01)),
-    "Hopper-v5": Task(
-        100_000,
-        1,
-        _settings(512, 0.999, 0.99, 5, **HOPPER),
-        normalize=True,
-        keys=(
-            *("policy.model.encoder_hidden_size_list=[256,256]", "policy.model.activation=relu"),
-            *("policy.model.init=torch", f"policy.model.initial_sigma_value={math.exp(-2)}"),
-        ),
+    "LunarLander-v3": Task(500_000, 16, _settings(1024, 0.999, 0.98, 4, ent_coef=0.01)),
+    "Hopper-v5": Task(1_000_000, 1, _settings(512, 0.999, 0.99, 5, **HOPPER), False, True, WIDE, FIVE),
+    "HalfCheetah-v5": Task(
+        1_000_000, 1, _settings(512, 0.98, 0.92, 20, **HALFCHEETAH), False, True, WIDE, FIVE
     ),
 }
 

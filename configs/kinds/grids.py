@@ -11,6 +11,7 @@ config = dict(
             learning_rate=1e-3,
             lr_schedule="linear",
             value_norm_std=1.0,  # where a rare 1 is the whole return, more drowns the loss of the policy
+            adam_eps=1e-8,
             entropy_weight=0.01,
         )
     ),

@@ -5,7 +5,13 @@ PPG = dict(learn=dict(actor_epoch_per_collect=3, critic_epoch_per_collect=3))
 
 config = dict(
     policy=dict(
-        learn=dict(batch_size=256, learning_rate=2.5e-4, lr_schedule="linear", entropy_weight=0.01),
+        learn=dict(
+            batch_size=256,
+            learning_rate=2.5e-4,
+            lr_schedule="linear",
+            entropy_weight=0.01,
+            adam_eps=1e-8,
+        ),
         collect=dict(n_sample=1024),
     ),
 )

@@ -3,5 +3,5 @@
 PPG = dict(learn=dict(actor_epoch_per_collect=3, critic_epoch_per_collect=3))
 NINE_USES = dict(learn=dict(reuse=9.0), other=dict(replay_buffer=dict(max_use=9)))
 
-config = dict(policy=dict(normalize=dict(obs=True)))
+config = dict(policy=dict(learn=dict(value_norm_std=3.0, adam_eps=1e-8), normalize=dict(obs=True)))
 by_policy = dict(ppo_offpolicy=NINE_USES, ppg=PPG, ppg_offpolicy=PPG)  # in the section policy

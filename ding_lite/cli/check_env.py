@@ -19,10 +19,7 @@ COLOURS = {"OK": "green", "WARN": "yellow", "FAIL": "red"}
 )
 @options.option("-c --config FILE|NAME", "check the environment of this config")
 @options.option(
-    "--steps N",
-    "steps to play in each of two environments (default: 1000)",
-    options.POSITIVE,
-    default=1000,
+    "--steps N", "steps to play in each of two environments (default: 1000)", options.POSITIVE, default=1000
 )
 @options.option("-s --seed SEED", "(default: the config's)", options.NUMBER)
 @options.import_option
@@ -51,11 +48,10 @@ def run(
     from ding_lite.config.registry import env_name
     from ding_lite.tools.env_check import findings
 
-    names = [token for token in overrides if "=" not in token]
-    if len(names) + bool(config) != 1:
-        raise ConfigError("expected one environment: its name, such as CartPole-v1, or a config by -c")
-    changes = tuple(token for token in overrides if "=" in token)
-    env = names[0] if names else None
+    env = next((word for word in overrides if "=" not in word), None)
+    if not (env or config):
+        raise ConfigError("expected an environment: its name, such as CartPole-v1, or a config by -c")
+    changes = tuple(word for word in overrides if word != env)
     values = options.Source(config, env, None, not config, imports, changes).read().values
     seed = values.seed if seed is None else seed
     name = env_name(values.env)

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from ding_lite.cli import options
-
-if TYPE_CHECKING:
-    from ding_lite.tools.compare import Comparison
 
 
 def reference_of(text: str) -> tuple[str, tuple[float, float]]:
@@ -69,7 +65,7 @@ def run(
     ding-lite compare runs/ppo_* runs/ppg_* -o comparison.html -o table.tex
     ding-lite compare runs --reference CartPole-v1=20:500 --reference Pendulum-v1=-1300:-150
     """
-    from ding_lite.tools.compare import compare, table_text
+    from ding_lite.tools.compare import compare, table_text, tables_of
 
     comparison = compare(groups, dict(reference))
     for file in output:
@@ -84,24 +80,15 @@ def run(
             file.write_text(text, encoding="utf-8", errors="replace")  # names of folders may be no text
     if json:
         options.print_json(comparison.as_json())
-    else:
-        _print(comparison)
-        for file in output:
-            print(f"written: {file}")
-
-
-def _print(comparison: Comparison) -> None:
-    from ding_lite.tools.compare import table_of
-
+        return
     if comparison.title:
         print(options.shown(f"{comparison.title}\n"))
-    for task in [None, *(comparison.tasks if len(comparison.tasks) > 1 else [])]:
-        print(comparison.unit if task is None else f"\nReturn, {task}")
-        header, *rows = table_of(comparison.summaries(task))
+    for title, (header, *rows) in tables_of(comparison).items():
+        print(options.shown(title if title == comparison.unit else f"Return, {title}"))
         options.print_table(header, rows, right=range(1, 5))
-    differences = comparison.differences()
-    if differences:
         print()
+    if differences := comparison.differences():
         rows = [[key, *values] for key, values in differences.items()]
-        options.print_table(["what differs", *comparison.labels], rows)
-    print(options.shown("\n".join(["", *comparison.notes])))
+        options.print_table(["what differs", *comparison.scores], rows)
+        print()
+    print(options.shown("\n".join([*comparison.notes, *(f"written: {file}" for file in output)])))

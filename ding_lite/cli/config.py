@@ -88,5 +88,4 @@ def _explain(text: str, source: options.Source) -> None:
         shown = ", ".join([value, *(f"{' and '.join(names)}: {other}" for other, names in others)])
         only = "" if len(keys[path]) == len(policies) else f"; only {' and '.join(keys[path])}"
         print(f"{path} = {shown}    ({rules(key_of[path])}{only})")
-        for line in textwrap.wrap(key_of[path].doc, 100):
-            print(f"    {line}")
+        print(textwrap.indent(textwrap.fill(key_of[path].doc, 100), "    "))

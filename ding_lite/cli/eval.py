@@ -21,9 +21,7 @@ EPISODES, SHOWN = 16, 3  # episodes by default; with --video or --human, which t
 @options.trust_option
 @options.json_option
 @options.words(
-    "overrides",
-    "[env.key=value]...",
-    "play in another environment than the run's, such as env.kwargs.g=15",
+    "overrides", "[env.key=value]...", "play in another environment than the run's, such as env.kwargs.g=15"
 )
 def run(
     run: Path,

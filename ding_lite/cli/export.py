@@ -32,8 +32,7 @@ def run(run: Path, output: Path, imports: tuple[str, ...]) -> None:
     """
     from ding_lite.tools.export import export_policy
 
-    trust = options.import_modules(imports)
-    manifest = export_policy(run, output, trust=trust)
+    manifest = export_policy(run, output, trust=options.import_modules(imports))
     of, parity, names = manifest["source"], manifest["parity"], ", ".join(manifest["leaves_out"])
     print(f"{output} ({output.stat().st_size / 1000:,.0f} kB), described in {output}.json")
     print(

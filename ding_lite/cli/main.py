@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 import os
 import sys
 from collections.abc import Sequence
 
 import click
 
+from ding_lite.cli.options import Described
 from ding_lite.run.signals import EXIT_CODES
 
 # In the order of the help; each is the module of its name in this folder.
@@ -19,7 +19,7 @@ COMMANDS = (
 )
 
 
-class Commands(click.Group):
+class Commands(Described, click.Group):
     """Imports the file of a command when it is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -32,9 +32,6 @@ class Commands(click.Group):
         command: click.Command = module.run
         command.name = cmd_name
         return command
-
-    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        formatter.write(f"\n{inspect.cleandoc(self.help or '')}\n")
 
 
 @click.group(

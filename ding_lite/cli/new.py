@@ -32,10 +32,8 @@ def run(kind: str, name: str, output: str) -> None:
 
     files = write_new(kind, name, output)
     module, test = (shlex.quote(str(file)) for file in files)
-    commands = [f"python -m pytest {test}"]
+    print("wrote:", *files, sep="\n  ")
+    print("try:", f"python -m pytest {test}", sep="\n  ")
     if kind == "env":
-        commands.append(f"ding-lite check-env -c {module}")
-    commands.append(f"ding-lite train -c {module}")
-    print(
-        "\n".join(["wrote:", *(f"  {file}" for file in files), "try:", *(f"  {line}" for line in commands)])
-    )
+        print(f"  ding-lite check-env -c {module}")
+    print(f"  ding-lite train -c {module}")

@@ -22,7 +22,6 @@ from ding_lite.errors import FOREIGN, ConfigError, DingLiteError, error_text, is
 if TYPE_CHECKING:
     from ding_lite.config.compile import Config
     from ding_lite.tools.parallel import Pool
-    from ding_lite.tools.ray_runs import RayPool
 
 Decorator = Callable[[Callable[..., Any]], Any]
 USER_CODE = 2  # exit code for an exception of the user's own classes, or about their files
@@ -49,7 +48,14 @@ def words(name: str, metavar: str, text: str, **more: Any) -> Decorator:
     return click.argument(name, nargs=-1, metavar=metavar, help=text, **more)
 
 
-class Command(click.Command):
+class Described(click.Command):
+    """A command whose help is its docstring with the docstring's line breaks."""
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        formatter.write(f"\n{inspect.cleandoc(self.help or '')}\n")
+
+
+class Command(Described):
     """A command whose errors are one paragraph."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -57,17 +63,14 @@ class Command(click.Command):
         self.params.append(click.Option(["--debug"], is_flag=True, help="show the traceback of an error"))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Reads the words; refuses a second value of an option that has one, and keys with hyphens."""
+        """Reads the words; refuses an option that is repeated in vain, and keys with hyphens."""
         for word in args:
             if word.startswith("--") and "." in word.partition("=")[0]:
-                raise click.UsageError(
-                    f"a key has no hyphens: {word[2:]} (in a sweep of W&B: ${{args_no_hyphens}})"
-                )
+                raise click.UsageError(f"a key has no hyphens: {word[2:]} (for W&B: ${{args_no_hyphens}})")
         _, _, given = self.make_parser(ctx).parse_args(list(args))
-        options = [each for each in given if isinstance(each, click.Option) and not each.is_flag]
-        for each in options:
-            if options.count(each) > 1 and not each.multiple:
-                raise click.UsageError(f"{each.opts[-1]} has one value, and is given more than once")
+        for each in given:
+            if given.count(each) > 1 and not getattr(each, "multiple", False):
+                raise click.UsageError(f"{each.opts[-1]} is given more than once")
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -90,10 +93,6 @@ class Command(click.Command):
         if "report" in ctx.meta:
             print(ctx.meta["report"])
         return code
-
-    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes the docstring of the command with its own line breaks."""
-        formatter.write(f"\n{inspect.cleandoc(self.help or '')}\n")
 
 
 command: Callable[..., Decorator] = functools.partial(click.command, cls=Command)
@@ -129,11 +128,7 @@ def shown(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
 
 
-def print_table(
-    header: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    right: Collection[int] = (),
-) -> None:
+def print_table(header: Sequence[str], rows: Iterable[Sequence[str]], right: Collection[int] = ()) -> None:
     """Prints a table; outside of a terminal each row is one line, however long.
 
     Args:
@@ -175,12 +170,10 @@ class WholeNumber(click.IntRange):
 
 def seeds_of(ctx: click.Context, param: click.Parameter, texts: Sequence[str]) -> tuple[int, ...]:
     """Returns the seeds in texts such as "0,1,2"."""
-    text = ",".join(texts)
-    with contextlib.suppress(ValueError):
-        seeds = tuple(map(int, text.split(","))) if texts else ()
-        if min(seeds, default=0) >= 0 and len(set(seeds)) == len(seeds):
-            return seeds
-    raise click.BadParameter(f"expected a seed, or different seeds of at least 0 such as 0,1,2; got {text}")
+    seeds = tuple(NUMBER.convert(seed, param, ctx) for text in texts for seed in text.split(","))
+    if len(set(seeds)) < len(seeds):
+        raise click.BadParameter(f"expected different seeds, got {','.join(texts)}")
+    return seeds
 
 
 def file_of(*suffixes: str) -> Callable[[str], Path]:
@@ -263,13 +256,12 @@ class Source(NamedTuple):
             ConfigError: if there is no config, or it has a fault.
         """
         from ding_lite.config.compile import COMMAND_LINE, compile_config, load_config, parse_overrides
-        from ding_lite.config.registry import env_section
 
         if not self:
             raise ConfigError(
                 "no config: give -c FILE or NAME (`ding-lite list configs` lists the names), or --env ENV_ID"
             )
-        modules = tuple(import_modules(self.imports))
+        modules, policy = import_modules(self.imports), self.policy or "ppo"
         overrides = {**parse_overrides(self.overrides), **(changes or {})}
         if self.config:
             if self.env or self.policy or self.plain:
@@ -279,12 +271,11 @@ class Source(NamedTuple):
                 )
             config = load_config(self.config, overrides)
         elif self.plain:
-            user = {"env": env_section(str(self.env)), "policy": {"type": self.policy or "ppo"}}
-            config = compile_config(user, overrides, origin=COMMAND_LINE)
+            config = compile_config({"env": self.env, "policy": policy}, overrides, origin=COMMAND_LINE)
         else:
             from ding_lite.run.settings import config_for
 
-            config = config_for(str(self.env), self.policy or "ppo", overrides)
+            config = config_for(str(self.env), policy, overrides)
         return dataclasses.replace(config, trusted=(*config.trusted, *modules))
 
 
@@ -340,30 +331,25 @@ def words_with(**changes: Any) -> list[str]:
 
 def import_modules(names: Sequence[str]) -> list[str]:
     """Imports modules and .py files; returns their names. Those beside shipped configs are found, too."""
-    from ding_lite.config.compile import CONFIG_FOLDERS
+    from ding_lite.config.compile import CONFIG_FOLDER
     from ding_lite.config.registry import import_module
 
-    files = [folder / f"{name}.py" for name in names for folder in CONFIG_FOLDERS]
-    shipped = {file.stem: str(file) for file in files if file.is_file()}
+    shipped = {file.stem: str(file) for file in CONFIG_FOLDER.glob("*.py")}
     return [import_module(shipped.get(name, name)).__name__ for name in names]
 
 
-@contextlib.contextmanager
 def open_pool(
     config: Config, jobs: int | None, ray: str | None, say: Callable[[str], Any]
-) -> Iterator[Pool | RayPool]:
-    """Yields what runs several commands on a config: processes here, or the Ray cluster of ``--ray``.
+) -> contextlib.AbstractContextManager[Pool]:
+    """Returns the context of what runs several commands: processes here, or the Ray cluster of ``--ray``.
 
     Raises:
         ConfigError: if there is no such cluster.
     """
     from ding_lite.tools.parallel import Pool, load_of
 
-    load = load_of(config)
     if ray is None:
-        yield Pool(load, jobs, say)
-        return
+        return contextlib.nullcontext(Pool(load_of(config), jobs, say))
     from ding_lite.tools.ray_runs import RayPool
 
-    with contextlib.closing(RayPool("" if ray == "auto" else ray, load)) as pool:
-        yield pool
+    return contextlib.closing(RayPool("" if ray == "auto" else ray, load_of(config)))

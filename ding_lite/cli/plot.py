@@ -39,12 +39,11 @@ def run(runs: tuple[str, ...], output: Path, title: str | None, width: float | N
     ding-lite plot 'before=old/run_*' 'after=new/run_*' --width 3.3in -o curves.pdf
     ding-lite plot runs/ppo_0 --panels learn/approx_kl,learn/clipfrac
     """
-    from ding_lite.tools.plot import plot_runs
+    from ding_lite.tools.plot import draw_runs, save
 
     names = [name.strip() for name in panels.split(",") if name]
-
-    def say(line: str) -> None:
-        print(options.shown(line), file=sys.stderr)
-
-    plot_runs(runs, output, title=title, panels=names, width=width, note=say)
+    figure, notes = draw_runs(runs, title=title, panels=names, width=width)
+    for note in notes:
+        print(options.shown(note), file=sys.stderr)
+    save(figure, output, width)
     print(output)

@@ -5,13 +5,9 @@ from __future__ import annotations
 import functools
 import shlex
 import time
-from typing import TYPE_CHECKING
 
 from ding_lite.cli import options
 from ding_lite.errors import EnvError, counted
-
-if TYPE_CHECKING:
-    from ding_lite.config.compile import Config
 
 
 @options.command()
@@ -43,7 +39,7 @@ def run(source: options.Source, iterations: int | None, tune: bool, json: bool) 
     with the fastest setting so far is printed, and the exit code is 130.
     """
     if tune:
-        return _tune(source.read(), source, iterations, json)
+        return _tune(source, iterations, json)
     from ding_lite.tools.profile import profile
 
     report = profile(source.read(), iterations)
@@ -62,7 +58,7 @@ def run(source: options.Source, iterations: int | None, tune: bool, json: bool) 
     return 0
 
 
-def _tune(config: Config, source: options.Source, iterations: int | None, json: bool) -> int:
+def _tune(source: options.Source, iterations: int | None, json: bool) -> int:
     """Prints each setting as soon as it is measured, and the command with the fastest; returns the exit code.
 
     A signal ends the search with what is measured so far.
@@ -70,6 +66,7 @@ def _tune(config: Config, source: options.Source, iterations: int | None, json: 
     from ding_lite.run.signals import EXIT_CODES
     from ding_lite.tools.tune import settings, tune, with_setting
 
+    config = source.read()
     words = options.words_with(overrides=None, iterations=None, tune=None, json=None)[1:]
     count, trials, code = len(settings(config)), [], 0
     say = (lambda line: None) if json else functools.partial(print, flush=True)

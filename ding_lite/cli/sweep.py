@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 from ding_lite.cli import options
 from ding_lite.errors import counted
@@ -17,10 +16,7 @@ SHOWN = 10  # best trials in the table
 @options.config_options
 @options.option("--search KEY=VALUES", "a key and its values; may be repeated", multiple=True)
 @options.option(
-    "--trials N",
-    "number of trials, with those before --resume (default: 20)",
-    options.POSITIVE,
-    default=20,
+    "--trials N", "number of trials, with those before --resume (default: 20)", options.POSITIVE, default=20
 )
 @options.seeds_option("seeds of each trial (default: the config's seed)")
 @options.option("--exp-name DIR", "the sweep's folder (default: runs/EXP_NAME_sweep)", options.PATH)
@@ -56,11 +52,11 @@ def run(
 
     ding-lite sweep -c cartpole_ppo --search "policy.learn.learning_rate=log(1e-5,1e-2)" --trials 50
     """
-    from ding_lite.run.display import Display
+    from ding_lite.run.display import Display, score_text
     from ding_lite.run.folder import locked
-    from ding_lite.run.signals import EXIT_CODES, StopSignals
+    from ding_lite.run.signals import EXIT_CODES, stop_signals
     from ding_lite.tools.parallel import Job, exit_code_of
-    from ding_lite.tools.sweep import Worker, begin, first_values, reopen, report, search_space
+    from ding_lite.tools.sweep import Worker, assignments, begin, first_values, reopen, report, search_space
 
     config, shown = source.read(), Display(sys.stdout)
     seeds = seeds or (config.values.seed,)
@@ -79,7 +75,7 @@ def run(
             shown.write(line)
 
     pools = options.open_pool(config, jobs, ray, say)
-    with locked(folder), (folder / "log.txt").open("a") as log, pools as pool, StopSignals(pool.stop):
+    with locked(folder), (folder / "log.txt").open("a") as log, pools as pool, stop_signals(pool.stop):
         workers = range(1, min(pool.jobs, trials - reopen(folder)) + 1)
         alone = {"jobs": None, "ray": None, "json": None}
         outcomes = pool.run([Job("", options.words_with(worker=number, **alone)) for number in workers])
@@ -90,27 +86,19 @@ def run(
     left = [f"trial {trial['trial']}" for trial in result["trials"] if trial["state"] == "open"]
     if left and not pool.stopped_by:
         print(f"ding-lite sweep: {', '.join(left)} did not end", file=sys.stderr)
+    failed = exit_code_of(outcomes) or int(bool(left) or result["best"] is None)
+    code = EXIT_CODES.get(pool.stopped_by, failed)
     if json:
         options.print_json(result)
-    else:
-        _print(result)
-        if left or pool.stopped_by:
-            print("to continue: the same command with --resume")
-    failed = exit_code_of(outcomes) or int(bool(left) or result["best"] is None)
-    return EXIT_CODES.get(pool.stopped_by, failed)
-
-
-def _print(result: dict[str, Any]) -> None:
-    from ding_lite.run.display import score_text
-    from ding_lite.tools.sweep import assignments
-
-    trials = result["trials"]
-    ranked = sorted((t for t in trials if t["score"] is not None), key=lambda t: -t["score"])
+        return code
+    tried = result["trials"]
+    ranked = sorted((t for t in tried if t["score"] is not None), key=lambda t: -t["score"])
     rows = [[str(t["trial"]), score_text(t["score"]), assignments(t["values"])] for t in ranked[:SHOWN]]
     options.print_table(["trial", "score", "values"], rows, right=(0, 1))
-    states = Counter(t["state"] for t in trials)
-    print(
-        f"{counted(len(trials), 'trial')}: {', '.join(f'{count} {state}' for state, count in states.items())}"
-    )
+    states = [f"{count} {state}" for state, count in Counter(t["state"] for t in tried).items()]
+    print(f"{counted(len(tried), 'trial')}: {', '.join(states)}")
     if result["best_config"]:
         print(f"best config: {result['best_config']}; train it with seeds that the sweep has not used")
+    if left or pool.stopped_by:
+        print("to continue: the same command with --resume")
+    return code

@@ -86,30 +86,58 @@ def run(
     from ding_lite.config.compile import parse_overrides
     from ding_lite.ranks import kept_before_restart, restarts
     from ding_lite.run.checkpoint import checkpoints_of
-    from ding_lite.run.display import display_for
+    from ding_lite.run.display import display_for, lines_of_seeds
+    from ding_lite.run.folder import is_replaceable
     from ding_lite.run.pipeline import SerialPipeline
     from ding_lite.run.resources import keep_freed_memory
     from ding_lite.run.resume import folder_of
-    from ding_lite.run.signals import EXIT_CODES
+    from ding_lite.run.signals import EXIT_CODES, stop_signals
+    from ding_lite.tools.parallel import Job, exit_code_of, seeds_report
 
-    if resume == AUTO:
-        if exp_name is None:
-            raise ConfigError("--resume auto continues the run of --exp-name DIR: name its folder")
-        if len(seeds) < 2:
-            has_begun = bool(checkpoints_of(exp_name))
-            resume, exp_name, init_from = (exp_name, None, None) if has_begun else (None, exp_name, init_from)
-    if init_from and resume not in (None, AUTO):
-        raise ConfigError("--resume and --init-from exclude each other: a resumed run has weights of its own")
-    if len(seeds) > 1:
-        return _train_seeds(source, seeds, exp_name, max_env_step, resume, quiet, jobs, ray, json)
+    if resume == AUTO and exp_name is None:
+        raise ConfigError("--resume auto continues the run of --exp-name DIR: name its folder")
+    if resume not in (None, AUTO) and (exp_name or init_from):
+        raise ConfigError("--resume RUN excludes --exp-name and --init-from: a run keeps both")
+    if len(seeds) > 1:  # each one is a process of this command
+        config = source.read()
+        prefix = exp_name or resume or Path("runs", config.values.exp_name)
+        folders = {seed: prefix.with_name(f"{prefix.name}_s{seed}") for seed in seeds}
+        taken = [str(path) for path in folders.values() if path.exists() and not is_replaceable(path)]
+        if taken and resume is None:
+            raise ConfigError(f"these runs exist: {', '.join(taken)}; choose another --exp-name, or --resume")
+        if not taken and resume not in (None, AUTO):
+            raise ConfigError(f"--resume: none of these runs exists: {', '.join(map(str, folders.values()))}")
+        alone = {"resume": resume and AUTO, "jobs": None, "ray": None, "json": None, "quiet": quiet or json}
+        to_do = [
+            Job(f"seed {seed}", options.words_with(seeds=seed, exp_name=folder, **alone))
+            for seed, folder in folders.items()
+        ]
+        limit = max_env_step or config.values.max_env_step
+        with contextlib.ExitStack() as stack:
+            lines = lines_of_seeds(sys.stdout, [job.name for job in to_do], limit)
+            say = (lambda line: None) if quiet or json else stack.enter_context(lines)
+            pool = stack.enter_context(options.open_pool(config, jobs, ray, say))
+            stack.enter_context(stop_signals(pool.stop))
+            outcomes = pool.run(to_do)
+        report = seeds_report(folders, outcomes)
+        for run in report["runs"]:
+            if run["error"]:
+                print(f"ding-lite train: seed {run['seed']} failed: {run['error']}", file=sys.stderr)
+        if json:
+            options.print_json(report)
+        elif not quiet:
+            _print_seeds(report)
+            if pool.stopped_by:
+                print(f"to continue: the same command with --resume {resume or prefix}")
+        return EXIT_CODES.get(pool.stopped_by, 0) or exit_code_of(outcomes)
     if json or jobs is not None or ray is not None:
         raise ConfigError("--jobs, --ray and --json are for several seeds, such as -s 0,1,2")
-    if resume and exp_name:
-        raise ConfigError("--exp-name is for a new run: a resumed run keeps its folder")
+    if resume == AUTO:
+        resume = exp_name if exp_name and checkpoints_of(exp_name) else None
     if restarts():  # by torchrun --max-restarts: not from the checkpoint that the run began with
         kept = folder_of(resume) if resume else kept_before_restart()
         if kept and checkpoints_of(Path(kept)):
-            exp_name, resume, init_from = None, Path(kept), None
+            resume = Path(kept)
     seed = seeds[0] if seeds else None
     how: dict[str, Any] = {"display": None if quiet else display_for(sys.stdout)}
     how |= {"max_env_step": max_env_step, "max_train_iter": max_train_iter}
@@ -132,67 +160,17 @@ def run(
     return EXIT_CODES.get(pipeline.stop_reason, 0) if has_stopped else 0
 
 
-def _train_seeds(
-    source: options.Source,
-    seeds: tuple[int, ...],
-    exp_name: Path | None,
-    max_env_step: int | None,
-    resume: Path | None,
-    quiet: bool,
-    jobs: int | None,
-    ray: str | None,
-    json: bool,
-) -> int:
-    """Trains each seed with the words of this command, and prints the table of seeds."""
-    from ding_lite.run.display import lines_of_seeds, score_digits, score_text
-    from ding_lite.run.folder import is_replaceable
-    from ding_lite.run.signals import EXIT_CODES, StopSignals
-    from ding_lite.tools.parallel import Job, exit_code_of, seeds_report
+def _print_seeds(report: dict[str, Any]) -> None:
+    from ding_lite.run.display import score_digits, score_text
 
-    config = source.read()
-    prefix = (exp_name if resume == AUTO else resume or exp_name) or Path("runs", config.values.exp_name)
-    folders = {seed: prefix.with_name(f"{prefix.name}_s{seed}") for seed in seeds}
-    taken = [str(folder) for folder in folders.values() if folder.exists() and not is_replaceable(folder)]
-    if taken and resume is None:
-        raise ConfigError(
-            f"these run folders exist: {', '.join(taken)}; choose another --exp-name, continue the runs with "
-            "--resume, or remove the folders"
-        )
-    if not taken and resume not in (None, AUTO):
-        raise ConfigError(f"--resume: there is no run to continue: {', '.join(map(str, folders.values()))}")
-    is_silent = quiet or json
-    to_do = []
-    for seed, folder in folders.items():
-        alone: dict[str, Any] = {"exp_name": folder, "resume": resume and AUTO}
-        alone |= {"jobs": None, "ray": None, "json": None, "quiet": is_silent}
-        to_do.append(Job(f"seed {seed}", options.words_with(seeds=seed, **alone)))
-    limit = max_env_step or config.values.max_env_step
-    with contextlib.ExitStack() as stack:
-        lines = lines_of_seeds(sys.stdout, [job.name for job in to_do], limit)
-        say = (lambda line: None) if is_silent else stack.enter_context(lines)
-        pool = stack.enter_context(options.open_pool(config, jobs, ray, say))
-        stack.enter_context(StopSignals(pool.stop))
-        outcomes = pool.run(to_do)
-    report = seeds_report(folders, outcomes)
-    for run in report["runs"]:
-        if run["error"]:
-            print(f"ding-lite train: seed {run['seed']} failed: {run['error']}", file=sys.stderr)
-    if json:
-        options.print_json(report)
-    elif not quiet:
-        rows = [
-            [str(run["seed"]), run["status"], score_text(run["score"]), f"{run['env_step']:,}"]
-            + ["-" if run["wall_time_s"] is None else f"{run['wall_time_s']:,.1f}", run["folder"]]
-            for run in report["runs"]
-        ]
-        options.print_table(
-            ["seed", "status", "score", "env steps", "seconds", "folder"], rows, right=range(5)
-        )
-        line = f"mean {score_text(report['mean'])} over {report['n']} of {len(rows)} seeds"
-        if edges := report["interval"]:
-            digits = score_digits(*edges)
-            line += f", 95 % bootstrap interval [{edges[0]:.{digits}f}, {edges[1]:.{digits}f}]"
-        print(line)
-        if pool.stopped_by:
-            print(f"to continue: the same command with --resume {resume or prefix}")
-    return EXIT_CODES.get(pool.stopped_by, 0) or exit_code_of(outcomes)
+    rows = [
+        [str(run["seed"]), run["status"], score_text(run["score"]), f"{run['env_step']:,}"]
+        + ["-" if run["wall_time_s"] is None else f"{run['wall_time_s']:,.1f}", run["folder"]]
+        for run in report["runs"]
+    ]
+    options.print_table(["seed", "status", "score", "env steps", "seconds", "folder"], rows, right=range(5))
+    line = f"mean {score_text(report['mean'])} over {report['n']} of {len(rows)} seeds"
+    if edges := report["interval"]:
+        digits = score_digits(*edges)
+        line += f", 95 % bootstrap interval [{edges[0]:.{digits}f}, {edges[1]:.{digits}f}]"
+    print(line)

@@ -1,8 +1,9 @@
 """The one way of a config: from a file or a dict to every key with its value and the value's source.
 
-    _as_written   a file, a dict or DI-engine's pair becomes one nested dict, with the overrides in it
-    _checked      all of it is checked against the schema; each value has its source, defaults too
-    _derive       what follows from other values: the length of the schedules, whole paths, the run's name
+    _as_written      a file, a dict or DI-engine's pair becomes one nested dict, with the overrides in it
+    check            all of it is checked against the schema; each value has its source, defaults too
+    _derive          what follows from other values: the length of the schedules, whole paths, the run's name
+    _contradictions  values that do not go together; what has no effect
 
 Each default is declared in the class that reads it. A section is checked against the class that its key
 ``type`` names, so a custom policy or model declares its own keys. The input is never changed.
@@ -13,7 +14,6 @@ from __future__ import annotations
 import ast
 import copy
 import dataclasses
-import difflib
 import importlib
 import json
 import pprint
@@ -22,7 +22,7 @@ import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from easydict import EasyDict
 
@@ -48,12 +48,13 @@ from ding_lite.config.schema import (
     check,
     default_values,
     leaves,
+    meant,
     merged_config,
     refuse,
     set_value,
     without_effect,
 )
-from ding_lite.config.values import decode, encode, named_modules, plain
+from ding_lite.config.values import decode, encode, plain
 from ding_lite.errors import FOREIGN, CheckpointError, ConfigError, RegistryError, error_text
 
 # Sources of values, besides "default" and the name of a config file.
@@ -61,10 +62,9 @@ COMMAND_LINE = "command line"
 DERIVED = ("default", "max_env_step", "name", "n_step")  # sources of values that no user wrote
 SIZE = "policy.collect.n_sample"
 POLICIES = ("ppo", "ppo_offpolicy", "ppg", "ppg_offpolicy")  # of the library
-CONFIG_FOLDERS = (
-    Path(__file__).parents[1] / "_configs",  # an installed package
-    Path(__file__).parents[2] / "configs",  # a checkout
-)
+CONFIG_FOLDER = Path(__file__).parents[1] / "_configs"  # of an installed package
+if not CONFIG_FOLDER.is_dir():
+    CONFIG_FOLDER = Path(__file__).parents[2] / "configs"  # of a checkout
 LITERALS: dict[str, Any] = {"true": True, "false": False, "none": None, "null": None}
 LITERALS |= {name: float(name) for name in ("inf", "-inf", "nan")}
 
@@ -96,7 +96,7 @@ RUN_CONFIG: dict[str, Any] = dict(
         trackers=Key(
             ["tensorboard"],
             list,
-            faults=TRACKER_REGISTRY.item_faults,
+            faults=TRACKER_REGISTRY.faults,
             doc='where the metrics are sent: names (ding-lite list trackers), "package.module:Class", or '
             'dicts {"type": ..., **arguments}. Every run writes metrics.csv and episodes.csv beside them',
         ),
@@ -109,7 +109,7 @@ RUN_CONFIG: dict[str, Any] = dict(
     hooks=Key(
         [],
         list,
-        faults=HOOK_REGISTRY.item_faults,
+        faults=HOOK_REGISTRY.faults,
         doc="called before and after the run and each iteration: names (ding-lite list hooks), "
         '"package.module:Class", or dicts {"type": ..., **arguments}',
     ),
@@ -147,8 +147,9 @@ class Config:
         """
         saved = {"config": self.values, "source": self.source}
         again = compile_config(saved, changes, origin="the run's config")
-        trusted = (*self.trusted, *named_modules(encode(dict(changes))))
-        return dataclasses.replace(self, values=again.values, source=again.source, trusted=trusted)
+        trusted = [*self.trusted]
+        encode(dict(changes), modules=trusted)
+        return dataclasses.replace(self, values=again.values, source=again.source, trusted=tuple(trusted))
 
     def written(self) -> dict[str, Any]:
         """Returns the part of the config that the user wrote, without defaults, as plain data."""
@@ -181,25 +182,38 @@ def compile_config(
     Raises:
         ConfigError: listing every fault, each with the whole path of its key and the remedy.
     """
-    written = _as_written(user, overrides or {}, origin)
-    config = _checked(written)
-    _derive(config, name)
-    return config
+    overrides = overrides or {}
+    written, saved, notes, trusted = _as_written(user, overrides, origin)
+    schema, faults = schema_of(written)
+    checked, value_faults = check(written, schema)
+    faults, defaults = faults + value_faults, default_values(schema)
+    values = merged(defaults, checked)
+    said, by_default = dict(leaves(checked)), dict(leaves(defaults))
+    source = {}
+    for path, value in leaves(values):
+        is_typed = any(f"{path}.".startswith(f"{above}.") for above in overrides)
+        source[path] = COMMAND_LINE if is_typed else saved.get(path, origin)
+        if path not in said:
+            source[path] = "default"
+        elif source[path] == "default" and encode(value, path) != encode(by_default.get(path), path):
+            source[path] = origin  # a config.json that was edited
+    if not faults:
+        _derive(values, source, name)
+        faults, more_notes = _contradictions(values, source, schema)
+        notes += more_notes
+    refuse(f"{origin} with its overrides" if overrides and origin != COMMAND_LINE else origin, faults)
+    encode(values, modules=trusted)  # a value that cannot be saved is refused
+    return Config(EasyDict(values), source, tuple(dict.fromkeys(trusted)), tuple(notes))
 
 
-class _Written(NamedTuple):
-    """What a user has written: in the words of ding_lite, with the overrides in it, and not checked."""
+def _as_written(
+    user: Any, overrides: Mapping[str, Any], origin: str
+) -> tuple[dict[str, Any], Mapping[str, str], list[str], list[str]]:
+    """Returns a config in any form that :func:`compile_config` accepts, with the overrides in it.
 
-    values: dict[str, Any]
-    origin: str  # of the values; but
-    saved: Mapping[str, str]  # of those with these paths in a run's config.json
-    overrides: Mapping[str, Any]
-    notes: list[str]
-    trusted: list[str]
-
-
-def _as_written(user: Any, overrides: Mapping[str, Any], origin: str) -> _Written:
-    """Returns a config in any form that :func:`compile_config` accepts as one nested dict."""
+    Returns:
+        the config as one nested dict; the sources in a run's ``config.json``; notes; modules to trust.
+    """
     notes: list[str] = []
     trusted: list[str] = []
     if pair := as_pair(user):
@@ -216,58 +230,42 @@ def _as_written(user: Any, overrides: Mapping[str, Any], origin: str) -> _Writte
         overrides = {"env.type": "gymnasium", **overrides}  # another type does not read the id
     for path, value in overrides.items():
         set_value(values, path, decode(copy.deepcopy(value)))
-    return _Written(values, origin, saved, overrides, notes, trusted)
+    return values, saved, notes, trusted
 
 
-def _checked(written: _Written) -> Config:
-    """Returns a config with all defaults and the source of each value, or raises all faults at once."""
-    schema, faults = schema_of(written.values)
-    user, value_faults = check(written.values, schema)
-    faults, notes = faults + value_faults, list(written.notes)
-    defaults, said = default_values(schema), dict(leaves(user))
-    if not faults:
-        values = merged(defaults, user)
-        collect = values["policy"]["collect"]
-        if collect.get("n_step") is not None:
-            collect["n_sample"] = collect["n_step"] * values["env"]["collector_env_num"]
-            if SIZE in said and written.saved.get(SIZE) not in DERIVED:
-                faults.append("policy.collect.n_step: it is in place of n_sample; leave one of both out")
-        section, keys = values["policy"], schema["policy"]
-        faults += _contradictions(values) + POLICY_REGISTRY.get(section["type"]).config_faults(values)
-        own = {key: rule for key, rule in keys.items() if key not in ("model", "intrinsic")}
-        for declared in ((section, own, "policy"), (section["model"], keys["model"], "policy.model")):
-            idle, idle_notes = without_effect(*declared)
-            faults, notes = faults + idle, notes + idle_notes
-    with_overrides = written.overrides and written.origin != COMMAND_LINE
-    refuse(f"{written.origin} with its overrides" if with_overrides else written.origin, faults)
-    modules = named_modules(encode(values))  # a value that cannot be saved is refused
-    by_default = dict(leaves(defaults))
-    source = {}
-    for path, value in leaves(values):
-        is_typed = any(f"{path}.".startswith(f"{above}.") for above in written.overrides)
-        source[path] = COMMAND_LINE if is_typed else written.saved.get(path, written.origin)
-        if path not in said:
-            source[path] = "default"
-        elif source[path] == "default" and encode(value, path) != encode(by_default.get(path), path):
-            source[path] = written.origin  # a config.json that was edited
-    trusted = tuple(dict.fromkeys([*written.trusted, *modules]))
-    return Config(EasyDict(values), source, trusted, tuple(notes))
-
-
-def _derive(config: Config, name: str) -> None:
-    """Sets the values that follow from others: the length of the schedules, whole paths, the run's name."""
-    values, source, learn = config.values, config.source, config.values.policy.learn
-    if "schedule_env_step" in learn and learn.schedule_env_step is None:
-        learn.schedule_env_step = values.max_env_step
-        source["policy.learn.schedule_env_step"] = "max_env_step"
-    if values.policy.collect.get("n_step") is not None:
+def _derive(values: dict[str, Any], source: dict[str, str], name: str) -> None:
+    """Sets the values that follow from others: rows, the length of the schedules, whole paths, the name."""
+    collect, learn = values["policy"]["collect"], values["policy"]["learn"]
+    if collect.get("n_step") is not None and source[SIZE] in DERIVED:
+        collect["n_sample"] = collect["n_step"] * values["env"]["collector_env_num"]
         source[SIZE] = "n_step"
+    if "schedule_env_step" in learn and learn["schedule_env_step"] is None:
+        learn["schedule_env_step"] = values["max_env_step"]
+        source["policy.learn.schedule_env_step"] = "max_env_step"
     reference = learn.get("pretrained_model_path")
     if reference is not None and Path(reference).exists():  # a resumed run may begin in another folder
-        learn.pretrained_model_path = str(Path(reference).absolute())
-    if not values.exp_name:
-        name = name or f"{env_name(values.env)}_{name_of(values.policy.type)}"
-        values.exp_name, source["exp_name"] = re.sub(r"[^\w.-]", "_", name), "name"
+        learn["pretrained_model_path"] = str(Path(reference).absolute())
+    if not values["exp_name"]:
+        name = name or f"{env_name(values['env'])}_{name_of(values['policy']['type'])}"
+        values["exp_name"], source["exp_name"] = re.sub(r"[^\w.-]", "_", name), "name"
+
+
+def _contradictions(
+    values: Mapping[str, Any], source: Mapping[str, str], schema: Schema
+) -> tuple[list[str], list[str]]:
+    """Returns ``(faults, notes)`` about the keys of a complete config that do not go together."""
+    env, policy = values["env"], values["policy"]
+    faults, notes = without_effect(policy, schema["policy"], "policy")
+    faults += _envs().section_faults(env) + POLICY_REGISTRY.get(policy["type"]).config_faults(values)
+    if policy["collect"].get("n_step") is not None and source[SIZE] != "n_step":
+        faults.append("policy.collect.n_step: it is in place of n_sample; leave one of both out")
+    rows = -(-policy["collect"]["n_sample"] // env["collector_env_num"]) * env["collector_env_num"]
+    if policy["learn"].get("batch_size", 0) > rows:
+        faults.append(
+            f"policy.learn.batch_size: a minibatch of {policy['learn']['batch_size']} samples is larger than "
+            f"a rollout, which has {rows}; decrease it, or increase policy.collect.n_sample"
+        )
+    return faults, notes
 
 
 def schema_of(user: Mapping[str, Any]) -> tuple[Schema, list[str]]:
@@ -312,19 +310,6 @@ def _section(tree: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """Returns a section; a text is its ``type``. Any other value, which ``check`` reports, is empty."""
     value = tree.get(name)
     return value if isinstance(value, Mapping) else {"type": value} if isinstance(value, str) else {}
-
-
-def _contradictions(values: Mapping[str, Any]) -> list[str]:
-    """Returns the faults between keys of a complete config, one message each."""
-    env, policy = values["env"], values["policy"]
-    faults: list[str] = _envs().section_faults(env)
-    rows = -(-policy["collect"]["n_sample"] // env["collector_env_num"]) * env["collector_env_num"]
-    if policy["learn"].get("batch_size", 0) > rows:
-        faults.append(
-            f"policy.learn.batch_size: a minibatch of {policy['learn']['batch_size']} samples is larger than "
-            f"a rollout, which has {rows}; decrease it, or increase policy.collect.n_sample"
-        )
-    return faults
 
 
 def merged(defaults: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -374,9 +359,7 @@ def shipped_configs() -> dict[str, Path]:
 
     Python files in that folder without a ``config``, such as environments, are left out.
     """
-    folder = next((f for f in CONFIG_FOLDERS if f.is_dir()), None)
-    files = [] if folder is None else sorted(folder.glob("*.py"))
-    return {f.stem: f for f in files if "\nconfig = " in f.read_text()}
+    return {f.stem: f for f in sorted(CONFIG_FOLDER.glob("*.py")) if "\nconfig = " in f.read_text()}
 
 
 def find_config(name: str | Path) -> Path:
@@ -393,12 +376,11 @@ def find_config(name: str | Path) -> Path:
     shipped = shipped_configs()
     if str(name) in shipped:
         return shipped[str(name)]
-    close = difflib.get_close_matches(str(name), shipped, n=1)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
+    hint = meant(str(name), shipped) or "."
     if re.search(r"-v\d+$", str(name)):
-        hint = f" For an environment, write --env {name}, or in Python ding_lite.settings({name!r})."
+        hint = f"; for an environment, write --env {name}, or in Python ding_lite.settings({name!r})."
     raise ConfigError(
-        f"{str(name)!r} is neither a .py or .json file nor a shipped config.{hint} "
+        f"{str(name)!r} is neither a .py or .json file nor a shipped config{hint} "
         f"Shipped: {', '.join(shipped)}"
     )
 
@@ -471,8 +453,7 @@ def parse_overrides(tokens: Sequence[str]) -> dict[str, Any]:
         path, equals, text = token.partition("=")
         if not path or not equals:
             raise ConfigError(
-                f"override {token!r}: expected key.path=value, such as policy.learn.batch_size=128 (-c names "
-                "a config, --env an environment)"
+                f"override {token!r}: expected key.path=value, like seed=1; -c names a config, --env a task"
             )
         overrides[path] = _value(text)
     return overrides

@@ -15,18 +15,18 @@ What the pair says is kept, in the units of ding_lite; what it leaves out has di
 from __future__ import annotations
 
 import contextlib
-import difflib
 import importlib.metadata
 import math
+import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from ding_lite.config.registry import ENV_REGISTRY, POLICY_REGISTRY, import_module
-from ding_lite.config.schema import leaves, merged_config, refuse, set_value
+from ding_lite.config.registry import ENV_REGISTRY, POLICY_REGISTRY, import_module, name_of
+from ding_lite.config.schema import leaves, meant, merged_config, refuse, set_value
 from ding_lite.errors import ConfigError, ContractError
 
 MAIN, CREATE = "main_config", "create_config"
@@ -45,7 +45,6 @@ SAME = (
     *_paths("env", "collector_env_num evaluator_env_num n_evaluator_episode stop_value info_keys"),
     *_paths("policy.learn", "batch_size learning_rate value_weight entropy_weight clip_ratio adv_norm"),
     *_paths("policy.collect", "n_sample unroll_len discount_factor gae_lambda"),
-    *_paths("policy.model", "type sigma_type fixed_sigma_value bound_type"),
 )
 # Paths with the same meaning that only the code of some policies reads, in DI-engine 0.5.3 or later.
 PPO_LEARN = _paths("policy.learn", "value_norm grad_clip_type grad_clip_value")
@@ -70,10 +69,7 @@ FIXED = {
     "policy.learn.resume_training": (False, "a run is resumed with --resume"),
     "policy.learn.ppo_param_init": (True, "write policy.model.init='torch' for torch's own"),
     "policy.model.norm_type": (None, "networks have no normalisation layers"),
-    f"{BUFFER}.multi_buffer": (
-        True,
-        "the sections policy and value become one: both draw within the same limits",
-    ),
+    f"{BUFFER}.multi_buffer": (True, "its sections policy and value become one, with the same limits"),
 }
 # Sections and keys that are refused unless they are empty or false.
 NOT_BUILT = {
@@ -87,24 +83,19 @@ NOT_BUILT = {
     "env.move_bonus": "the bonus for moving towards the goal is not built",
     "env.delay_reward_step": "delayed rewards are not built",
 }
-# Keys of DI-engine's machinery: of every type of environment, and of every model.
-OF_ENVS = _paths("env", "manager replay_path save_replay_gif")
+# Keys that are no arguments of an environment, and of DI-engine's machinery of every model.
+OF_ENVS = _paths("env", "manager replay_path save_replay_gif wrappers kwargs")
 OF_MODELS = _paths("policy.model", "import_names obs_shape action_shape action_space")
-IN_EVERY_FILE = (CREATE, "policy.type")  # left out without a note
 BUFFERS = {"ppo_offpolicy": (BUFFER,), "ppg_offpolicy": (f"{BUFFER}.policy", f"{BUFFER}.value")}
-# DI-engine's values of keys that a count of train iterations depends on.
-DEFAULTS = {"epoch_per_collect": 10, "update_per_collect": 5, "batch_size": 64}
-MANAGERS = {  # in-process managers are "auto", which uses gymnasium's own vector environment where it can
-    **dict.fromkeys(("base", "base_v2"), "auto"),
-    **dict.fromkeys(("subprocess", "subprocess_v2", "async_subprocess"), "subprocess"),
-    **{"gym_vector": "vector", "env_pool": "env_pool"},
-}
-# Versions that gymnasium has today, of environments whose older versions are gone.
-VERSIONS = {
-    "Pendulum": 1,
-    **dict.fromkeys(("BipedalWalker", "BipedalWalkerHardcore", "LunarLander", "LunarLanderContinuous"), 3),
-    **dict.fromkeys(("Ant", "HalfCheetah", "Hopper", "Humanoid", "HumanoidStandup", "Walker2d"), 5),
-    **dict.fromkeys(("InvertedDoublePendulum", "InvertedPendulum", "Pusher", "Reacher", "Swimmer"), 5),
+# Where a pair leaves them out, a count of train iterations depends on these values: DI-engine's, and ours.
+DEFAULTS = dict(epoch_per_collect=10, update_per_collect=5, batch_size=64, n_sample=2048, collector_env_num=8)
+# The managers of environments, of which some have a second version ("base_v2") or another form ("async_...").
+MANAGERS = {"base": "auto", "subprocess": "subprocess", "gym_vector": "vector", "env_pool": "env_pool"}
+# The types of environments in create_config.env.type, each with its id where the pair has none.
+ENVIRONMENTS = {
+    **{"cartpole": "CartPole-v0", "acrobot": "Acrobot-v1", "mountain_car": "MountainCar-v0"},
+    **{"pendulum": "Pendulum-v1", "lunarlander": "LunarLander-v2", "bipedalwalker": "BipedalWalker-v3"},
+    **{"minigrid": "MiniGrid-KeyCorridorS3R3-v0", "procgen": "coinrun", "atari": "", "mujoco": ""},
 }
 
 
@@ -153,13 +144,10 @@ class _Conversion:
         kind = self.take(f"{CREATE}.policy.type", "ppo")
         self.type = str(self.left.get("policy.type", kind)).removesuffix("_command")
         cls = POLICY_REGISTRY.get_class(self.type)
-        library = {POLICY_REGISTRY.get(name): name for name in SAME_BY_POLICY}
-        base = next((base for base in cls.__mro__ if base in library), POLICY_REGISTRY.get("ppo"))
-        self.policy, known = library[base], dict(leaves(merged_config(base)))
+        self.policy = next((name for name in map(name_of, cls.__mro__) if name in SAME_BY_POLICY), "ppo")
+        known = dict(leaves(merged_config(POLICY_REGISTRY.get(self.policy))))
         self.declared = [f"policy.{path}" for path, _ in leaves(merged_config(cls)) if path not in known]
-        self.env_type = self.take(f"{CREATE}.env.type")
-        self.rows: int | None = None  # env steps of a rollout, if they are known
-        self.per_collect: int | None = None  # DI-engine's train iterations after a collect
+        self.env_type = str(self.take(f"{CREATE}.env.type", ""))
 
     # -- Tools
 
@@ -172,12 +160,12 @@ class _Conversion:
         below = [name for name in self.left if f"{name}.".startswith(f"{path}.")]
         return {name.removeprefix(path).lstrip("."): self.take(name) for name in below}
 
-    def count(self, path: str, default: Any = None) -> int | None:
-        """Returns a value of the new config if it is a positive whole number; the schema reports others."""
-        value = self.new.get(path, default)
-        return value if type(value) is int and value > 0 else None
+    def count(self, path: str) -> int:
+        """Returns a value of the new config; its default if it is missing, or wrong and refused later."""
+        value = self.new.get(path)
+        return value if type(value) is int and value > 0 else DEFAULTS[path.rpartition(".")[2]]
 
-    def wrap(self, wrapper: str, **arguments: Any) -> None:
+    def wrap(self, wrapper: Any, **arguments: Any) -> None:
         """Adds a wrapper, outside of those before."""
         item = {"type": wrapper, **arguments} if arguments else wrapper
         self.new["env.wrappers"] = [*self.new.get("env.wrappers", []), item]
@@ -212,10 +200,11 @@ class _Conversion:
             self.new["policy.recompute_adv"] = True
         if self.new.get("policy.learn.value_norm") is not False:
             self.new["policy.learn.value_norm_std"] = 1.0
+        self.new["policy.learn.adam_eps"] = 1e-8
         if (cuda := self.take("policy.cuda")) is not None:  # True is "if there is a GPU"
             self.new["policy.device"] = "auto" if cuda else "cpu"
-        samples, envs = self.count("policy.collect.n_sample"), self.count("env.collector_env_num", 8)
-        self.rows = math.ceil(samples / envs) * envs if samples and envs else None
+        envs = self.count("env.collector_env_num")
+        self.rows = math.ceil(self.count("policy.collect.n_sample") / envs) * envs  # env steps of a rollout
         self.environment()
         self.model()
         self.learning()
@@ -223,26 +212,24 @@ class _Conversion:
         for path in self.left:
             section, _, name = path.rpartition(".")
             names = [other.removeprefix(f"{section}.") for other in SAME if other.startswith(f"{section}.")]
-            if close := difflib.get_close_matches(name, names, 1, 0.8):
-                self.refuse(path, f"there is no such key; did you mean {close[0]!r}?")
-        if left := [path for path in self.left if not path.startswith(IN_EVERY_FILE)]:
+            if hint := meant(name, names, 0.8):
+                self.refuse(path, f"there is no such key{hint}")
+        if left := [path for path in self.left if not path.startswith((CREATE, "policy.type"))]:
             self.notes.append(f"without effect on training, and left out: {', '.join(left)}")
 
     def model(self) -> None:
         """Converts ``policy.model``: numbers of layers to lists, encoders of images to their names."""
-        activation = self.take("policy.model.activation")
-        if activation is not None:
-            kind = activation if isinstance(activation, (type, str)) else type(activation)
-            name = kind if isinstance(kind, str) else kind.__name__
+        if (activation := self.take("policy.model.activation")) is not None:
+            kind = activation if isinstance(activation, type) else type(activation)
+            name = activation if isinstance(activation, str) else kind.__name__
             self.new["policy.model.activation"] = {"LeakyReLU": "leaky_relu"}.get(name, name.lower())
         actor_width = self.head("actor", 2 if self.policy.startswith("ppg") else 1)
         self.head("critic", 1)
         path = "policy.model.encoder_hidden_size_list"
         sizes, impala = self.take(path), self.take("policy.model.impala_cnn_encoder", False)
         if impala:
-            self.new["policy.model.encoder"] = {"type": "impala_cnn"} | (
-                {"widths": [*sizes]} if sizes else {}
-            )
+            widths = {"widths": [*sizes]} if sizes else {}
+            self.new["policy.model.encoder"] = {"type": "impala_cnn", **widths}
             if (out := sizes[-1] if sizes and actor_width is None else actor_width) is not None:
                 self.new[path] = [out]
         elif self.env_type in ("atari", "procgen") and sizes is not None:
@@ -253,11 +240,8 @@ class _Conversion:
                 self.refuse(path, f"{list(sizes)}: write three convolutions and a layer: [32, 64, 64, 512]")
         elif sizes is not None:
             self.new[path] = sizes
-        shares = self.take("policy.model.share_encoder")
-        if shares is not None and self.policy.startswith("ppg"):
+        if self.policy.startswith("ppg") and (shares := self.take("policy.model.share_encoder")) is not None:
             self.new["policy.model.arch"] = "shared" if shares else "dual"
-        elif shares is not None:
-            self.new["policy.model.share_encoder"] = shares
         for path in [path for path in self.left if path.startswith("policy.model.")]:
             if not path.startswith(OF_MODELS):
                 self.new[path] = self.take(path)  # DI-engine, too, reports keys that its models do not have
@@ -278,50 +262,44 @@ class _Conversion:
         learn = "policy.learn"
         if self.new.get(f"{learn}.adv_norm") is True:
             self.new[f"{learn}.adv_norm"] = "minibatch"
-        size = self.count(f"{learn}.batch_size", DEFAULTS["batch_size"])
-        passes = self.count(f"{learn}.epoch_per_collect", DEFAULTS["epoch_per_collect"])
-        samples = self.count("policy.collect.n_sample")
-        if self.policy == "ppg":
-            self.per_collect = 1
-        elif self.policy.endswith("_offpolicy"):
-            self.per_collect = self.count(f"{learn}.update_per_collect", DEFAULTS["update_per_collect"])
-        elif passes and size and samples:
-            self.per_collect = passes * math.ceil(samples / size)
+        updates, size = self.count(f"{learn}.update_per_collect"), self.count(f"{learn}.batch_size")
+        passes = self.count(f"{learn}.epoch_per_collect")
+        minibatches = math.ceil(self.count("policy.collect.n_sample") / size)
+        # DI-engine's train iterations after a collect.
+        self.per_collect = {"ppo": passes * minibatches, "ppg": 1}.get(self.policy, updates)
         self.frequency("policy.eval.evaluator.eval_freq", "policy.eval.eval_freq")
         self.frequency(f"{learn}.learner.hook.save_ckpt_after_iter", "checkpoint.keep_freq")
         path = f"{learn}.lr_scheduler"
         scheduler = self.section(path) if self.policy == "ppo" else {}
         collects, final = scheduler.get("epoch_num"), scheduler.get("min_lr_lambda")
-        if collects and final is not None and self.rows:  # linear in the number of collects
+        if collects and final is not None:  # linear in the number of collects
             self.new[f"{learn}.lr_schedule"] = "linear"
             self.new[f"{learn}.lr_final"] = float(final)
             self.new[f"{learn}.schedule_env_step"] = collects * self.rows
             self.note(path, f"linear to {final:g} over {collects * self.rows:,} env steps")
         elif any(scheduler.values()):
-            self.refuse(path, f"expected epoch_num and min_lr_lambda, and n_sample; got {scheduler}")
+            self.refuse(path, f"expected epoch_num and min_lr_lambda; got {scheduler}")
         path = f"{learn}.aux_freq"
         if self.policy == "ppg_offpolicy" and path in self.left:
             steps = self.take(path)
-            iterations = max(1, round(steps / self.per_collect)) if self.per_collect else steps
-            self.new[path] = iterations
+            iterations = self.new[path] = max(1, round(steps / self.per_collect))
             self.note(path, f"{steps} minibatches of DI-engine are about {iterations} iterations")
         if self.policy.startswith("ppg") and self.new.get(f"{learn}.value_norm") is False:
             self.new[f"{learn}.allow_raw_values"] = True
             self.note(f"{learn}.value_norm", "False, with allow_raw_values: the KL may not hold the policy")
 
     def frequency(self, path: str, here: str) -> None:
-        """Converts a number of train iterations to a number of env steps, or leaves it out."""
-        if not (self.per_collect and self.rows and path in self.left):
-            return
-        count = self.take(path)
-        iterations = max(1, math.ceil(count / self.per_collect))
-        steps = iterations * self.rows
-        self.new[here] = steps
-        self.note(path, f"{count} gradient steps are {iterations} iterations, {steps:,} env steps ({here})")
+        """Converts a number of train iterations to a number of env steps."""
+        if path in self.left:
+            count = self.take(path)
+            iterations = max(1, math.ceil(count / self.per_collect))
+            self.new[here] = steps = iterations * self.rows
+            text = f"{count} gradient steps are {iterations} iterations, {steps:,} env steps ({here})"
+            self.note(path, text)
 
     def buffers(self) -> None:
         """Converts the limits of replay, of PPG's two buffers to one: a rollout at least, and enough uses."""
-        for name, least in (("replay_buffer_size", self.rows or 0), ("max_use", 0)):
+        for name, least in (("replay_buffer_size", self.rows), ("max_use", 0)):
             limits = []
             for path in [f"{buffer}.{name}" for buffer in BUFFERS.get(self.policy, ())]:
                 limit = self.take(path)
@@ -332,165 +310,113 @@ class _Conversion:
             if limits:
                 self.new[f"{BUFFER}.{name}"] = limits[0]
             if limits and limits[0] != limits[-1]:
-                why = "here both are drawn from one replay; write the same number twice"
-                self.refuse(
-                    f"{BUFFER}.*.{name}", f"{limits[0]} for the policy, {limits[1]} for the value: {why}"
-                )
-        updates = self.count("policy.learn.update_per_collect")
-        size = self.count("policy.learn.batch_size", DEFAULTS["batch_size"])
-        uses = math.ceil(updates * size / self.rows) if updates and size and self.rows else 0
-        if self.policy in BUFFERS and uses > 3 and self.new.get(f"{BUFFER}.max_use") is None:
+                unequal = f"{limits[0]} for the policy, {limits[1]} for the value: both have one replay here"
+                self.refuse(f"{BUFFER}.*.{name}", f"{unequal}; write the same number twice")
+        uses = math.ceil(self.per_collect * self.count("policy.learn.batch_size") / self.rows)
+        is_written = "policy.learn.update_per_collect" in self.new
+        if is_written and uses > 3 and self.new.get(f"{BUFFER}.max_use") is None:
             self.new[f"{BUFFER}.max_use"] = uses
-            self.note(f"{BUFFER}.max_use", f"{uses}, as often as {updates} updates use a transition")
+            self.note(f"{BUFFER}.max_use", f"{uses}, as often as {self.per_collect} updates use a transition")
 
     # -- Environments
 
     def environment(self) -> None:
         """Converts the section ``env`` and the manager of environments."""
-        wrappers = self.take("env.wrappers", [])
-        kwargs = self.section("env.kwargs")
-        manager = self.section("env.manager") | self.section(f"{CREATE}.env_manager")
-        kind = manager.pop("type", "base")
-        if kind not in MANAGERS:
-            self.refuse("env_manager.type", f"{kind!r} is not one of {', '.join(MANAGERS)}")
-        elif MANAGERS[kind] != "auto":
+        kind = str(self.take(f"{CREATE}.env_manager.type", self.take("env.manager.type", "base")))
+        kind = kind.removeprefix("async_").removesuffix("_v2")
+        if kind in MANAGERS:
             self.new["env.manager.type"] = MANAGERS[kind]
-        for name in ("step_timeout", "reset_timeout"):
-            if manager.get(name) is not None:
-                self.new[f"env.manager.{name}"] = manager.pop(name)
-        self.left |= {f"env.manager.{name}": value for name, value in manager.items()}
+        else:
+            self.refuse("env_manager.type", f"{kind!r} is not one of {', '.join(MANAGERS)}")
+        for path in _paths("env.manager", "step_timeout reset_timeout"):
+            if (seconds := self.take(path)) is not None:
+                self.new[path] = seconds
         if self.env_type in ENVIRONMENTS:
-            ENVIRONMENTS[self.env_type](self)
-        elif isinstance(self.env_type, str) and (
-            self.env_type in ENV_REGISTRY.names() or ":" in self.env_type
-        ):
+            self.known_environment(self.env_type)
+        elif self.env_type in ENV_REGISTRY.names() or ":" in self.env_type:
             self.new["env.type"] = self.env_type
             own = [path for path in self.left if path.startswith("env.") and not path.startswith(OF_ENVS)]
             self.new["env.kwargs"] = {path.removeprefix("env."): self.take(path) for path in own}
         else:
-            self.refuse(
-                f"{CREATE}.env.type",
-                f"the environment {self.env_type!r} is not known; known are {', '.join(ENVIRONMENTS)}, and "
-                "those that you register under this name (ENV_REGISTRY, --import MODULE)",
+            known = (
+                f"{', '.join(ENVIRONMENTS)}, and what you register under this name (ENV_REGISTRY, --import)"
             )
+            self.refuse(f"{CREATE}.env.type", f"the environment {self.env_type!r} is not known, but {known}")
         # Keys of ding_lite's own in a pair, which mean what they mean in its section env.
-        if wrappers:
-            self.new["env.wrappers"] = [*self.new.get("env.wrappers", []), *wrappers]
-        for name, value in kwargs.items():
+        for wrapper in self.take("env.wrappers", []):
+            self.wrap(wrapper)
+        for name, value in self.section("env.kwargs").items():
             self.new[f"env.kwargs.{name}"] = value
 
-    def environment_id(self, default: str | None = None) -> str:
-        """Sets ``env.env_id`` to that of the pair, in the version that gymnasium has today."""
-        old = self.take("env.env_id", default)
-        if old is None:
-            self.refuse("env.env_id", "missing")
-            return ""
-        name, _, version = str(old).rpartition("-v")
-        newest, new = VERSIONS.get(name), str(old)
-        if newest is not None and version.isdigit() and int(version) < newest:
-            new = f"{name}-v{newest}"
+    def known_environment(self, kind: str) -> None:
+        """Converts the id of an environment, and the keys that DI-engine's class of this type reads."""
+        from gymnasium.envs.registration import find_highest_version
+
+        old = self.new["env.env_id"] = str(self.take("env.env_id", ENVIRONMENTS[kind]))
+        name, _, version = old.rpartition("-v")
+        newest = find_highest_version(None, name) or 0
+        if version.isdigit() and int(version) < newest and kind != "cartpole":  # its v0 is a shorter task
+            new = self.new["env.env_id"] = f"{name}-v{newest}"
             self.note("env.env_id", f"{old} -> {new}, the version that gymnasium has")
-        self.new["env.env_id"] = new
-        return new
-
-
-def _pendulum(c: _Conversion) -> None:
-    c.environment_id("Pendulum-v1")
-    if c.take("env.continuous", True) is False:
-        c.wrap("action_bins", bins=11)
-    elif c.take("env.act_scale", False):
-        c.wrap("action_rescale")
-
-
-def _bipedalwalker(c: _Conversion) -> None:
-    c.environment_id("BipedalWalker-v3")
-    if c.take("env.rew_clip"):
-        c.wrap("reward_clip", low=-10.0)
-
-
-def _mujoco(c: _Conversion) -> None:
-    c.environment_id()
-    if bins := c.take("env.action_bins_per_branch"):
-        c.wrap("action_bins", bins=bins)
-    obs, reward = c.section("env.norm_obs"), c.section("env.norm_reward")
-    if obs.get("use_norm"):
-        c.new["policy.normalize.obs"] = True
-        c.note("env.norm_obs", "policy.normalize.obs: one scale for all environments, kept over episodes")
-    if reward.get("use_norm"):
-        c.new["policy.normalize.reward"] = True
-        c.new["policy.normalize.reward_discount"] = reward.get("reward_discount")
-        c.note("env.norm_reward", "policy.normalize.reward: one scale for all environments, in training")
-
-
-def _atari(c: _Conversion) -> None:
-    env_id = c.environment_id()
-    frames = c.take("env.frame_stack", 4)
-    c.wrap("atari", stack_size=frames or 1)
-    if env_id.startswith("ALE/"):  # the wrapper skips frames
-        c.new["env.kwargs"] = {"frameskip": 1}
-
-
-def _procgen(c: _Conversion) -> None:
-    game = str(c.take("env.env_id", "coinrun"))
-    c.new["env.env_id"] = f"{game.capitalize()}Hard-v0"
-    c.new["env.manager.type"] = "env_pool"
-    c.note("env.env_id", f"{game} -> EnvPool's {game.capitalize()}Hard-v0 (env.manager.type='env_pool')")
-    if c.take("env.control_level", True) is False:
-        c.refuse("env.control_level", "False, one level for each episode by its seed, is not built")
-    for name in ("start_level", "num_levels"):
-        if f"env.{name}" in c.left:
-            c.new[f"env.kwargs.{name}"] = c.take(f"env.{name}")
-
-
-def _minigrid(c: _Conversion) -> None:
-    c.environment_id("MiniGrid-KeyCorridorS3R3-v0")
-    limit = c.take("env.max_step")
-    if limit is not None:
-        c.new["env.kwargs"] = {"max_steps": limit}
-        c.note("env.max_step", f"the argument max_steps={limit}, which MiniGrid's reward also depends on")
-    if c.take("env.full_obs"):
-        c.wrap("minigrid.wrappers:FullyObsWrapper")
-    if c.take("env.onehot_obs"):
-        c.wrap("minigrid.wrappers:OneHotPartialObsWrapper")
-    c.wrap("minigrid_flat" if c.take("env.flat_obs", True) else "minigrid_image")
-
-
-# The types of environments in create_config.env.type: each function converts the keys that its class reads.
-ENVIRONMENTS: dict[str, Callable[[_Conversion], object]] = {
-    "cartpole": lambda c: c.environment_id("CartPole-v0"),
-    "acrobot": lambda c: c.environment_id("Acrobot-v1"),
-    "mountain_car": lambda c: c.environment_id("MountainCar-v0"),
-    "pendulum": _pendulum,
-    "lunarlander": lambda c: c.environment_id("LunarLander-v2"),
-    "bipedalwalker": _bipedalwalker,
-    "mujoco": _mujoco,
-    "atari": _atari,
-    "procgen": _procgen,
-    "minigrid": _minigrid,
-}
+        if kind == "pendulum" and self.take("env.continuous", True) is False:
+            self.wrap("action_bins", bins=11)
+        elif kind == "pendulum" and self.take("env.act_scale", False):
+            self.wrap("action_rescale")
+        elif kind == "bipedalwalker" and self.take("env.rew_clip"):
+            self.wrap("reward_clip", low=-10.0)
+        elif kind == "mujoco":
+            if bins := self.take("env.action_bins_per_branch"):
+                self.wrap("action_bins", bins=bins)
+            obs, reward = self.section("env.norm_obs"), self.section("env.norm_reward")
+            if obs.get("use_norm"):
+                self.new["policy.normalize.obs"] = True
+                self.note("env.norm_obs", "policy.normalize.obs: one scale for all environments and episodes")
+            if reward.get("use_norm"):
+                self.new["policy.normalize.reward"] = True
+                self.new["policy.normalize.reward_discount"] = reward.get("reward_discount")
+                self.note("env.norm_reward", "policy.normalize.reward: one scale for all environments")
+        elif kind == "atari":
+            self.wrap("atari", stack_size=self.take("env.frame_stack", 4) or 1)
+            if old.startswith("ALE/"):  # the wrapper skips frames
+                self.new["env.kwargs"] = {"frameskip": 1}
+        elif kind == "procgen":
+            new = self.new["env.env_id"] = f"{old.capitalize()}Hard-v0"
+            self.new["env.manager.type"] = "env_pool"
+            self.note("env.env_id", f"{old} -> EnvPool's {new} (env.manager.type='env_pool')")
+            if self.take("env.control_level", True) is False:
+                self.refuse("env.control_level", "False, a level for each episode by its seed, is not built")
+            for name in ("start_level", "num_levels"):
+                if f"env.{name}" in self.left:
+                    self.new[f"env.kwargs.{name}"] = self.take(f"env.{name}")
+        elif kind == "minigrid":
+            if (limit := self.take("env.max_step")) is not None:
+                self.new["env.kwargs"] = {"max_steps": limit}
+                self.note("env.max_step", f"max_steps={limit}, which MiniGrid's reward also depends on")
+            if self.take("env.full_obs"):
+                self.wrap("minigrid.wrappers:FullyObsWrapper")
+            if self.take("env.onehot_obs"):
+                self.wrap("minigrid.wrappers:OneHotPartialObsWrapper")
+            self.wrap("minigrid_flat" if self.take("env.flat_obs", True) else "minigrid_image")
 
 
 # -- Methods of policies
 
-PARTS = "self.keep(name, part) puts a part with state_dict and load_state_dict into the saved state"
-EPISODES = "a model with a hidden state declares it in initial_hidden, and every episode begins with that"
-NOT_CALLED = {  # and what takes their place
+NOT_CALLED = {  # patterns, and what takes their place
     "_monitor_vars_learn": "every metric that _forward_learn returns is logged",
-    **dict.fromkeys(("_init_collect", "_init_eval"), "_init_shared makes the parts that several modes use"),
-    **dict.fromkeys(("_reset_learn", "_reset_collect", "_reset_eval"), EPISODES),
-    **dict.fromkeys(
-        (f"{x}state_dict_{y}" for x in ("_", "_load_") for y in ("learn", "collect", "eval")), PARTS
-    ),
+    "_init_(collect|eval)": "_init_shared makes the parts that several modes use",
+    "_reset_(learn|collect|eval)": "a model with a hidden state declares it in initial_hidden, and every "
+    "episode begins with that",
+    "(_load)?_state_dict_(learn|collect|eval)": "self.keep(name, part) puts a part with state_dict and "
+    "load_state_dict into the saved state",
 }
-TAKES_ROLLOUT = ("_forward_learn", "_get_train_sample")  # DI-engine's take a list of transitions
 
 
 def refuse_methods(policy: type) -> None:
     """Raises a ContractError if a policy class has a method as DI-engine calls it, and nothing does here."""
-    for name, instead in NOT_CALLED.items():
-        if hasattr(policy, name):
+    for pattern, instead in NOT_CALLED.items():
+        if name := next((name for name in dir(policy) if re.fullmatch(pattern, name)), None):
             raise ContractError(f"{policy.__name__}.{name}: DI-engine calls it, nothing does here: {instead}")
-    for name in TAKES_ROLLOUT:
+    for name in ("_forward_learn", "_get_train_sample"):  # DI-engine's take a list of transitions
         for argument, kind in getattr(policy, name).__annotations__.items():
             if argument != "return" and "list[" in str(kind).lower():
                 raise ContractError(
@@ -510,16 +436,13 @@ def stand_ins() -> Iterator[None]:
     The names can be written in annotations; a call or a subclass of one is an error. No stand-in remains
     after the block.
     """
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # a source tree lacks dependencies
-        importlib.metadata.distribution("DI-engine")
-        yield
-        return
     finder = _StandIns()
-    sys.meta_path.insert(0, finder)
+    if not any(importlib.metadata.distributions(name="DI-engine")):  # a source tree lacks dependencies
+        sys.meta_path.insert(0, finder)
     try:
         yield
     finally:
-        sys.meta_path.remove(finder)
+        sys.meta_path[:] = [each for each in sys.meta_path if each is not finder]
         for name in [name for name, module in sys.modules.items() if isinstance(module, _StandIn)]:
             del sys.modules[name]
 

@@ -14,7 +14,6 @@ Example::
 from __future__ import annotations
 
 import contextlib
-import difflib
 import functools
 import importlib
 import re
@@ -22,12 +21,13 @@ import runpy
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, TypeVar
 
-from ding_lite.config.schema import Schema, arguments_of, check
+from ding_lite.config.schema import Schema, arguments_of, check, meant
 from ding_lite.errors import FOREIGN, CheckpointError, ConfigError, RegistryError, error_text
 
 T = TypeVar("T", bound=Callable[..., Any])
@@ -81,9 +81,13 @@ class _Loader(SourceFileLoader):
 
 
 def script_name() -> str:
-    """Returns the name by which another process imports the script that runs; a notebook has "__main__"."""
+    """Returns the name by which another process imports the script that runs, or "__main__".
+
+    A notebook has no such name, nor has a script from standard input.
+    """
     spec = getattr(sys.modules[SCRIPT], "__spec__", None)  # of python -m package.module
-    return spec.name if spec else Path(getattr(sys.modules[SCRIPT], "__file__", None) or SCRIPT).stem
+    file = Path(getattr(sys.modules[SCRIPT], "__file__", None) or "")
+    return spec.name if spec else file.stem if file.is_file() else SCRIPT
 
 
 @contextlib.contextmanager
@@ -124,24 +128,23 @@ def import_module(name: str) -> ModuleType:
     return import_file(name) if name.endswith(".py") else importlib.import_module(name)
 
 
+@dataclass(eq=False)
 class Registry:
     """A table from names to classes or functions.
 
-    Args:
+    Attributes:
         noun: the kind of the entries, for messages: "policy".
         modules: modules of the library that register entries. They are imported at the first lookup.
         base: the base class of all entries, as "package.module:Name".
         given: number of the first arguments of an entry that the library passes; the config has the others.
+        entries: what is registered, by name.
     """
 
-    def __init__(
-        self, noun: str, modules: tuple[str, ...] = (), base: str = "builtins:object", given: int = 1
-    ) -> None:
-        self.noun = noun
-        self._base = base
-        self._given = given
-        self._modules = modules
-        self.entries: dict[str, Any] = {}
+    noun: str
+    modules: tuple[str, ...] = ()
+    base: str = "builtins:object"
+    given: int = 1
+    entries: dict[str, Any] = field(default_factory=dict)
 
     def register(self, name: str, *, force: bool = False) -> Callable[[T], T]:
         """Registers the decorated class or function.
@@ -156,7 +159,7 @@ class Registry:
 
         def decorate(entry: T) -> T:
             if force:
-                self._load_library()
+                self.names()  # the library has registered its own
             existing = self.entries.get(name)
             if existing is not None and not force and name_of(existing) != name_of(entry):
                 raise RegistryError(
@@ -180,16 +183,13 @@ class Registry:
         """
         if callable(name):
             return name
-        if name not in self.entries:
-            self._load_library()
-        if name in self.entries:
+        if name in self.entries or name in self.names():
             return self.entries[name]
         if ":" in str(name):
             return self._import(name)
-        close = difflib.get_close_matches(str(name).lower(), self.names(), n=1, cutoff=0.65)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
+        hint = meant(str(name), self.names()) or "."
         raise RegistryError(
-            f"there is no {self.noun} named {name!r}.{hint} Registered: {', '.join(self.names())}. "
+            f"there is no {self.noun} named {name!r}{hint} Registered: {', '.join(self.names())}. "
             'For a class of your own, write "package.module:Name", or import the module that registers it '
             "(--import MODULE; load_policy(..., trust=['MODULE']))."
         )
@@ -204,23 +204,31 @@ class Registry:
             RegistryError: if the name is unknown, or names something else.
         """
         cls = self.get(name)
-        module, _, base = self._base.partition(":")
+        module, _, base = self.base.partition(":")
         if not (isinstance(cls, type) and issubclass(cls, getattr(importlib.import_module(module), base))):
             raise RegistryError(
                 f"{self.noun} {name_of(name)!r} is no subclass of {base} (from {module} import {base})"
             )
         return cls
 
-    def choice_faults(self, choice: Mapping[str, Any], path: str) -> list[str]:
-        """Returns the faults of ``{"type": name, **arguments}`` at ``path``, one message each.
+    def faults(self, value: Any, path: str) -> list[str]:
+        """Returns the faults of the value of a key that names entries, one message each.
 
-        Without a type, each argument must be one of any registered entry. The arguments of an import path
-        ("package.module:Name") are not checked, because the check would import it. The path itself is checked
-        within :func:`importing_only`, so that nothing else is left to be imported later.
+        Args:
+            value: a name, "package.module:Name", a class or function, ``{"type": ..., **arguments}``, or a
+                list of these. Without a type, each argument must be one of any registered entry.
+            path: of the key.
+
+        The arguments of an import path ("package.module:Name") are not checked, because the check would
+        import it. The path itself is checked within :func:`importing_only`, so that nothing else is left to
+        be imported later.
         """
-        arguments = {name: value for name, value in choice.items() if name != "type"}
+        if isinstance(value, list):
+            items = [{"type": None, **as_choice(item)} for item in value]
+            return [fault for i, item in enumerate(items) for fault in self.faults(item, f"{path}[{i}]")]
+        arguments = as_choice(value)
         accepted: Schema = {}
-        for kind in [choice["type"]] if "type" in choice else self.names():
+        for kind in [arguments.pop("type")] if "type" in arguments else self.names():
             is_path = isinstance(kind, str) and ":" in kind
             if is_path and _importable.get() is None:
                 return []
@@ -228,25 +236,11 @@ class Registry:
                 found = self.get(kind)
             except (RegistryError, CheckpointError) as error:
                 return [f"{path}: {error}"]
-            schema = None if is_path else arguments_of(found, self._given)
+            schema = None if is_path else arguments_of(found, self.given)
             if schema is None:
                 return []
             accepted |= schema
         return check(arguments, accepted, path)[1]
-
-    def name_faults(self, name: Any, path: str) -> list[str]:
-        """Returns the faults of the name of an entry at ``path``: a line, unless it can be found."""
-        return self.choice_faults({"type": name}, path)
-
-    def item_faults(self, items: Sequence[Any], path: str) -> list[str]:
-        """Returns the faults of a list of entries at ``path``, one message each.
-
-        Args:
-            items: each a name, "package.module:Name", a class or function, or ``{"type": ..., **arguments}``.
-            path: of the list.
-        """
-        choices = [{"type": None, **as_choice(item)} for item in items]
-        return [f for i, choice in enumerate(choices) for f in self.choice_faults(choice, f"{path}[{i}]")]
 
     def named_choices(self, items: Sequence[Any]) -> Iterator[tuple[str, Any, dict[str, Any]]]:
         """Yields name, class and arguments of each item of a list; a name that was there gets a number.
@@ -263,14 +257,10 @@ class Registry:
             yield names[-1] if count == 1 else f"{names[-1]} {count}", self.get_class(kind), choice
 
     def names(self) -> list[str]:
-        """Returns every registered name, sorted."""
-        self._load_library()
-        return sorted(self.entries)
-
-    def _load_library(self) -> None:
-        """Imports the modules of the library that register entries."""
-        for module in self._modules:
+        """Returns every registered name, sorted; imports the library's modules that register some."""
+        for module in self.modules:
             importlib.import_module(module)
+        return sorted(self.entries)
 
     def _import(self, path: str) -> Any:
         """Returns the object at "package.module:Name" or "package.module:Class.attribute".
@@ -344,7 +334,4 @@ TRACKER_REGISTRY = Registry("tracker", ("ding_lite.run.trackers",), "ding_lite.r
 HOOK_REGISTRY = Registry(
     "hook", ("ding_lite.run.hooks", "ding_lite.run.video"), "ding_lite.run.hooks:Hook", given=0
 )
-REGISTRIES = (
-    *(POLICY_REGISTRY, MODEL_REGISTRY, INTRINSIC_REGISTRY, ENCODER_REGISTRY, BOX_DISTRIBUTION_REGISTRY),
-    *(ENV_REGISTRY, WRAPPER_REGISTRY, TRACKER_REGISTRY, HOOK_REGISTRY),
-)
+REGISTRIES = [value for value in list(globals().values()) if isinstance(value, Registry)]

@@ -15,14 +15,13 @@ import inspect
 import math
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 from ding_lite.errors import ConfigError, counted
 
-MAX_NAMES = 8  # names of keys in one message
 DROPPED: Any = object()  # as a value of a subclass's ``config``: the key of its base does not exist here
 Name = str | Callable  # a registered name, "package.module:Name", or in Python the class or function itself
 
@@ -59,8 +58,8 @@ class Key:
             the default, or any if that is None.
         low, high: inclusive bounds of a number, or of each item of a list.
         above, below: exclusive bounds.
-        needs: what gives the key an effect, by the paths of other keys of its section: "a.b" (set),
-            "not a.b", "a.b=value", or several of these with " or " between them.
+        needs: what gives the key an effect, by the paths of other keys in the section ``policy``: "a.b"
+            (set), "not a.b", "a.b=value", or several of these with " or " between them.
         strict: whether a value without effect is an error; else it is a note.
         faults: returns further faults of ``(value, path)``, one message each.
         doc: what the key does.
@@ -93,6 +92,20 @@ class Key:
         upper = ("at most", self.high, operator.le), ("below", self.below, operator.lt)
         return [(word, bound, inside) for word, bound, inside in lower + upper if bound is not None]
 
+    def fitted(self, value: Any) -> Any:
+        """Returns a value in the type of the key.
+
+        Raises:
+            TypeError: if it is of another type, or a number, or an item, is out of range or not finite.
+        """
+        value = fitted(value, self.type)
+        for number in value if isinstance(value, list) else [value]:
+            if type(number) in (int, float) and not (
+                math.isfinite(number) and all(inside(number, bound) for _, bound, inside in self.bounds())
+            ):
+                raise TypeError(f"expected {f'a finite number {self.range}'.rstrip()}, got {number!r}")
+        return value
+
 
 Schema = dict[str, Any]  # nested; every leaf is a Key
 
@@ -103,35 +116,33 @@ class Choice(dict):
 
 def merged_config(cls: type) -> Schema:
     """Returns the schema of ``cls``: the ``config`` of each base class, overlaid with its subclass's."""
-    merged: Schema = {}
+    schema: Schema = {}
     for base in reversed(cls.__mro__):
-        merged = _overlay(merged, vars(base).get("config", {}))
-    return merged
+        schema = as_schema(vars(base).get("config", {}), schema)
+    return schema
 
 
-def as_schema(config: Mapping[str, Any]) -> Schema:
-    """Returns a nested dict of defaults as a schema; ``{}`` becomes a key that takes a dict with any keys."""
-    return _overlay({}, config)
+def as_schema(config: Mapping[str, Any], base: Mapping[str, Any] | None = None) -> Schema:
+    """Returns a nested dict of defaults as a schema; ``{}`` becomes a key that takes a dict with any keys.
 
-
-def _overlay(base: Schema, config: Mapping[str, Any]) -> Schema:
-    """Returns the schema ``base`` with the keys and defaults of ``config`` added or replaced."""
-    merged = dict(base)
+    Args:
+        config: the defaults, and keys.
+        base: a schema, to which ``config`` adds keys, and whose defaults it replaces.
+    """
+    schema = dict(base or {})
     for name, value in config.items():
-        inherited = merged.get(name)
+        inherited = schema.get(name)
         if value is DROPPED:
-            merged.pop(name, None)
+            schema.pop(name, None)
         elif isinstance(value, Key):
-            merged[name] = value
-        elif isinstance(value, Mapping) and isinstance(inherited, dict):
-            merged[name] = _overlay(inherited, value)
-        elif isinstance(inherited, Key) and not isinstance(value, Mapping):
-            merged[name] = _with_default(inherited, value)
-        elif isinstance(value, Mapping) and value:
-            merged[name] = _overlay({}, value)
+            schema[name] = value
+        elif isinstance(inherited, Key):
+            schema[name] = _with_default(inherited, value)
+        elif isinstance(value, Mapping) and (value or inherited):
+            schema[name] = as_schema(value, inherited)
         else:
-            merged[name] = Key(value)
-    return merged
+            schema[name] = Key(value)
+    return schema
 
 
 def _with_default(key: Key, value: Any) -> Key:
@@ -220,8 +231,7 @@ def arguments_of(factory: Callable[..., Any], given: int = 1) -> Schema | None:
         return None
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return None
-    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    schema: Schema = {parameter.name: Key(None) for parameter in parameters if parameter.kind in by_name}
+    schema: Schema = {parameter.name: Key(None) for parameter in parameters}
     if isinstance(factory, type) and isinstance(getattr(factory, "config", None), Mapping):
         schema |= {name: rule for name, rule in merged_config(factory).items() if name in schema}
     return schema
@@ -238,10 +248,8 @@ def fitted(value: Any, annotation: Any) -> Any:
     kind, parts = get_origin(annotation) or annotation, get_args(annotation)
     if kind in (Union, UnionType):
         for part in sorted(parts, key=lambda part: part is not type(value)):
-            try:
+            with contextlib.suppress(TypeError):
                 return fitted(value, part)
-            except TypeError:
-                continue
     elif kind is Literal:
         for choice in parts:
             if type(value) is type(choice) and value == choice:
@@ -261,7 +269,7 @@ def fitted(value: Any, annotation: Any) -> Any:
                 return kind(value)
     elif kind is Callable and callable(value):
         return value
-    raise TypeError(f"expected {in_words(annotation)}, got {_show(value)}")
+    raise TypeError(f"expected {in_words(annotation)}, got {value!r:.60}")
 
 
 def in_words(annotation: Any) -> str:
@@ -274,9 +282,8 @@ def in_words(annotation: Any) -> str:
 
 def _choices(annotation: Any) -> list[str]:
     """Returns the texts among the literals of an annotation."""
-    if get_origin(annotation) is Literal:
-        return [choice for choice in get_args(annotation) if isinstance(choice, str)]
-    return [choice for part in get_args(annotation) for choice in _choices(part)]
+    parts = get_args(annotation)
+    return [text for part in parts for text in ([part] if isinstance(part, str) else _choices(part))]
 
 
 def check(
@@ -305,49 +312,37 @@ def check(
                 values[name], section_faults = check(value, rule, where, root)
                 faults += section_faults
             else:
-                faults.append(f"{where}: a section, with the keys {_listed(rule, where)}; got {_show(value)}")
+                faults.append(f"{where}: a section, with the keys {_listed(rule)}; got {value!r:.60}")
         elif rule is None:
-            meant = _meant(str(name), path, schema, root)
-            faults.append(f"{f'{path}: ' if path else ''}unknown key {str(name)!r}; {meant}")
+            hint = _key_meant(str(name), schema, root)
+            faults.append(f"{f'{path}: ' if path else ''}unknown key {str(name)!r}{hint}")
         else:
             try:
-                values[name] = fitted(value, rule.type)
+                values[name] = rule.fitted(value)
             except TypeError as error:
                 text = value.__name__ if isinstance(value, type) else str(value)  # torch.nn.ReLU means "relu"
-                close = difflib.get_close_matches(text.lower(), _choices(rule.type), n=1)
-                meant = f"; did you mean {close[0]!r}?" if close else ""
+                hint = meant(text, _choices(rule.type))
                 if name in SCHEDULES and text.startswith("lin_"):
-                    meant = f"; rl-zoo's {text} is {name}={text[4:]} {SCHEDULES[name]}=linear here"
-                faults.append(f"{where}: {error}{meant}")
-                continue
-            fault = _range_fault(values[name], rule)
-            faults += (
-                [f"{where}: {fault}"] if fault else rule.faults(values[name], where) if rule.faults else []
-            )
+                    hint = f"; rl-zoo's {text} is {name}={text[4:]} {SCHEDULES[name]}=linear here"
+                faults.append(f"{where}: {error}{hint}")
+            else:
+                faults += rule.faults(values[name], where) if rule.faults else []
     return values, faults
 
 
-def _range_fault(value: Any, key: Key) -> str:
-    """Returns why a value is outside of the range of its key, or "". Numbers must be finite."""
-    for number in value if isinstance(value, list) else [value]:
-        if type(number) in (int, float):
-            if not all(inside(number, bound) for _, bound, inside in key.bounds()):
-                return f"expected a number {key.range}, got {number!r}"
-            if not math.isfinite(number):
-                return f"expected a finite number, got {number!r}"
-    return ""
+def meant(word: str, words: Iterable[str], cutoff: float = 0.65) -> str:
+    """Returns "; did you mean 'x'?" with the most similar of some words, or "" if none is."""
+    close = difflib.get_close_matches(word.lower(), words, n=1, cutoff=cutoff)
+    return f"; did you mean {close[0]!r}?" if close else ""
 
 
-def _meant(name: str, path: str, schema: Schema, root: Schema) -> str:
+def _key_meant(name: str, schema: Schema, root: Schema) -> str:
     """Returns what was probably meant by an unknown key, for its message."""
     if same_name := paths_named(name, root):
-        return f"{name!r} is {' or '.join(same_name[:3])} here"
-    if close := difflib.get_close_matches(name, map(str, schema), n=1, cutoff=0.75):
-        return f"did you mean {close[0]!r}?"
-    path_of = {leaf.split(".")[-1]: leaf for leaf, _ in leaves(root)}
-    if close := difflib.get_close_matches(name, [*path_of, *SYNONYMS], n=1, cutoff=0.75):
-        return f"did you mean {path_of.get(close[0]) or SYNONYMS[close[0]]!r}?"
-    return f"known here: {_listed(schema, path)}"
+        return f"; {name!r} is {' or '.join(same_name[:3])} here"
+    names = {**SYNONYMS, **{leaf.split(".")[-1]: leaf for leaf, _ in leaves(root)}, **{n: n for n in schema}}
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.75)
+    return f"; did you mean {names[close[0]]!r}?" if close else f"; known here: {_listed(schema)}"
 
 
 def paths_named(name: str, schema: Schema) -> list[str]:
@@ -359,16 +354,5 @@ def paths_named(name: str, schema: Schema) -> list[str]:
     return [path[1:] for path in found or [path for path in paths if path.endswith(f"_{translated}")]]
 
 
-def _listed(schema: Schema, path: str) -> str:
-    """Returns the names of the keys at ``path`` as a list; of many, the first and where the others are."""
-    names = sorted(map(str, schema))
-    if len(names) <= MAX_NAMES:
-        return ", ".join(names) or "no keys"
-    command = f"ding-lite config -c FILE --explain {path}".rstrip()
-    return f"{', '.join(names[:MAX_NAMES])}, and {len(names) - MAX_NAMES} more (`{command}`)"
-
-
-def _show(value: Any) -> str:
-    """Returns ``value`` as text of at most 60 characters."""
-    text = f"the string {value!r}" if isinstance(value, str) else repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+def _listed(schema: Schema) -> str:
+    return ", ".join(sorted(map(str, schema))) or "no keys"

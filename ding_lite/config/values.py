@@ -9,6 +9,7 @@ A value of any other kind is refused, so that no run is saved that another envir
 
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import Path
 from typing import Any
@@ -26,23 +27,29 @@ PLACES = re.compile(
 )
 
 
-def encode(value: Any, path: str = "") -> Any:
+def encode(value: Any, path: str = "", modules: list[str] | None = None) -> Any:
     """Returns a value of a config as JSON data.
 
     Args:
         value: a config, a section or a value of one.
         path: of ``value`` in the config.
+        modules: gets the module of every "module:Name" that a registry, or gymnasium's, resolves.
 
     Raises:
         ConfigError: if :func:`decode` could not return the same value; the message has the key.
     """
     kind = type(value)
+    if callable(value) and PLACES.fullmatch(path):
+        return encode(name_of(value), path, modules)
+    if modules is not None and kind is str and ":" in value and PLACES.fullmatch(path):
+        modules.append(value.partition(":")[0])
     if value is None or kind in (bool, int, float, str):
         return value
     if isinstance(value, dict) and KIND not in value and all(isinstance(name, str) for name in value):
-        return {name: encode(item, f"{path}.{name}".removeprefix(".")) for name, item in dict.items(value)}
+        parts = dict.items(value)
+        return {name: encode(item, f"{path}.{name}".removeprefix("."), modules) for name, item in parts}
     if kind is list or kind in COLLECTIONS.values():
-        items = [encode(item, f"{path}[{i}]") for i, item in enumerate(value)]
+        items = [encode(item, f"{path}[{i}]", modules) for i, item in enumerate(value)]
         items = items if kind in (list, tuple) else sorted(items, key=repr)  # equal sets have equal data
         return items if kind is list else {KIND: kind.__name__, "value": items}
     if kind is type(Path()):
@@ -51,8 +58,6 @@ def encode(value: Any, path: str = "") -> Any:
     if kind.__module__ == "numpy" and NUMBERS.fullmatch(getattr(dtype, "str", "")):
         array = {"value": value.ravel().tolist(), "dtype": value.dtype.str, "shape": list(value.shape)}
         return {KIND: "array", **array}
-    if callable(value) and PLACES.fullmatch(path):
-        return name_of(value)
     what = f"the class {value.__qualname__}" if isinstance(value, type) else f"a {kind.__qualname__}"
     raise ConfigError(
         f"{path}: {what} cannot be saved with the run; give a text, a number or a NumPy array of numbers, "
@@ -78,7 +83,7 @@ def decode(data: Any) -> Any:
     items = {name: decode(item) for name, item in dict.items(data)}
     if KIND not in items:
         return items
-    try:
+    with contextlib.suppress(TypeError, ValueError, LookupError, OverflowError):
         kind, value = items[KIND], items["value"]
         if kind == "array" and NUMBERS.fullmatch(items["dtype"]):
             return np.array(value, items["dtype"]).reshape(items["shape"])[()]  # () is a number
@@ -86,28 +91,9 @@ def decode(data: Any) -> Any:
             return COLLECTIONS[kind](value)
         if kind == "path":
             return Path(value)
-    except (TypeError, ValueError, LookupError, OverflowError):
-        pass
     raise ConfigError(f"not a saved value: {data!r:.60}")
 
 
 def plain(value: Any) -> Any:
     """Returns a copy of a value of a config as its file gives it back: with names in the place of classes."""
     return decode(encode(value))
-
-
-def named_modules(data: Any, path: str = "") -> list[str]:
-    """Returns the modules of every "module:Name" in the places of a config that a registry resolves.
-
-    Args:
-        data: from :func:`encode`.
-        path: of ``data`` in the config.
-    """
-    parts = []
-    if isinstance(data, dict):
-        parts = [(item, f"{path}.{name}".removeprefix(".")) for name, item in dict.items(data)]
-    elif isinstance(data, list):
-        parts = [(item, f"{path}[{i}]") for i, item in enumerate(data)]
-    elif isinstance(data, str) and ":" in data and PLACES.fullmatch(path):
-        return [data.partition(":")[0]]
-    return [module for part in parts for module in named_modules(*part)]

@@ -24,6 +24,7 @@ from ding_lite.data.rollout import Rollout, RolloutStorage
 from ding_lite.envs.checks import Watch
 from ding_lite.envs.spaces import sample_actions
 from ding_lite.envs.vector import RECENT_EPISODES, Episode, VectorEnv
+from ding_lite.envs.workers.cores import leaving_cores
 from ding_lite.errors import EnvError, ReplayError
 from ding_lite.rl.seeding import integer_seed
 from ding_lite.trees import MASK_KEY, Tree, map_tree
@@ -85,9 +86,9 @@ class Collector:
             self._begin_anew("after an error", self.episode_count)
         self.is_incomplete = True
         self.episodes, self._finals = [], []
-        storage.begin()
+        storage.written.clear()
         acting = self.policy.acting(self.n_sample)
-        with envs.beside_policy():
+        with leaving_cores(envs.busy_cores):
             for t in range(self.steps):
                 for group in groups:
                     if t:
@@ -97,14 +98,14 @@ class Collector:
                 self._finish_row(acting, self.steps - 1, group)
                 # A worker that is replaced while the next group finishes writes over these observations.
                 self._last_row.write(0, "obs", self.obs[group], envs.groups[group])
-        if not self.storage.array("valid").any():
+        if not self.storage.arrays["valid"].any():
             raise EnvError(
                 f"none of the {self.n_sample} rows of a rollout is a step: all are resets, or lost with a "
                 "worker; raise policy.collect.n_sample, or correct the environment"
             )
         self.recent += self.episodes
         self.episode_count += len(self.episodes)
-        others = {"last_obs": map_tree(lambda rows: rows[0], self._last_row.array("obs"))}
+        others = {"last_obs": map_tree(lambda rows: rows[0], self._last_row.arrays["obs"])}
         if self.hidden is not None:
             others |= self.hidden.fields()
         if self._finals:
@@ -123,10 +124,8 @@ class Collector:
         # The policy reads the row of the storage, because the environments may reuse their arrays.
         obs = self.storage.write(t, "obs", self.obs[group], self.envs.groups[group])
         self.timer("act")
-        if self.hidden is None:
-            output = acting.sample(obs)
-        else:
-            output = acting.sample(obs, self.hidden.before(t, group, self.envs.groups[group]))
+        hidden = () if self.hidden is None else (self.hidden.before(t, group, self.envs.groups[group]),)
+        output = acting.sample(obs, *hidden)
         action = acting.to_env(output["action"])
         self.timer("env")  # until a group is received
         self.envs.send(action, group)
@@ -154,11 +153,9 @@ class Collector:
             self.storage.write(t, name, value, rows)
         if transition.final_obs is not None:
             self._finals.append((t, env_indices[transition.final_env], final))
-        self._watch.look(transition, env_indices)
-        episodes = transition.episodes
-        if len(self._env_indices) > 1:  # a transition counts the environments of its group from 0
-            episodes = [episode._replace(env=int(env_indices[episode.env])) for episode in episodes]
-        self.episodes += episodes
+        self._watch.look(transition, rows)
+        # A transition counts the environments of its group from 0.
+        self.episodes += [one._replace(env=int(env_indices[one.env])) for one in transition.episodes]
 
     def _start_from(self, obs: Tree) -> None:
         """Sets the current observations (B, ...); no environment may be stepping."""
@@ -180,7 +177,7 @@ class Collector:
         previous rollout ended with a bootstrap there.
         """
         kept, terminated, truncated = (
-            self.storage.array(name)[t - 1, self.envs.groups[group]]
+            self.storage.arrays[name][t - 1, self.envs.groups[group]]
             for name in ("valid", "terminated", "truncated")
         )
         lost = np.flatnonzero(kept & ~terminated & ~truncated & ~valid)
@@ -210,7 +207,6 @@ class Collector:
         """
         envs, acting = self.envs, self.policy.acting()
         envs.action_space.seed(integer_seed(seed, "warm up", *stream))
-        env_indices = np.arange(envs.num_envs)
         obs = self._watch.reset("warm up")
         rows = []
         for _ in range(math.ceil(n / envs.num_envs)):
@@ -220,7 +216,7 @@ class Collector:
             else:
                 action = sample_actions(envs.action_space, envs.num_envs)
             transition = envs.step(action)
-            self._watch.look(transition, env_indices)
+            self._watch.look(transition)
             obs = transition.obs
         self._start_from(self._watch.reset("collect"))
         return map_tree(lambda *leaves: np.concatenate(leaves)[:n], *rows)
@@ -249,24 +245,22 @@ class Collector:
         During a rollout, such as after an environment has failed, it is the state before the rollout, without
         the open episodes.
         """
-        state: dict[str, Any] = {
-            # After calls, open episodes cannot be restored: a method may have been called within them.
-            "envs": None if self.is_incomplete or self.envs.calls else self.envs.state_dict(),
+        # After calls, open episodes cannot be restored: a method may have been called within them.
+        is_whole = self.envs.restorable and not (self.is_incomplete or self.envs.calls)
+        return {
+            "envs": self.envs.state_dict() if is_whole else None,
+            "hidden": None if self.hidden is None else self.hidden.state_dict(),
             "recent": [list(episode) for episode in self.recent],
             "episode_count": self.episode_count,
             "calls": dict(self.envs.calls),
         }
-        return state if self.hidden is None else {**state, "hidden": self.hidden.state_dict()}
 
-    def load_state_dict(
-        self, state: Mapping[str, Any], *, new_episodes: bool = False, stream: tuple[str | int, ...] = ()
-    ) -> str | None:
+    def load_state_dict(self, state: Mapping[str, Any], *, new_episodes: bool = False) -> str | None:
         """Restores the state.
 
         Args:
             state: as :meth:`state_dict` returns it.
             new_episodes: whether to reset the environments and not to continue the open episodes.
-            stream: end of the name of the stream that seeds the new episodes; if empty, their number.
 
         Returns:
             why the environments have begun new episodes; None if they continue the open ones.
@@ -279,12 +273,11 @@ class Collector:
         if self.envs.restorable and not new_episodes and state["envs"] is not None:
             try:
                 self._start_from(self.envs.load_state_dict(state["envs"]))
-            except ReplayError as error:
-                reason = str(error)
-            else:
                 if self.hidden is not None:
                     self.hidden.load_state_dict(state["hidden"])
                 return None
+            except ReplayError as error:
+                reason = str(error)
         # The last rollout bootstrapped the open episodes at its last row, like truncated ones.
-        self._begin_anew("resumed", *(stream or (self.episode_count,)))
+        self._begin_anew("resumed", self.episode_count)
         return reason

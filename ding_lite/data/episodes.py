@@ -52,12 +52,8 @@ class Evaluation:
     def of(own: list[Episode], ranks: Ranks) -> Evaluation:
         """Returns the evaluation whose episodes are those of all ranks."""
         episodes = [episode for of_rank in ranks.from_all(own) for episode in of_rank]
-        return Evaluation(
-            returns=tuple(episode.episode_return for episode in episodes),
-            lengths=tuple(episode.length for episode in episodes),
-            cut_short=sum(episode.cut for episode in episodes),
-            infos=tuple(episode.info for episode in episodes),
-        )
+        _, returns, lengths, infos, cut = zip(*episodes, strict=True) if episodes else [()] * 5
+        return Evaluation(returns, lengths, sum(cut), infos)
 
     def __add__(self, other: Evaluation) -> Evaluation:
         """Returns one evaluation with the episodes of both."""
@@ -108,7 +104,6 @@ class Evaluator:
         self.max_steps = max_steps
         self.ranks = ranks
         self._watch = Watch(envs, ", in an evaluation")
-        self._env_indices = np.arange(envs.num_envs)
 
     def evaluate(self, *stream: str | int) -> Evaluation:
         """Plays one evaluation. The same ``stream`` gives the same initial states.
@@ -149,7 +144,7 @@ class Evaluator:
             transition = envs.step(acting.to_env(output["action"]))
             if hidden is not None:
                 hidden = begin_episodes(output["hidden"], ends_of(transition), initial)
-            self._watch.look(transition, self._env_indices)
+            self._watch.look(transition)
             obs = transition.obs
             steps += 1
             for episode in transition.episodes:

@@ -60,7 +60,7 @@ class Replay:
 
     def __init__(
         self,
-        replay_buffer_size: int | None = 0,
+        replay_buffer_size: float | None = 0,
         max_use: int = MOST_USES,
         max_staleness: int = 0,
         device: torch.device | str = "cpu",
@@ -83,15 +83,11 @@ class Replay:
     def push(self, rollout: Rollout) -> None:
         """Adds the rollout (T, B) of this iteration. The caller must not write into its memory later."""
         uses = torch.zeros_like(rollout.valid, dtype=torch.int32)
-        self.rollouts.append(Stored(rollout, self.iteration, uses, torch.ones_like(rollout.reward)))
+        ratio = torch.ones_like(uses, dtype=torch.float32)
+        self.rollouts.append(Stored(rollout, self.iteration, uses, ratio))
         size = ROLLOUTS_KEPT * uses.numel() if self.size is None else self.size
         while len(self.rollouts) > 1 and sum(stored.uses.numel() for stored in self.rollouts) > size:
             self.rollouts.popleft()
-
-    @property
-    def has_stale(self) -> bool:
-        """Whether a rollout is of an earlier iteration."""
-        return any(self.age(stored) for stored in self.rollouts)
 
     def age(self, stored: Stored) -> int:
         """Returns the iterations since a rollout was collected."""
@@ -99,10 +95,8 @@ class Replay:
 
     def live(self, stored: Stored) -> Tensor:
         """Returns which transitions (T, B) may be drawn: valid, neither spent nor stale."""
-        if self.age(stored) > self.max_staleness:
-            return torch.zeros_like(stored.rollout.valid)
-        live: Tensor = stored.rollout.valid & (stored.uses < self.max_use)
-        return live
+        is_fresh = self.age(stored) <= self.max_staleness
+        return stored.rollout.valid & (stored.uses < self.max_use) & is_fresh
 
     def has_live(self) -> bool:
         """Returns whether a transition may be drawn."""
@@ -153,5 +147,5 @@ class Replay:
         for stored in state["rollouts"]:
             rollout = as_rollout(to_device(stored["rollout"], self.device))
             uses = torch.as_tensor(stored["uses"], device=self.device)
-            ratio = torch.ones_like(rollout.reward)
+            ratio = torch.ones_like(uses, dtype=torch.float32)
             self.rollouts.append(Stored(rollout, int(stored["iteration"]), uses, ratio))

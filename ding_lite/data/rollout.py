@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ding_lite.errors import ContractError
-from ding_lite.trees import map_tree, to_dict, tree_leaves
+from ding_lite.trees import map_tree, to_dict
 
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"treevalue\.")
@@ -33,32 +33,7 @@ with warnings.catch_warnings():
 UNLIKE_THE_REST = ("last_obs", "last_hidden", "final", "hidden")  # fields that are not (T, B, ...)
 
 
-class Rollout(Protocol):
-    """The fields above, as a type: rollouts are treetensors, whose library has no type hints."""
-
-    obs: Any
-    action: Any
-    log_prob: Tensor
-    reward: Tensor
-    terminated: Tensor
-    truncated: Tensor
-    valid: Tensor
-    value: Tensor
-    advantage: Tensor
-    value_target: Tensor
-    last_obs: Any
-    final: Any
-    hidden: Any
-    intrinsic_reward: Tensor  # with an intrinsic reward
-    reference_logit: Any  # with a reference policy
-
-    def __getitem__(self, name: str) -> Any: ...
-
-    def __contains__(self, name: str) -> bool: ...
-
-    def pop(self, name: str) -> Any: ...
-
-    def to(self, device: torch.device) -> Rollout: ...
+Rollout: TypeAlias = ttorch.Tensor  # with the fields above; its library has no type hints
 
 
 def as_rollout(fields: Mapping[str, Any]) -> Rollout:
@@ -113,11 +88,6 @@ def flat(tree: Any) -> Any:
     return map_tree(lambda leaf: leaf.flatten(0, 1), tree)
 
 
-def bytes_of(tree: Any) -> int:
-    """Returns the bytes of the tensors of a tree."""
-    return sum(leaf.numel() * leaf.element_size() for leaf in tree_leaves(tree))
-
-
 class RolloutStorage:
     """Arrays (T, B, ...) that are allocated at the first row and reused for every rollout.
 
@@ -126,17 +96,17 @@ class RolloutStorage:
     Args:
         steps: T.
         num_envs: B.
+
+    Attributes:
+        arrays: (T, B, ...), or a dict of those, of each field.
+        written: the names of the fields of this rollout; clear it to begin the next one.
     """
 
     def __init__(self, steps: int, num_envs: int) -> None:
         self.steps, self.num_envs = steps, num_envs
-        self._arrays: dict[str, Any] = {}
+        self.arrays: dict[str, Any] = {}
         self._rows: dict[str, list[Any]] = {}  # a view of each row, made once
-        self._written: set[str] = set()
-
-    def begin(self) -> None:
-        """Begins a rollout. It has the fields that are written from now on."""
-        self._written.clear()
+        self.written: set[str] = set()
 
     def write(self, t: int, name: str, value: Any, envs: slice = slice(None)) -> Any:
         """Copies ``value`` into the field ``name`` of row ``t``, for the environments ``envs``.
@@ -147,34 +117,39 @@ class RolloutStorage:
         Raises:
             ContractError: if ``value`` does not have the shape of the rows before, or is not one number or
                 array of numbers for each environment.
+            IndexError, KeyError: if it lacks a part of the rows before.
             TypeError: if it has another kind of numbers, such as floats after whole numbers.
         """
-        self._written.add(name)
+        self.written.add(name)
         if name not in self._rows:
-            if name not in self._arrays:
-                self._arrays[name] = self._allocate(name, value, len(range(self.num_envs)[envs]))
-            array = self._arrays[name]
-            self._rows[name] = [map_tree(lambda leaf, t=t: leaf[t], array) for t in range(self.steps)]
+            self._allocate(name, value, len(range(self.num_envs)[envs]))
         row = self._rows[name][t]
         if type(value) is np.ndarray and type(row) is np.ndarray:  # the usual case
             place = row[envs]
             if value.shape == place.shape and value.dtype == place.dtype:
                 place[...] = value
                 return place
-        return _write(name, row, envs, value)
 
-    def _allocate(self, name: str, value: Any, envs: int) -> Any:
-        """Returns an array for a field whose first row of ``envs`` environments is ``value``."""
-        if isinstance(value, Mapping):
-            return {key: self._allocate(f"{name}.{key}", leaf, envs) for key, leaf in value.items()}
-        leaf = as_array(value)
-        if leaf.shape[:1] != (envs,) or leaf.dtype.kind not in "biuf":
-            raise _misshapen(name, f"({envs}, ...)", f"{leaf.shape} of {leaf.dtype}")
-        return np.zeros((self.steps, self.num_envs, *leaf.shape[1:]), leaf.dtype)
+        def copied(leaf: np.ndarray, value: Any) -> np.ndarray:
+            array, place = as_array(value), leaf[envs]
+            if array.shape != place.shape:
+                raise _misshapen(name, place.shape, array.shape)
+            np.copyto(place, array, casting="same_kind")  # a TypeError where numbers would be cut
+            return place
 
-    def array(self, name: str) -> Any:
-        """Returns the array (T, B, ...) of one field."""
-        return self._arrays[name]
+        return map_tree(copied, row, value)
+
+    def _allocate(self, name: str, value: Any, envs: int) -> None:
+        """Makes the arrays of a field whose first row of ``envs`` environments is ``value``."""
+
+        def zeros(leaf: Any) -> np.ndarray:
+            leaf = as_array(leaf)
+            if leaf.shape[:1] != (envs,) or leaf.dtype.kind not in "biuf":
+                raise _misshapen(name, f"({envs}, ...)", f"{leaf.shape} of {leaf.dtype}")
+            return np.zeros((self.steps, self.num_envs, *leaf.shape[1:]), leaf.dtype)
+
+        array = self.arrays[name] = map_tree(zeros, value)
+        self._rows[name] = [map_tree(lambda leaf, t=t: leaf[t], array) for t in range(self.steps)]
 
     def rollout(self, **others: Any) -> Rollout:
         """Returns all fields, and ``others``, as one tree of tensors that share the memory of the storage.
@@ -182,23 +157,10 @@ class RolloutStorage:
         Args:
             **others: fields that are not (T, B, ...).
         """
-        written = {name: array for name, array in self._arrays.items() if name in self._written}
+        written = {name: array for name, array in self.arrays.items() if name in self.written}
         fields = map_tree(lambda leaf: torch.from_numpy(leaf), written)
         others = {name: to_device(value, torch.device("cpu")) for name, value in others.items()}
         return as_rollout({**fields, **others})
-
-
-def _write(name: str, row: Any, envs: slice, value: Any) -> Any:
-    if type(row) is dict:
-        if not isinstance(value, Mapping) or value.keys() != row.keys():
-            got = sorted(value) if isinstance(value, Mapping) else type(value).__name__
-            raise _misshapen(name, f"the keys {sorted(row)}", got)
-        return {key: _write(f"{name}.{key}", leaf, envs, value[key]) for key, leaf in row.items()}
-    array, place = as_array(value), row[envs]
-    if array.shape != place.shape:
-        raise _misshapen(name, place.shape, array.shape)
-    np.copyto(place, array, casting="same_kind")  # a TypeError where numbers would be cut
-    return place
 
 
 def _misshapen(name: str, expected: Any, got: Any) -> ContractError:

@@ -18,12 +18,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ding_lite.data.rollout import Rollout, as_field, bytes_of, flat, to_device
+from ding_lite.data.rollout import Rollout, as_field, flat, to_device
 from ding_lite.models.recurrent import Sequences, chosen_hidden
 from ding_lite.ranks import ALONE, Ranks
 from ding_lite.rl.returns import normalize_advantage
-from ding_lite.trees import Tree, in_one_order, is_branch, leading_size, map_tree
+from ding_lite.trees import Tree, is_branch, leading_size, map_tree, tree_leaves
 
+CHUNK_SAMPLES, CHUNK_BYTES = 2**13, 2**24  # what a network is given in one call without a gradient
 SHUFFLED_BYTES = 2**22  # samples up to this size are copied in the order of their minibatches
 
 
@@ -89,9 +90,13 @@ class Samples:
         fields: trees of leaves (N, ...), by name.
         runs: of a recurrent network.
         place: (N,), of each sample in the flattened rollouts (T, B) that it is from.
-        inputs: makes what the model is given of raw observations (N, ...), on its device.
+        inputs: makes what the model is given of observations (N, ...), on its device; None: they are that.
+
+    Attributes:
         device: of minibatches; None: that of the fields.
     """
+
+    device: torch.device | None = None
 
     def __init__(
         self,
@@ -99,10 +104,8 @@ class Samples:
         runs: Runs | None = None,
         place: Tensor | None = None,
         inputs: Callable[[Tree], Any] | None = None,
-        device: torch.device | None = None,
     ) -> None:
-        self.fields, self.runs, self.place = dict(fields), runs, place
-        self.inputs, self.device = inputs, device
+        self.fields, self.runs, self.place, self.inputs = dict(fields), runs, place, inputs
 
     @classmethod
     def of(
@@ -139,12 +142,12 @@ class Samples:
         """
         if len(parts) == 1:
             return parts[0]
-        runs = [part.runs for part in parts if part.runs is not None]
+        runs = [part.runs._asdict() for part in parts if part.runs is not None]
         starts = itertools.accumulate(sizes[:-1], initial=0)
         pairs = zip(parts, starts, strict=True)
         places = [part.place + start for part, start in pairs if part.place is not None]
-        fields = map_tree(lambda *leaves: torch.cat(leaves), *[part.fields for part in parts])
-        return Samples(fields, _joined_runs(runs) if runs else None, torch.cat(places))
+        fields = _joined([part.fields for part in parts])
+        return Samples(fields, Runs(**_joined(runs)) if runs else None, torch.cat(places))
 
     def minibatches(
         self,
@@ -174,20 +177,22 @@ class Samples:
             order = torch.randperm(len(self), generator=generator, device=generator.device)
             groups = [Group(rows) for rows in order.split(sizes)]
         groups = groups if steps == math.inf else groups[: int(steps)]
-        advantages: list[Tensor] | None = None
+        fields, rows = dict(self.fields), torch.cat([group.rows for group in groups])
         if adv_norm == "batch":
-            (whole,) = _normalized([self.fields["advantage"]], ranks)
-            advantages = [whole[group.rows] for group in groups]
+            (fields["advantage"],) = _normalized([fields["advantage"]], ranks)
         elif adv_norm == "minibatch":
-            advantages = _normalized([self.fields["advantage"][group.rows] for group in groups], ranks)
-        place = None if self.place is None else self.place[torch.cat([group.rows for group in groups])]
-        return Pass(self._batches(groups, advantages), len(groups), place)
+            whole = fields["advantage"]
+            parts = _normalized([whole[group.rows] for group in groups], ranks)
+            fields["advantage"] = torch.empty_like(whole).index_copy_(0, rows, torch.cat(parts))
+        place = None if self.place is None else self.place[rows]
+        return Pass(self._batches(fields, groups), len(groups), place)
 
-    def _batches(self, groups: Sequence[Group], advantages: list[Tensor] | None) -> Iterator[Batch]:
-        fields = {k: field for k, field in self.fields.items() if k != "advantage" or advantages is None}
+    def _batches(self, fields: dict[str, Any], groups: Sequence[Group]) -> Iterator[Batch]:
         trees = [name for name, field in fields.items() if is_branch(field)]
         parts: Any = None
-        if bytes_of(fields) <= SHUFFLED_BYTES:  # of few samples all are gathered at once, in far fewer calls
+        if (
+            sum(leaf.nbytes for leaf in tree_leaves(fields)) <= SHUFFLED_BYTES
+        ):  # of few samples all are gathered at once, in far fewer calls
             order, sizes = torch.cat([group.rows for group in groups]), [len(group.rows) for group in groups]
             parts = map_tree(lambda leaf: leaf.index_select(0, order).split_with_sizes(sizes), fields)
         for k, group in enumerate(groups):
@@ -200,17 +205,13 @@ class Samples:
             batch = batch if self.device is None else to_device(batch, self.device)
             for name in trees:
                 batch[name] = batch[name] if name == "obs" else as_field(batch[name])
-            if advantages is not None:
-                batch["advantage"] = advantages[k]
-            batch["obs"] = self._inputs(batch["obs"], group, self.inputs)
+            obs = batch["obs"] if self.inputs is None else self.inputs(batch["obs"])
+            if group.sizes is None:
+                batch["obs"] = as_field(obs)
+            else:
+                hidden = group.hidden if self.device is None else to_device(group.hidden, self.device)
+                batch["obs"] = Sequences(obs, hidden, group.sizes)
             yield Batch(**batch)
-
-    def _inputs(self, obs: Any, group: Group, inputs: Callable[[Tree], Any] | None) -> Any:
-        obs = obs if inputs is None else inputs(obs)
-        if group.sizes is None:
-            return as_field(obs)
-        hidden = group.hidden if self.device is None else to_device(group.hidden, self.device)
-        return Sequences(obs, hidden, group.sizes)
 
     def _run_groups(self, size: int, generator: torch.Generator, ranks: Ranks) -> list[Group]:
         assert self.runs is not None
@@ -221,27 +222,25 @@ class Samples:
         number = ranks.smallest(max(1, min(round(total / size), total // int(counts.max()))))
         return [self._packed(runs) for runs in _split_evenly(order, counts[order], number)]
 
-    def chunks(self, size: int, inputs: Callable[[Tree], Any]) -> Iterator[tuple[Any, Any]]:
-        """Yields (rows, inputs) of all samples in parts of about ``size``, for calls without a gradient."""
-        obs = self.fields["obs"]
+    def chunks(self) -> tuple[Iterator[Batch], Tensor]:
+        """Returns all samples in parts, for calls without a gradient, and their rows in this order."""
+        sample_bytes = 4 * sum(math.prod(leaf.shape[1:]) for leaf in tree_leaves(self.fields["obs"]))
+        size = max(1, min(CHUNK_SAMPLES, CHUNK_BYTES // max(1, sample_bytes)))
         if self.runs is None:
-            for start in range(0, len(self), size):
-                rows = slice(start, start + size)
-                yield rows, self._inputs(map_tree(lambda leaf, r=rows: leaf[r], obs), Group(rows), inputs)
-            return
-        parts = max(1, min(len(self.runs.length), math.ceil(len(self) / size)))
-        index = torch.arange(len(self.runs.length), device=self.runs.length.device)
-        for runs in _split_evenly(index, self.runs.length, parts):
-            group = self._packed(runs)
-            some = map_tree(lambda leaf, g=group: leaf.index_select(0, g.rows), obs)
-            yield group.rows, self._inputs(some, group, inputs)
+            rows = torch.arange(len(self), device=tree_leaves(self.fields["obs"])[0].device)
+            groups = [Group(part) for part in rows.split(size)]
+        else:
+            parts = max(1, min(len(self.runs.length), math.ceil(len(self) / size)))
+            index = torch.arange(len(self.runs.length), device=self.runs.length.device)
+            groups = [self._packed(runs) for runs in _split_evenly(index, self.runs.length, parts)]
+        return self._batches(self.fields, groups), torch.cat([group.rows for group in groups])
 
     def some(self, count: int) -> Batch:
         """Returns about ``count`` samples, evenly spaced, as one minibatch."""
         step = -(-len(self) // count)
         if self.runs is None:
-            return next(self._batches([Group(torch.arange(0, len(self), step))], None))
-        return next(self._batches([self._packed(torch.arange(0, len(self.runs.length), step))], None))
+            return next(self._batches(self.fields, [Group(torch.arange(0, len(self), step))]))
+        return next(self._batches(self.fields, [self._packed(torch.arange(0, len(self.runs.length), step))]))
 
     def _packed(self, index: Tensor) -> Group:
         """Returns runs (S,) in packed order: the first rows of all, longest first, and so on."""
@@ -280,71 +279,6 @@ class Group(NamedTuple):
     hidden: Tree = None
 
 
-class Store:
-    """Samples of the last iterations, in memory of the host that is allocated once.
-
-    Leaves keep their dtype: uint8 images stay uint8.
-
-    Attributes:
-        iterations, size: number of iterations and of samples.
-    """
-
-    def __init__(self) -> None:
-        self.forget()
-
-    def forget(self) -> None:
-        """Drops all samples and the memory, such as for observations of another layout."""
-        self.clear()
-        self._fields: dict[str, Any] = {}
-
-    def clear(self) -> None:
-        """Drops all samples; the memory stays."""
-        self.iterations = self.size = 0
-        self._runs: list[Runs] = []
-
-    def append(self, samples: Samples, planned: int) -> None:
-        """Adds the samples of an iteration; ``planned``: number of samples when the store is full."""
-        end = self.size + len(samples)
-        if not self._fields or leading_size(self._fields) < end:
-            kept, room = self._all(), max(planned, end)
-            self._fields = map_tree(
-                lambda leaf: torch.empty((room, *leaf.shape[1:]), dtype=leaf.dtype), samples.fields
-            )
-            if self.size:
-                map_tree(lambda to, leaf: to[: self.size].copy_(leaf), self._fields, kept)
-        map_tree(lambda to, leaf: to[self.size : end].copy_(leaf), self._fields, samples.fields)
-        if samples.runs is not None:
-            hidden = map_tree(lambda leaf: leaf.cpu().clone(), samples.runs.hidden)
-            self._runs.append(Runs(samples.runs.length.cpu(), hidden))
-        self.iterations, self.size = self.iterations + 1, end
-
-    def _all(self) -> Any:
-        return map_tree(lambda leaf: leaf[: self.size], self._fields)
-
-    def samples(
-        self, inputs: Callable[[Tree], Any] | None = None, device: torch.device | None = None
-    ) -> Samples:
-        """Returns all samples; they share the memory of the store. For the arguments see Samples."""
-        runs = _joined_runs(self._runs) if self._runs else None
-        return Samples(self._all(), runs, None, inputs, device)
-
-    def state_dict(self) -> dict[str, Any]:
-        runs = self.samples().runs
-        return {
-            "iterations": self.iterations,
-            "fields": in_one_order(self._all()) if self.size else None,
-            "runs": None if runs is None else runs._asdict(),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.clear()
-        if state["fields"] is None:
-            return
-        self._fields = map_tree(torch.as_tensor, state["fields"])
-        self.iterations, self.size = int(state["iterations"]), leading_size(self._fields)
-        self._runs = [] if state["runs"] is None else [Runs(**map_tree(torch.as_tensor, state["runs"]))]
-
-
 def _runs_of(rollout: Rollout, chosen: Tensor, recurrence: Recurrence) -> tuple[Tensor, Runs]:
     """Returns the places (N,) of the rows of all chosen runs in the flattened (T, B), and the runs."""
     steps, columns = rollout.valid.shape
@@ -371,9 +305,9 @@ def _runs_of(rollout: Rollout, chosen: Tensor, recurrence: Recurrence) -> tuple[
     return (row * columns + column)[rows], Runs(count, hidden)
 
 
-def _joined_runs(parts: Sequence[Runs]) -> Runs:
-    hidden = map_tree(lambda *leaves: torch.cat(leaves), *[runs.hidden for runs in parts])
-    return Runs(torch.cat([runs.length for runs in parts]), hidden)
+def _joined(trees: Sequence[Tree]) -> Any:
+    """Returns trees of leaves (N, ...) one after the other."""
+    return map_tree(lambda *leaves: torch.cat(leaves), *trees)
 
 
 def _minibatch_sizes(n: int, size: int, ranks: Ranks = ALONE) -> list[int]:
@@ -387,8 +321,9 @@ def _minibatch_sizes(n: int, size: int, ranks: Ranks = ALONE) -> list[int]:
         sizes[-1] += 1
     elif rest:
         sizes.append(rest)
-    number = ranks.smallest(len(sizes))
-    return sizes if number == len(sizes) else even_sizes(n, number)
+    if ranks.size > 1 and (number := ranks.smallest(len(sizes))) < len(sizes):
+        return even_sizes(n, number)
+    return sizes
 
 
 def even_sizes(n: int, parts: int) -> list[int]:

@@ -35,9 +35,7 @@ class TensorCollector(Collector):
     Args:
         envs, policy, n_sample: as of :class:`Collector`.
         strict: refuse to train where the last observation of a truncated episode is unknown.
-        greedy: so many environments, the last ones, play greedily: their rows are not valid, and their
-            episodes are evaluations.
-        ranks: that share an evaluation.
+        greedy: gets the episodes of the last environments, which play greedily: their rows are not valid.
 
     Attributes:
         rows: the tensors (T, N, ...) that every rollout is written into, by name.
@@ -54,18 +52,13 @@ class TensorCollector(Collector):
         n_sample: int,
         *,
         strict: bool = False,
-        greedy: int = 0,
-        ranks: Ranks = ALONE,
+        greedy: GreedyEpisodes | None = None,
     ) -> None:
         if strict and not envs.has_last_obs:
             raise EnvContractError(f"{envs.backend}: {APPROXIMATE}")
-        self.strict, self.rows, self.log = strict, {}, {}  # type: ignore[var-annotated]
+        self.strict, self.greedy, self.rows, self.log = strict, greedy, {}, {}  # type: ignore[var-annotated]
         self.on_host = envs.device.type == "cpu"  # then NumPy may act
         self._has_said = not envs.has_last_obs  # that values are approximate
-        self.greedy, self.first_greedy, self.ranks = greedy, envs.num_envs - greedy, ranks
-        self._is_learned_from = torch.arange(envs.num_envs, device=envs.device) < self.first_greedy
-        # Greedy episodes: since the last evaluation, of the last one, and of the one before.
-        self._played: list[list[Episode]] = [[], [], []]
         self._written: set[str] = set()  # the names of the rows of this rollout
         super().__init__(envs, policy, n_sample)
         # Without room, an observation of the rollout takes the place of the last one. Its hidden state is not
@@ -79,7 +72,7 @@ class TensorCollector(Collector):
             self.hidden.begin_all()
 
     def collect(self) -> Rollout:
-        envs, hidden, finals = self.envs, self.hidden, self.finals
+        envs, hidden, finals, greedy = self.envs, self.hidden, self.finals, self.greedy
         acting = self.policy.acting(self.n_sample, on_device=not self.on_host)
         log: dict[str, list[Tensor]] = {}
         approximate = torch.zeros((), dtype=torch.int64, device=envs.device)
@@ -95,15 +88,15 @@ class TensorCollector(Collector):
                 before = {} if hidden is None else {"hidden": hidden.before(t, 0, ALL)}
                 output = dict(acting.sample(inputs, *before.values()))
                 action = to_device(acting.to_env(output["action"]), envs.device)
-                if self.greedy:
-                    last = [map_tree(lambda x: x[self.first_greedy :], x) for x in (inputs, *before.values())]
+                if greedy is not None:
+                    last = [map_tree(lambda x: x[greedy.first :], x) for x in (inputs, *before.values())]
                     best = to_device(acting.to_env(acting.greedy(*last)["action"]), envs.device)
-                    action = map_tree(lambda x, y: torch.cat([x[: self.first_greedy], y]), action, best)
+                    action = map_tree(lambda x, y: torch.cat([x[: greedy.first], y]), action, best)
                 self.timer("env")
                 step = envs.step_tensors(action)
                 self.timer("store")
                 after = {name: output.pop(name) for name in before}
-                learned = step._replace(valid=step.valid & self._is_learned_from) if self.greedy else step
+                learned = step if greedy is None else step._replace(valid=step.valid & greedy.others)
                 for name, value in acting.process_transition(obs, output, learned).items():
                     self._write(t, name, value)
                 for name, value in zip(OF_EPISODES, (step.returns, step.lengths), strict=True):
@@ -192,9 +185,10 @@ class TensorCollector(Collector):
 
     def _note_episodes(self, place: Tensor) -> None:
         """Records the episodes that ended at some rows (M, 2), at most ``RECENT_EPISODES`` of them."""
-        is_greedy = place[:, 1] >= self.first_greedy
-        self._played[0] += self._episodes_at(place[is_greedy])
-        place = place[~is_greedy]
+        if self.greedy is not None:
+            is_greedy = ~self.greedy.others[place[:, 1]]
+            self.greedy.episodes[0] += self._episodes_at(place[is_greedy])
+            place = place[~is_greedy]
         self.episode_count += len(place)
         self.episodes = self._episodes_at(place)
         self.recent += self.episodes
@@ -217,21 +211,42 @@ class TensorCollector(Collector):
             self._has_said = True
         self.log["approximate_truncations"] = count
 
-    def evaluate(self, iteration: int, attempt: int) -> Evaluation:
-        """Returns the greedy episodes since the last evaluation; ``attempt`` 1: those of the one before."""
-        if not attempt:
-            self._played = [[], *self._played[:2]]
-        return Evaluation.of(self._played[1 + attempt], self.ranks)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "greedy": [[list(x) for x in each] for each in self._played]}
-
-    def load_state_dict(self, state: Mapping[str, Any], **options: Any) -> str | None:
-        self._played = [[Episode(*x) for x in each] for each in state["greedy"]]
-        return super().load_state_dict(state, **options)
-
     def metrics(self) -> dict[str, float]:
         return {**self.log, **super().metrics()}
+
+
+class GreedyEpisodes:
+    """Evaluates by the episodes of the last environments of a simulator, which play greedily in all rollouts.
+
+    Args:
+        envs: of the simulator.
+        count: of these environments.
+        ranks: that share an evaluation.
+
+    Attributes:
+        first: the first of these environments.
+        others: (N,), the environments that are learned from.
+        episodes: since the last evaluation, of the last one, and of the one before.
+    """
+
+    def __init__(self, envs: TensorVectorEnv, count: int, ranks: Ranks = ALONE) -> None:
+        self.envs, self.first, self.ranks = envs, envs.num_envs - count, ranks
+        self.others = torch.arange(envs.num_envs, device=envs.device) < self.first
+        self.episodes: list[list[Episode]] = [[], [], []]
+
+    def evaluate(self, iteration: Any, attempt: int = 0) -> Evaluation:
+        """Returns the episodes since the last evaluation; with ``attempt`` 1 those of the one before."""
+        if not attempt:
+            self.episodes = [[], *self.episodes[:2]]
+        return Evaluation.of(self.episodes[1 + attempt], self.ranks)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"episodes": [[list(episode) for episode in each] for each in self.episodes]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.episodes = [
+            [Episode(*episode) for episode in each] for each in state.get("episodes", self.episodes)
+        ]
 
 
 class LastObservations:

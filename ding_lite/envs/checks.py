@@ -14,7 +14,7 @@ import gymnasium as gym
 import numpy as np
 
 from ding_lite.envs.masks import mask_fault, without_legal_action
-from ding_lite.envs.vector import Transition, VectorEnv
+from ding_lite.envs.vector import ALL, Transition, VectorEnv
 from ding_lite.errors import EnvContractError, NotFiniteError
 from ding_lite.trees import (
     MASK_KEY,
@@ -60,15 +60,11 @@ class Watch:
                 no legal action.
         """
         obs = self.envs.reset(*stream)
-        self._check(obs, np.arange(self.envs.num_envs), "observation after reset")
+        self._check(obs, ALL, "observation after reset")
         return obs
 
-    def look(self, transition: Transition, numbers: np.ndarray) -> None:
-        """Checks one step of some of the environments.
-
-        Args:
-            transition: what the step returned, for G environments.
-            numbers: (G,), the numbers of these environments in the vector.
+    def look(self, transition: Transition, rows: slice = ALL) -> None:
+        """Checks what one step of some of the environments, the ``rows`` of the vector, has returned.
 
         Raises:
             EnvContractError: if a value is not finite, an index is outside its range, or a mask leaves no
@@ -77,25 +73,26 @@ class Watch:
         reward, final_obs = transition.reward, transition.final_obs
         if not _all_finite(reward):
             row = int(np.flatnonzero(~np.isfinite(reward))[0])
-            self._refuse(Fault(row, bad_reward(float(reward[row])), NotFiniteError), numbers)
+            self._refuse(Fault(row, bad_reward(float(reward[row])), NotFiniteError), rows)
         if final_obs is not None:
-            fault = first_fault(self._leaves, final_obs, "last observation of the episode before, ")
-            self._refuse(fault, numbers[transition.final_env])
+            name = "last observation of the episode before, "
+            if fault := first_fault(self._leaves, final_obs, name):
+                self._refuse(fault._replace(row=int(transition.final_env[fault.row])), rows)
         # Where a reset follows, the policy's action on an episode's last observation is discarded.
         idle = (transition.terminated | transition.truncated) if self.envs.has_fillers else False
-        self._check(transition.obs, numbers, "observation", idle)
+        self._check(transition.obs, rows, "observation", idle)
 
-    def _check(self, obs: Tree, numbers: np.ndarray, name: str, idle: np.ndarray | bool = False) -> None:
+    def _check(self, obs: Tree, rows: slice, name: str, idle: np.ndarray | bool = False) -> None:
         """Refuses wrong numbers, and masks without a legal action but where no action follows: ``idle``."""
-        self._refuse(first_fault(self._leaves, obs, name), numbers)
+        self._refuse(first_fault(self._leaves, obs, name), rows)
         if self._masked:
             stuck = without_legal_action(obs[MASK_KEY], self.envs.action_space) & ~np.asarray(idle)
             if stuck.any():
-                self._refuse(Fault(int(np.argmax(stuck)), f"{MASK_KEY} leaves no legal action"), numbers)
+                self._refuse(Fault(int(np.argmax(stuck)), f"{MASK_KEY} leaves no legal action"), rows)
 
-    def _refuse(self, fault: Fault | None, numbers: np.ndarray) -> None:
+    def _refuse(self, fault: Fault | None, rows: slice) -> None:
         if fault is not None:
-            env = self.envs.describe(int(numbers[fault.row]))
+            env = self.envs.describe(range(self.envs.num_envs)[rows][fault.row])
             raise fault.kind(f"{env}: {fault.message}{self._suffix}")
 
 

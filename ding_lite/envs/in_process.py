@@ -20,7 +20,6 @@ from ding_lite.envs.recorder import EpisodeRecorder, as_bool, as_float
 from ding_lite.envs.spaces import ObservationBuffer, split_actions, stack_actions
 from ding_lite.envs.vector import (
     ALL,
-    NO_ENVS,
     NOTES,
     Episode,
     Transition,
@@ -191,10 +190,8 @@ class InProcessVectorEnv(VectorEnv):
                     final_rows.append(row)
                     final_obs.append(self._buffer.rows(slice(i, i + 1)))
                 self._reset_one(i, recorder.game.number + 1, self.seed_every)
-            for game in recorder.finished:
-                info = recorder.info_of(game)
-                episodes.append(Episode(row, game.episode_return, game.length, info, game.cut))
-            recorder.finished.clear()
+            if recorder.finished:
+                episodes += recorder.episodes(row)
         self._is_ready = True
         return Transition(
             obs=map_tree(lambda leaf: leaf[rows], self._buffer.tree),
@@ -203,7 +200,7 @@ class InProcessVectorEnv(VectorEnv):
             truncated=truncated,
             valid=np.ones(len(envs), bool),
             final_obs=map_tree(lambda *leaves: np.concatenate(leaves), *final_obs) if final_obs else None,
-            final_env=np.array(final_rows) if final_rows else NO_ENVS,
+            final_env=np.array(final_rows, np.int64),
             episodes=episodes,
         )
 
@@ -214,14 +211,11 @@ class InProcessVectorEnv(VectorEnv):
         """
         # A copy, because an environment may write into the array that it gets.
         copied = action.copy() if type(action) is np.ndarray else copy.deepcopy(action)
-        game = self._recorders[i].game
-        game.actions.append(copied)
+        self._recorders[i].game.actions.append(copied)
         try:
             obs, reward, terminated, truncated, _ = self.envs[i].step(action)
             self._buffer.write(i, obs)
             number = as_float(reward)
-            if game.counts_outside:
-                game.episode_return += number
             if fault := bad_reward(number):
                 raise NotFiniteError(fault)
             return number, as_bool(terminated, "terminated"), as_bool(truncated, "truncated")

@@ -17,7 +17,7 @@ from ding_lite.envs.masks import MaskFromInfo
 from ding_lite.envs.native import STATES, EnvPoolVectorEnv, NativeVectorEnv
 from ding_lite.envs.packages import id_faults, missing_extra, register_ids, with_correct_reset
 from ding_lite.envs.recorder import EpisodeRecorder
-from ding_lite.envs.vector import VectorEnv, close_each, warn
+from ding_lite.envs.vector import VectorEnv
 from ding_lite.envs.wrappers import find_wrapper, wrap
 from ding_lite.errors import FOREIGN, DingLiteError, EnvError, error_text
 from ding_lite.rl.seeding import integer_seed
@@ -26,7 +26,7 @@ CONFIG: dict[str, Any] = dict(
     type=Key(
         "gymnasium",
         Name,
-        faults=ENV_REGISTRY.name_faults,
+        faults=ENV_REGISTRY.faults,
         doc='"gymnasium", a registered name, "package.module:Class", or in Python the class itself',
     ),
     env_id=Key(
@@ -45,7 +45,7 @@ CONFIG: dict[str, Any] = dict(
     wrappers=Key(
         [],
         list,
-        faults=WRAPPER_REGISTRY.item_faults,
+        faults=WRAPPER_REGISTRY.faults,
         doc='outermost last: names (ding-lite list wrappers), "package.module:Wrapper", or dicts '
         '{"type": ..., **arguments}',
     ),
@@ -153,10 +153,8 @@ def section_faults(env: Mapping[str, Any]) -> list[str]:
             'env.env_id: missing; name a gymnasium environment, such as "CartPole-v1" (with env_setting, any '
             "name for the task)"
         )
-    if env["one_simulator"] and env["evaluator_env_num"] >= env["collector_env_num"]:
-        faults.append(
-            "env.one_simulator: evaluator_env_num must be below collector_env_num, of which it is a part"
-        )
+    if env["one_simulator"] and not 0 < env["evaluator_env_num"] < env["collector_env_num"]:
+        faults.append("env.one_simulator: evaluator_env_num must be above 0 and below collector_env_num")
     faults += [
         f"env.{key}: env.manager.type={kind!r} has no single environments, which this key needs; leave it "
         "out, or set env.manager.type='base' or 'subprocess'"
@@ -190,23 +188,19 @@ def make_env(
     """
     env_cfg = python_values(env_cfg)
     kwargs = {**env_cfg["kwargs"], **overrides}
-    name = env_name(env_cfg)
-    with _naming(name), contextlib.ExitStack() as undo:
+    with _naming(env_name(env_cfg)):
         factory = ENV_REGISTRY.get(env_cfg["type"])
         if env_cfg["type"] == "gymnasium":
             kwargs["env_id"] = env_cfg["env_id"]
-        elif "BaseEnv" in [base.__name__ for base in getattr(factory, "__mro__", ())]:
-            raise EnvError(
-                f"{factory.__name__} is a BaseEnv of DI-engine. Make it a gymnasium.Env, such as `ding-lite "
-                "new env my_env` writes one, with the arguments of __init__ in env.kwargs"
-            )
         else:
             kwargs = _known_to(factory, {"env_index": index, "evaluate": evaluate}) | kwargs
         env: gym.Env = factory(**kwargs)
         if not isinstance(env, gym.Env):
             kind = type(env)
-            raise EnvError(f"expected a gymnasium.Env, got a {kind.__module__}.{kind.__qualname__}")
-        undo.callback(close_each, [(f"env {name!r}", env)], warn)
+            raise EnvError(
+                f"expected a gymnasium.Env, such as `ding-lite new env my_env` writes one; got a "
+                f"{kind.__module__}.{kind.__qualname__}"
+            )
         env = EpisodeRecorder(env, env_cfg["info_keys"])
         for wrapper in env_cfg["wrappers"]:
             env = wrap(env, wrapper, evaluate=evaluate, index=index)
@@ -214,7 +208,6 @@ def make_env(
             env = MaskFromInfo(env)
         if evaluate:
             env = gym.wrappers.TimeLimit(env, env_cfg["max_eval_steps"])
-        undo.pop_all()
     return env
 
 
@@ -253,7 +246,16 @@ def make_vector_env(
         options["info_keys"] = tuple(env_cfg["info_keys"])
         if kind == "env_pool":
             return EnvPoolVectorEnv(env_cfg["env_id"], num_envs, kwargs=env_cfg["kwargs"], **options)
-        env = _make_native(env_cfg, num_envs, seed, evaluate, index_offset)
+        kwargs = {"num_envs": num_envs, **env_cfg["kwargs"]}
+        with _naming(env_name(env_cfg)):
+            if env_cfg["type"] == "gymnasium":
+                register_ids(env_cfg["env_id"])
+                env = gym.make_vec(env_cfg["env_id"], vectorization_mode="vector_entry_point", **kwargs)
+            else:
+                factory, side = ENV_REGISTRY.get(env_cfg["type"]), "evaluate" if evaluate else "collect"
+                # A simulator may draw its terrains when it is made.
+                own = {"seed": integer_seed(seed, "make", side, index_offset), "evaluate": evaluate}
+                env = factory(**_known_to(factory, own) | kwargs)
         if env_cfg["type"] != "gymnasium":
             from ding_lite.envs.tensor import TensorVectorEnv, gives_tensors  # a worker does without torch
 
@@ -267,9 +269,8 @@ def make_vector_env(
         if kind == "ray":
             from ding_lite.envs.workers.ray_actors import RayActors
 
-            workers = manager["worker_num"] and min(num_envs, manager["worker_num"])
             # Evaluations run while the workers that collect wait.
-            options["starter"] = RayActors(workers, reserve=not evaluate)
+            options["starter"] = RayActors(manager["worker_num"], reserve=not evaluate)
         return SubprocessVectorEnv(
             functools.partial(make_env, _resolved(env_cfg), evaluate=evaluate),
             num_envs,
@@ -322,20 +323,6 @@ def _resolved(env_cfg: Mapping[str, Any]) -> dict[str, Any]:
     found = [find_wrapper(wrapper) for wrapper in plain["wrappers"]]
     plain["wrappers"] = [{"type": factory, **arguments} for factory, arguments in found]
     return plain
-
-
-def _make_native(
-    env_cfg: Mapping[str, Any], num_envs: int, seed: int, evaluate: bool, index_offset: int
-) -> Any:
-    kwargs = {"num_envs": num_envs, **env_cfg["kwargs"]}
-    with _naming(env_name(env_cfg)):
-        if env_cfg["type"] == "gymnasium":
-            register_ids(env_cfg["env_id"])
-            return gym.make_vec(env_cfg["env_id"], vectorization_mode="vector_entry_point", **kwargs)
-        factory, side = ENV_REGISTRY.get(env_cfg["type"]), "evaluate" if evaluate else "collect"
-        # A simulator may draw its terrains when it is made.
-        own = {"seed": integer_seed(seed, "make", side, index_offset), "evaluate": evaluate}
-        return factory(**_known_to(factory, own) | kwargs)
 
 
 def _known_to(factory: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -55,7 +55,15 @@ class WholeVectorEnv(VectorEnv):
         self.env, self.seed, self.index_offset = env, seed, index_offset
         self.num_envs = env.num_envs
         self.obs_space, self.action_space = env.single_observation_space, env.single_action_space
-        self.mode = autoreset_mode(env)
+        declared = (getattr(env, "metadata", None) or {}).get("autoreset_mode")
+        try:
+            self.mode = AutoresetMode(declared)
+        except ValueError as error:  # a wrong guess would train on wrong transitions
+            name = type(getattr(env, "unwrapped", env)).__name__
+            raise EnvContractError(
+                f"{name}.metadata['autoreset_mode'] is {declared!r}; declare which row follows an episode's "
+                "end: NEXT_STEP, SAME_STEP or DISABLED of gymnasium.vector.AutoresetMode"
+            ) from error
         self.has_fillers = self.mode is AutoresetMode.NEXT_STEP
 
     def notes(self) -> dict[str, str]:
@@ -206,21 +214,16 @@ class NativeVectorEnv(WholeVectorEnv):
 
     def _finish(self, done: np.ndarray, info: Mapping[str, Any]) -> list[Episode]:
         """Returns the episodes that ended, ``done`` (B,), and clears their returns and lengths."""
-        final_info, episodes = info.get("final_info", info), []
+        info, episodes = info.get("final_info", info), []
         for env in np.flatnonzero(done).tolist():
+            # An info has arrays (B,), and in the array "_key" whether an environment has the key.
+            has = [key for key in self.info_keys if key in info and info.get(f"_{key}", self._all_valid)[env]]
+            numbers = info_numbers({key: info[key][env] for key in has}, has)
             total, length = float(self.episode_returns[env]), int(self.episode_lengths[env])
-            episodes.append(Episode(env, total, length, self._chosen_info(final_info, env)))
+            episodes.append(Episode(env, total, length, numbers))
         self.episode_returns[done] = 0
         self.episode_lengths[done] = 0
         return episodes
-
-    def _chosen_info(self, info: Mapping[str, Any], env: int) -> dict[str, float]:
-        """Returns the numbers of ``info_keys`` that an environment has.
-
-        ``info`` has arrays (B,), and in the array "_key" whether an environment has the key.
-        """
-        has = [key for key in self.info_keys if key in info and info.get(f"_{key}", self._all_valid)[env]]
-        return info_numbers({key: info[key][env] for key in has}, has) if has else {}
 
     def _call(self, name: str, args: Sequence[Any]) -> list[Any]:
         """Calls a method of the vector, or if it has none, that of each environment, as gymnasium does."""
@@ -233,7 +236,7 @@ class NativeVectorEnv(WholeVectorEnv):
         env: Any = self.env.unwrapped
         native = {name: getattr(env, name).copy() for name in self._state}
         return {
-            "native": native | ({"generator": env.np_random.bit_generator.state} if native else {}),
+            "native": {**native, "generator": env.np_random.bit_generator.state},
             "pending_reset": self._pending_reset.copy(),
             "returns": self.episode_returns.copy(),
             "lengths": self.episode_lengths.copy(),
@@ -307,20 +310,3 @@ class EnvPoolVectorEnv(NativeVectorEnv):
         # episodic_life a lost life is an end for the agent.
         ended = info["terminated"].astype(bool) | truncated if "terminated" in info else True
         return np.asarray(info.get("reward", reward), np.float32), done & ended
-
-
-def autoreset_mode(env: Any) -> AutoresetMode:
-    """Returns the autoreset mode that a vector environment declares.
-
-    Raises:
-        EnvContractError: if it declares none. A wrong guess would train on wrong transitions.
-    """
-    declared = (getattr(env, "metadata", None) or {}).get("autoreset_mode")
-    try:
-        return AutoresetMode(declared)
-    except ValueError as error:
-        raise EnvContractError(
-            f"{type(getattr(env, 'unwrapped', env)).__name__}.metadata['autoreset_mode'] is {declared!r}; "
-            "declare which row follows an episode's end: NEXT_STEP, SAME_STEP or DISABLED of "
-            "gymnasium.vector.AutoresetMode"
-        ) from error

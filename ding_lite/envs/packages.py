@@ -31,14 +31,15 @@ EXTRAS = {
 NAMESPACES = {"ALE": "ale_py", "MinAtar": "minatar.gym", "MiniGrid": "minigrid", "BabyAI": "minigrid"}
 
 
-def id_fault(env_id: str) -> str:
-    """Returns why gymnasium must not import the module of an id "module:Name-v0" now, or ""."""
-    return import_fault(env_id) if ":" in env_id else ""
-
-
 def id_faults(env_id: Any, path: str) -> list[str]:
-    """Returns the fault of an id at ``path`` of a config, if it has one; see :func:`id_fault`."""
-    return [f"{path}: {fault}"] if (fault := id_fault(str(env_id))) else []
+    """Returns why gymnasium must not import the module of an id "module:Name-v0" now, at most one line.
+
+    Args:
+        env_id: of an environment.
+        path: of the id in the config, for the message.
+    """
+    fault = import_fault(env_id) if ":" in str(env_id) else ""
+    return [f"{path}: {fault}"] if fault else []
 
 
 def register_ids(env_id: str) -> None:
@@ -48,10 +49,10 @@ def register_ids(env_id: str) -> None:
 
     Raises:
         ImportError: if that package is not installed; :func:`missing_extra` returns the install line.
-        CheckpointError: see :func:`id_fault`.
+        CheckpointError: see :func:`id_faults`.
     """
-    if fault := id_fault(env_id):
-        raise CheckpointError(fault)
+    if faults := id_faults(env_id, "env.env_id"):
+        raise CheckpointError(faults[0])
     known = "ALE" if "NoFrameskip-v4" in env_id else re.split("[/-]", env_id)[0]
     module = NAMESPACES.get(known)
     if module and env_id not in gym.registry:

@@ -10,7 +10,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from ding_lite.envs.vector import warn
+from ding_lite.envs.vector import Episode, warn
 from ding_lite.errors import EnvContractError, error_text
 from ding_lite.trees import children
 
@@ -35,8 +35,6 @@ class Game:
         steps: of the environment, which include those of wrappers, such as skipped frames.
         ended: whether the environment has ended it.
         cut: whether a wrapper has ended it.
-        counts_outside: whether a reward was of several numbers: then the return is a sum of the numbers that
-            wrappers make of them.
         info: of the last reset or step.
         terms: numbers of each step's info, by their keys.
     """
@@ -47,7 +45,6 @@ class Game:
     steps: int = 0
     ended: bool = False
     cut: bool = False
-    counts_outside: bool = False
     info: Mapping[str, Any] = field(default_factory=dict)
     terms: dict[str, list[float]] = field(default_factory=dict)
 
@@ -108,14 +105,10 @@ class EpisodeRecorder(gym.Wrapper):
         result = self.env.step(action)
         check_result("step", result, 5)
         obs, reward, terminated, truncated, info = result
-        game = self.game
-        if isinstance(reward, np.ndarray) and reward.size > 1:
-            game.counts_outside = True
-        else:
-            number = as_float(reward)
-            if getattr(reward, "ndim", 0):  # wrappers get a number
-                result = obs, number, terminated, truncated, info
-            game.episode_return += number
+        game, number = self.game, as_float(reward)
+        if getattr(reward, "ndim", 0):  # wrappers get a number
+            result = obs, number, terminated, truncated, info
+        game.episode_return += number
         game.info = info
         if self._totals:
             for key, number in info_numbers(info, self._totals).items():
@@ -126,10 +119,14 @@ class EpisodeRecorder(gym.Wrapper):
             self.finished.append(game)
         return result
 
-    def info_of(self, game: Game) -> dict[str, float]:
-        """Returns the numbers of an ended game that ``info_keys`` asks for."""
-        totals = {key: total(game.terms[key]) for key, total in self._totals.items() if key in game.terms}
-        return info_numbers(game.info, self._last) | totals
+    def episodes(self, env: int) -> list[Episode]:
+        """Returns the games that ended since the last call as episodes of environment number ``env``."""
+        games, self.finished, episodes = self.finished, [], []
+        for game in games:
+            totals = {key: total(game.terms[key]) for key, total in self._totals.items() if key in game.terms}
+            info = info_numbers(game.info, self._last) | totals
+            episodes.append(Episode(env, game.episode_return, game.length, info, game.cut))
+        return episodes
 
 
 def check_spaces(env: Any, prefix: str = "") -> None:

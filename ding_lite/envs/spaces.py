@@ -30,18 +30,14 @@ def _checked(value: Any, space: gym.Space, path: tuple[str, ...]) -> np.ndarray:
     Raises:
         EnvContractError: if its shape or dtype is not what the space declares.
     """
-    where, declared = f"observation{path_text(path)}", np.dtype(space.dtype)
-    try:
-        array = np.asarray(value)
-    except ValueError as error:
-        raise EnvContractError(f"{where}: {error}") from error
+    declared, array = np.dtype(space.dtype), np.asarray(value)
     to_float = declared.kind == "f" and array.dtype.kind in "fiub"
     to_integer = declared.kind in "biu" and array.dtype.kind in "biu"
     fits = to_float or (to_integer and bool((array.astype(declared) == array).all()))
     if array.shape != space.shape or not fits:
         raise EnvContractError(
-            f"{where} is a {type(value).__name__} of the shape {array.shape} and the dtype "
-            f"{array.dtype}; its space is {space}"
+            f"observation{path_text(path)} is a {type(value).__name__} of the shape {array.shape} and the "
+            f"dtype {array.dtype}; its space is {space}"
         )
     return array
 
@@ -68,7 +64,6 @@ class ObservationBuffer:
                     "can leave it out or turn it into numbers: for MiniGrid env.wrappers=['minigrid_image'] "
                     "or ['minigrid_flat']"
                 )
-        self.space = space
         if arrays is None:
             arrays = map_space(
                 lambda leaf: np.zeros((num_envs, *leaf.shape), stored_dtype(leaf.dtype)), space

@@ -112,6 +112,7 @@ class VectorEnv(ABC):
         index_offset: number of the first environment, if these are a part of a larger vector. Seeds and
             messages count from it; rows count from 0.
         groups: the rows of each group; the environments of a group step together.
+        busy_cores: number of cores that they use while the policy acts.
         has_fillers: whether the row after an episode's end is a reset whose action is discarded.
         restorable: whether ``load_state_dict`` can restore open episodes.
         seed_every: whether each reset has a seed of its own, as ``env.seed_resets`` says.
@@ -133,6 +134,7 @@ class VectorEnv(ABC):
     backend: str
     index_offset: int = 0
     groups: tuple[slice, ...] = (ALL,)
+    busy_cores: int = 0
     has_fillers: bool = False
     restorable: bool = True
     seed_every: bool = True
@@ -180,10 +182,6 @@ class VectorEnv(ABC):
         """Returns the result of the step that was sent; groups are received in the order of sending."""
         action, self._sent_action = self._sent_action, None
         return self.step(action)
-
-    def beside_policy(self) -> contextlib.AbstractContextManager[None]:
-        """Returns the context in which a policy acts: it leaves the environments the cores that they use."""
-        return contextlib.nullcontext()
 
     def call(self, name: str, *args: Any) -> list[Any]:
         """Calls a method of every environment, such as one that sets its difficulty, and returns the results.

@@ -225,17 +225,16 @@ def time_limit(
 
 
 @WRAPPER_REGISTRY.register("ignore_done")
-class IgnoreDone(gym.Wrapper):
+def ignore_done(env: gym.Env, *, evaluate: bool = False) -> gym.Env:
     """Turns the end of an episode into a cut, so that training bootstraps there; not in evaluation."""
+    return env if evaluate else IgnoreDone(env)
 
-    def __init__(self, env: gym.Env, *, evaluate: bool = False) -> None:
-        super().__init__(env)
-        self.evaluate = evaluate
+
+class IgnoreDone(gym.Wrapper):
+    """Returns truncated=True in place of terminated=True."""
 
     def step(self, action: Any) -> Any:
         obs, reward, terminated, truncated, info = self.env.step(action)
-        if self.evaluate:
-            return obs, reward, terminated, truncated, info
         return obs, reward, False, terminated or truncated, info
 
 

@@ -28,43 +28,33 @@ from ding_lite.trees import MASK_KEY, Tree, map_tree
 RAW = "raw_output"  # of a row: the output of the network, from which its log-prob is computed
 
 
-class GraphActing:
-    """Acts as ``acting`` does, by a GPU whose kernels are launched together and waited for once.
+def by_graph(
+    acting: Acting, device: torch.device, generator: torch.Generator, pool: GraphPool, stays: bool = False
+) -> Acting:
+    """Returns what acts as ``acting`` does, by a GPU whose kernels are launched together and waited for once.
 
     Args:
-        acting, device, generator, pool: what it stands for, and how it is captured.
+        acting, device, generator, pool: what is captured, and how.
         stays: whether results stay on the device, where the next ones overwrite them.
     """
+    stream, pinned = torch.cuda.current_stream(device), PinnedMemory()
 
-    name = "torch (CUDA graph)"
+    def captured(function: Callable[[Tree], Tree], name: str) -> Callable[[Tree], dict[str, Any]]:
+        launched = CapturedFunction(pool, function, name, generator)
 
-    def __init__(
-        self,
-        acting: Acting,
-        device: torch.device,
-        generator: torch.Generator,
-        pool: GraphPool,
-        stays: bool = False,
-    ) -> None:
-        self._stays = stays
-        self._device, self._stream, self._pinned = device, torch.cuda.current_stream(device), PinnedMemory()
-        self._sample = CapturedFunction(pool, acting.sample, "sample", generator)
-        self._greedy = CapturedFunction(pool, acting.greedy, "greedy", generator)
+        @torch.inference_mode()
+        def called(obs: Tree) -> dict[str, Any]:
+            on_device: dict[str, Any] = launched(pinned.to_device(obs, device))
+            if stays:
+                return on_device
+            row: dict[str, Any] = map_tree(lambda leaf: leaf.to("cpu", non_blocking=True), on_device)
+            stream.synchronize()
+            return row
 
-    def sample(self, obs: Tree) -> dict[str, Any]:
-        return self._called(self._sample, obs)
+        return called
 
-    def greedy(self, obs: Tree) -> dict[str, Any]:
-        return self._called(self._greedy, obs)
-
-    @torch.inference_mode()
-    def _called(self, function: Callable[[Tree], Tree], obs: Tree) -> dict[str, Any]:
-        on_device: dict[str, Any] = function(self._pinned.to_device(obs, self._device))
-        if self._stays:
-            return on_device
-        row: dict[str, Any] = map_tree(lambda leaf: leaf.to("cpu", non_blocking=True), on_device)
-        self._stream.synchronize()
-        return row
+    sample, greedy = captured(acting.sample, "sample"), captured(acting.greedy, "greedy")
+    return acting._replace(name="torch (CUDA graph)", sample=sample, greedy=greedy)
 
 
 class SmallPolicy(Protocol):
@@ -80,7 +70,7 @@ class SmallPolicy(Protocol):
 
 
 class NumpyActing:
-    """Acts by a policy network in NumPy.
+    """Acts by a policy network in NumPy; actions are arrays.
 
     Actions of the usual distributions are drawn in NumPy, too, and the log-probs of a rollout are computed at
     once by torch (:meth:`with_log_probs`). Other distributions are torch's, above the last linear layer.
@@ -88,26 +78,18 @@ class NumpyActing:
     Args:
         policy: whose model acts.
         stack: the policy network.
-        to_env: converts actions, tensors or arrays, for the environments.
         samples: number of actions that are drawn.
     """
 
-    name = "NumPy"
-
-    def __init__(
-        self, policy: SmallPolicy, stack: NumpyStack, to_env: Callable[[Tree], Tree], samples: int
-    ) -> None:
+    def __init__(self, policy: SmallPolicy, stack: NumpyStack, samples: int) -> None:
         self.policy, self.stack, self._samples = policy, stack, samples
-        out: Any = getattr(policy.model.actor_head, "out", None)
+        out = policy.model.actor_head.out
         kind, self._out = type(out), out
-        self._is_known = kind in (DiscreteHead, MultiDiscreteHead) or (
-            kind is BoxHead and out.is_simple_normal
-        )
-        if self._is_known and kind is BoxHead:
+        is_normal = kind is BoxHead and out.is_simple_normal
+        self._is_known = is_normal or kind in (DiscreteHead, MultiDiscreteHead)
+        if is_normal:
             with torch.no_grad():
                 self._sigma = out.logit(torch.zeros(1, out.size))["sigma"].numpy()
-        # Known actions are arrays already.
-        self.to_env = out.to_env if self._is_known else to_env
         self._noise, self._used = np.empty(0, np.float32), 0
 
     @np.errstate(all="ignore")  # the learner checks for numbers that are not finite
@@ -118,7 +100,7 @@ class NumpyActing:
             with torch.inference_mode():
                 dist = self._distribution(self.policy.scaled(obs), raw)
                 action = dist.sample(self.policy.generator)
-                return {"action": action, "log_prob": dist.log_prob(action)}
+                return {"action": map_tree(Tensor.numpy, action), "log_prob": dist.log_prob(action)}
         if isinstance(out, BoxHead):
             mean = raw
             if out.bound_type is not None:

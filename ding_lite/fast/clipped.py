@@ -31,7 +31,7 @@ from ding_lite.rl.distributions import ILLEGAL, LOG_2PI
 from ding_lite.trees import MASK_KEY
 
 # The methods of a policy that are not called where the slopes are used.
-LOSSES = ("policy_loss", "value_loss", "loss", "actor_loss", "critic_loss", "with_outputs", "distribution")
+LOSSES = ("policy_loss", "value_loss", "loss", "with_outputs", "distribution")
 
 
 class ClippedPolicy(Protocol):
@@ -49,7 +49,7 @@ class ClippedPolicy(Protocol):
 
 def clipped_slopes(policy: ClippedPolicy) -> ClippedSlopes | None:
     """Returns the losses of a policy on small networks, with slopes; None if they are not PPO's own."""
-    head: Any = getattr(policy.model.actor_head, "out", None)
+    head = policy.model.actor_head.out
     is_normal = type(head) is BoxHead and head.is_simple_normal and head.bound_type is None
     is_known = is_normal or type(head) is DiscreteHead
     if not is_known or policy.cfg.learn.kl_beta or policy.overrides(*LOSSES):
@@ -98,7 +98,7 @@ class ClippedSlopes:
         each = np.float32(-self.policy.entropy_weight / len(action))
         slope = -probs * (of_log_prob + each * (log_probs + entropy))
         slope.reshape(-1)[chosen] += of_log_prob
-        return loss, metrics, slope.T if mask is None else np.where(mask, slope.T, np.float32(0)), []
+        return loss, metrics, slope.T, []
 
     def _normal(self, batch: Batch, mu: np.ndarray) -> Any:
         head = self.head
@@ -133,12 +133,8 @@ class ClippedSlopes:
         if batch.prox_log_prob is not None:
             moved = log_prob - view(batch.prox_log_prob)
             excess = np.expm1(moved)
-        metrics = {
-            "policy_loss": loss,
-            "entropy_loss": entropy,
-            "approx_kl": _mean(excess - moved),
-            "clipfrac": outside,
-        }
+        kl = _mean(excess - moved)
+        metrics = {"policy_loss": loss, "entropy_loss": entropy, "approx_kl": kl, "clipfrac": outside}
         return loss - self.policy.entropy_weight * entropy, metrics, slope
 
     def _value(self, batch: Batch, value: np.ndarray) -> tuple[float, np.ndarray]:

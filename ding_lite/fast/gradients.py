@@ -1,4 +1,4 @@
-"""The gradient of a loss, in the fastest of four ways, which :func:`gradient_of` chooses.
+"""The gradient of a loss, in the fastest of four ways, which ``Optimizer.gradient_of`` chooses.
 
 A loss is written once, in torch. For small networks on the CPU (``fast.stacks``) NumPy computes the last
 linear outputs, which become leaves of autograd. The loss runs on them, and its slopes by them go back through
@@ -20,7 +20,7 @@ from ding_lite.data.rollout import as_field, view
 from ding_lite.data.samples import Batch
 from ding_lite.errors import ContractError
 from ding_lite.fast.cuda_graphs import CapturedFunction, GraphPool
-from ding_lite.fast.stacks import NumpyLayers, NumpyStack, blocks, numpy_stacks
+from ding_lite.fast.stacks import NumpyLayers, NumpyStack, blocks
 
 Number = Tensor | float
 Metrics = Mapping[str, Number]
@@ -38,64 +38,27 @@ class Objective(NamedTuple):
         loss: of a batch with these outputs -> (0-d loss, dict of 0-d metrics).
         reads: outputs of the model: "actor", "auxiliary", "critic".
         with_outputs: (batch, {output: its value}) -> the batch for the loss.
-        slopes: NumPy code for this loss and its slopes (``fast.clipped``); None: there is none.
+        slopes: returns NumPy code for this loss, a mean over samples, and its slopes; None: there is none.
         name: of the loss, for messages.
     """
 
     loss: Callable[[Batch], tuple[Tensor, dict[str, Tensor]]]
     reads: tuple[str, ...] = ()
     with_outputs: Callable[[Batch, Mapping[str, Any]], Batch] = lambda batch, outputs: batch
-    slopes: Slopes | None = None
+    slopes: Callable[[], Slopes | None] = lambda: None
     name: str = "loss"
 
 
 class Gradient(NamedTuple):
     """The loss, its metrics, and its gradient by each parameter; None for one that it does not reach.
 
-    ``flat`` is the memory of all values, if they are one array.
+    ``flat`` is the memory of all values, if they are one array; it is 0 between them.
     """
 
     total: Number
     metrics: Metrics
     values: Sequence[Tensor | None]
     flat: np.ndarray | None = None
-
-
-def gradient_of(
-    objective: Objective,
-    model: Any,
-    parameters: Sequence[Tensor],
-    size: int = 0,
-    pool: GraphPool | None = None,
-) -> ByAutograd:
-    """Returns the fastest way to the gradient of an objective.
-
-        where                         the networks             the loss
-        a GPU, if there is a pool     a CUDA graph of both, for minibatches of ``size`` samples
-        networks that NumPy runs      NumPy                    NumPy, if the objective has slopes
-        networks that NumPy runs      NumPy                    torch's autograd
-        anywhere                      torch's autograd         torch's autograd
-
-    Args:
-        objective: the loss.
-        model: that it reads.
-        parameters: of the optimiser.
-        size: samples of a full minibatch.
-        pool: of graphs; None: there are none.
-    """
-    if pool is not None and not pool.failed:
-        return ByGraph(size, pool, objective, model, parameters)
-    stacks = numpy_stacks(model, objective.reads)
-    trained = {id(p) for p in parameters if p.requires_grad}
-    if (
-        stacks is None
-        or torch.is_autocast_enabled("cpu")
-        or not all(
-            id(p) in trained for stack in stacks.values() for part in stack[:2] for p in part.parameters
-        )
-    ):
-        return ByAutograd(objective, model, parameters)
-    return ThroughStacks(stacks, objective, model, parameters)
 
 
 def outputs_of(model: Any, reads: Sequence[str], obs: Any) -> dict[str, Any]:
@@ -172,7 +135,8 @@ class ByGraph(ByAutograd):
     def __init__(self, size: int, pool: GraphPool, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.name = "CUDA graph"
-        self.size, self._captured = size, CapturedFunction(pool, self._of_fields, self.objective.name)
+        name = f"{self.objective.name} of {self.objective.reads}"
+        self.size, self._captured = size, CapturedFunction(pool, self._of_fields, name)
 
     def _of_fields(self, fields: Mapping[str, Any]) -> Gradient:
         return super().__call__(Batch(**{name: as_field(field) for name, field in fields.items()}))
@@ -196,64 +160,57 @@ class ThroughStacks(ByAutograd):
 
     def __init__(self, stacks: Mapping[str, NumpyStack], *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.stacks, slopes = stacks, self.objective.slopes
+        self.stacks, slopes = stacks, self.objective.slopes()
         self.calls_layers = slopes is None  # a loss may call any layer
         self.name = "NumPy, the loss by autograd" if slopes is None else "NumPy"
         self._slopes = slopes or self._slopes_by_autograd
-        sizes = [p.numel() for p in self.parameters]
-        flat = torch.zeros(sum(sizes))
-        self._flat = view(flat)
+        self._encoders = {stack.encoder for stack in stacks.values()}
+        trained = [p for p in self.parameters if p.requires_grad]
+        sizes = [p.numel() for p in trained]
+        self._flat = np.zeros(sum(sizes), np.float32)
         # In the layout of the parameters: that of large layers is not the usual one.
-        self._memory = {
-            id(p): piece.as_strided(p.shape, p.stride())
-            for p, piece in zip(self.parameters, flat.split(sizes), strict=True)
-        }
-        parts = {part for stack in stacks.values() for part in (stack.encoder, stack.head)}
-        self._memory_of = {part: {id(p): self._memory[id(p)] for p in part.parameters} for part in parts}
-        self._arrays = {part: [view(x) for x in memory.values()] for part, memory in self._memory_of.items()}
+        pairs = zip(trained, torch.from_numpy(self._flat).split(sizes), strict=True)
+        self._memory = {id(p): piece.as_strided(p.shape, p.stride()) for p, piece in pairs}
+        for part in self._encoders.union(stack.head for stack in stacks.values()):
+            part.gradients = [view(self._memory.get(id(p), torch.empty_like(p))) for p in part.parameters]
+        self._places = [(id(p), self._memory.get(id(p))) for p in self.parameters]
 
+    @np.errstate(all="ignore")  # the optimiser looks for numbers that are not finite
     def __call__(self, batch: Batch) -> Gradient:
-        parts = blocks(len(batch))
-        if len(parts) == 1 or self.objective.slopes is None:
+        fields = {name: field for name, field in vars(batch).items() if field is not None}
+        if self.calls_layers or len(parts := blocks(fields)) == 1:
             return self._of(batch)
-        # These slopes are of means over samples, so the gradient is the mean of the blocks' gradients.
-        numbers: dict[str, float] = {}
+        # NumPy's losses are means over samples, so the gradient is the mean of the blocks' gradients.
+        numbers: Any = 0.0
         flat = np.zeros_like(self._flat)
-        for rows in parts:
-            part = Batch(**{name: x[rows] for name, x in vars(batch).items() if x is not None})
-            gradient, share = self._of(part), len(part) / len(batch)
-            flat += np.float32(share) * self._flat
-            for name, number in {**gradient.metrics, "": gradient.total}.items():
-                numbers[name] = numbers.get(name, 0.0) + share * float(number)
+        for part in parts:
+            gradient, share = self._of(Batch(**part)), len(part["value_target"]) / len(batch)
+            flat += share * self._flat
+            numbers += share * np.array([gradient.total, *gradient.metrics.values()])
         self._flat[...] = flat
-        return gradient._replace(total=numbers.pop(""), metrics=numbers)
+        total, *means = numbers.tolist()
+        return gradient._replace(total=total, metrics=dict(zip(gradient.metrics, means, strict=True)))
 
     def _of(self, batch: Batch) -> Gradient:
-        traces: dict[NumpyLayers, list[np.ndarray]] = {}  # the outputs of all layers
-        slope_of: dict[NumpyLayers, np.ndarray] = {}  # by the features of an encoder
-        with np.errstate(all="ignore"):  # the optimiser looks for numbers that are not finite
-            for encoder, head, _ in self.stacks.values():
-                if encoder not in traces:
-                    traces[encoder] = encoder.trace(encoder.features(batch.obs))
-                traces[head] = head.trace(traces[encoder][-1])
-            raw = {name: traces[stack.head][-1] for name, stack in self.stacks.items()}
-            total, metrics, slopes, direct = self._slopes(batch, raw)
-            for name, slope in slopes.items():
-                encoder, head, detached = self.stacks[name]
-                back = head.backward(traces[head], slope, self._arrays[head], to_input=not detached)
-                if back is not None:
-                    slope_of[encoder] = slope_of[encoder] + back if encoder in slope_of else back
-            for encoder, slope in slope_of.items():
-                encoder.backward(traces[encoder], slope, self._arrays[encoder], obs=batch.obs)
-        values: dict[int, Tensor | None] = dict.fromkeys(self._memory)
-        for part in (*slope_of, *(self.stacks[name].head for name in slopes)):
-            values.update(self._memory_of[part])
+        self._flat.fill(0)
+        of_features: dict[NumpyLayers, np.ndarray] = {}  # slopes by the features of an encoder
+        features = {encoder: encoder.of(batch.obs) for encoder in self._encoders}
+        raw = {name: head.forward(features[encoder]) for name, (encoder, head, _) in self.stacks.items()}
+        total, metrics, slopes, direct = self._slopes(batch, raw)
+        for name, slope in slopes.items():
+            encoder, head, detached = self.stacks[name]
+            back = head.backward(slope, to_input=not detached)
+            if back is not None:
+                of_features[encoder] = of_features[encoder] + back if encoder in of_features else back
+        for encoder, slope in of_features.items():
+            encoder.backward(slope)
+        parts = [*of_features, *(self.stacks[name].head for name in slopes)]
+        reached = {key for part in parts for key in part.keys}
         for p, value in direct:
-            memory = self._memory[id(p)]
-            values[id(p)] = memory.copy_(value) if values[id(p)] is None else memory.add_(value)
-        if unreached := [self._memory[key] for key, value in values.items() if value is None]:
-            torch._foreach_zero_(unreached)  # not the numbers of the step before: the norm reads all
-        return Gradient(total, metrics, list(values.values()), self._flat)
+            self._memory[id(p)].add_(value)
+            reached.add(id(p))
+        values = [memory if key in reached else None for key, memory in self._places]
+        return Gradient(total, metrics, values, self._flat)
 
     def _slopes_by_autograd(self, batch: Batch, raw: Mapping[str, np.ndarray]) -> Any:
         leaves = {name: torch.from_numpy(x).requires_grad_() for name, x in raw.items()}

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache, partial
-from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,20 +21,25 @@ from torch import Tensor, nn
 from ding_lite.data.rollout import view
 from ding_lite.models.actor_critic import COMBINED, Stack
 from ding_lite.models.encoders import Encoder, IndexEncoder, VectorEncoder
-from ding_lite.trees import value_at
+from ding_lite.trees import Tree, leading_size, map_tree, value_at
 
 # Number of weights in a layer up to which NumPy is faster, with several threads and with one.
 MAX_WEIGHTS, MAX_WEIGHTS_OF_ONE_THREAD = 2**14, 2**18
 MANY_NUMBERS = 2**13  # from here on torch runs what is not a product of matrices, in half the time
 BLOCK = 2**10  # samples whose outputs of a layer stay in the cache of a core
 MAX_INDICES = 8  # in an observation; above it torch looks them up as fast
-THROUGH: dict[str, Any] = {  # torch's kernels: slope by the output, output -> slope by the input
-    "tanh": torch.ops.aten.tanh_backward,
-    "relu": lambda slope, output: torch.ops.aten.threshold_backward(slope, output, 0),
-    "elu": lambda slope, output: torch.ops.aten.elu_backward(slope, 1, 1, 1, True, output),
+# torch's kernels: input -> output, and slope by the output, output -> slope by the input.
+KERNELS: dict[str, tuple[Any, Any]] = {
+    "tanh": (torch.tanh, torch.ops.aten.tanh_backward),
+    "relu": (torch.relu, lambda slope, output: torch.ops.aten.threshold_backward(slope, output, 0)),
+    "elu": (
+        lambda x: torch.maximum(x, x.clamp(max=0).exp_().sub_(1)),  # in half the time of torch's own
+        lambda slope, output: torch.ops.aten.elu_backward(slope, 1, 1, 1, True, output),
+    ),
 }
 METHODS = frozenset(("forward", "logit", "stacks", *COMBINED["stacks"]))  # which NumPy does not call
 ACTIVATIONS: dict[type, str] = {nn.Tanh: "tanh", nn.ReLU: "relu", nn.ELU: "elu"}
+PLAIN: list[tuple[tuple[str, ...], Any]] = [((), None)]  # leaves of observations that are vectors
 _ones = lru_cache(partial(np.ones, dtype=np.float32))
 
 
@@ -63,73 +67,71 @@ def numpy_stacks(model: Any, names: Sequence[str]) -> dict[str, NumpyStack] | No
     Networks that share features share an encoder.
     """
     stacks: Mapping[str, Stack] | None = model.stacks() if names else None
-    if stacks is None or any(name not in stacks for name in names) or is_changed(model):
+    if not stacks or not stacks.keys() >= set(names) or is_changed(model):
         return None
     chosen = {name: stacks[name] for name in names}
-    layers: dict[nn.Module, NumpyLayers] = {}
-    for part in dict.fromkeys(part for stack in chosen.values() for part in (stack.encoder, stack.head)):
-        made = numpy_layers(part)
-        if made is None:
-            return None
-        layers[part] = made
+    if not all(runs_in_numpy(part) for stack in chosen.values() for part in stack[:2]):
+        return None
+    layers = {part: NumpyLayers(part) for stack in chosen.values() for part in stack[:2]}
     return {name: NumpyStack(layers[s.encoder], layers[s.head], s.detached) for name, s in chosen.items()}
 
 
-def numpy_layers(part: nn.Module) -> NumpyLayers | None:
-    """Returns an encoder, or layers in sequence, in NumPy; None if torch is as fast, or must run them."""
-    leaves: list[tuple[tuple[str, ...], Any]] = [((), None)]
-    sequences: list[Any] = [part]
-    if type(part) is Encoder and part.dtype == torch.float32:
-        leaves = list(zip(part.paths, part.leaves, strict=True))
-        sequences = [leaf.layers for leaf in part.leaves if type(leaf) is VectorEncoder and len(leaf.layers)]
-        is_one_network = len(leaves) == 1 or not sequences
-        if not is_one_network or any(type(leaf) not in (VectorEncoder, IndexEncoder) for _, leaf in leaves):
-            return None
-        sequences.append(part.trunk)
-    if any(type(sequence) is not nn.Sequential for sequence in sequences):
-        return None
-    layers = list(chain(*sequences))
-    for layer in layers:
-        if type(layer) in ACTIVATIONS and getattr(layer, "alpha", 1.0) == 1.0:
-            continue
-        # spectral_norm, for one, computes a weight at every call.
-        if type(layer) is not nn.Linear or not all(
-            isinstance(x, nn.Parameter) and x.is_cpu and x.dtype == torch.float32
-            for x in (layer.weight, layer.bias)
-        ):
-            return None
-        size = layer.weight.numel()
-        if size > MAX_WEIGHTS_OF_ONE_THREAD or (size > MAX_WEIGHTS and not has_one_thread()):
-            return None
-    if sum(leaf.offset.numel() for _, leaf in leaves if type(leaf) is IndexEncoder) > MAX_INDICES:
-        return None
-    return NumpyLayers(layers, leaves)
+def runs_in_numpy(part: Any) -> bool:
+    """Returns whether NumPy computes an encoder, or a layer, at least as fast as torch."""
+    kind = type(part)
+    if kind is Encoder:
+        has_one_network = len(part.leaves) == 1 or not any(map(_layers_of, part.leaves))
+        is_plain = part.dtype == torch.float32 and has_one_network
+        return is_plain and all(map(runs_in_numpy, (*part.leaves, part.trunk)))
+    if kind is nn.Sequential or kind is VectorEncoder:
+        return all(map(runs_in_numpy, _layers_of(part)))
+    if kind is IndexEncoder:
+        return bool(part.offset.numel() <= MAX_INDICES)
+    if kind is not nn.Linear:
+        return kind in ACTIVATIONS and getattr(part, "alpha", 1.0) == 1.0  # of ELU
+    size, tensors = part.weight.numel(), (part.weight, part.bias)
+    if size > MAX_WEIGHTS_OF_ONE_THREAD or (size > MAX_WEIGHTS and not has_one_thread()):
+        return False
+    # spectral_norm, for one, computes a weight at every call.
+    return all(isinstance(x, nn.Parameter) and x.is_cpu and x.dtype == torch.float32 for x in tensors)
+
+
+def _layers_of(part: Any) -> list[Any]:
+    if type(part) is Encoder:
+        return [layer for each in (*part.leaves, part.trunk) for layer in _layers_of(each)]
+    return [] if type(part) is IndexEncoder else list(getattr(part, "layers", part))
 
 
 class NumpyLayers:
     """Linear layers and activations in sequence, of an encoder behind the features of an observation.
 
+    Args:
+        part: an encoder, or layers in sequence.
+
     Attributes:
         parameters: of an encoder the tables of indices; weight and bias of each linear layer.
+        keys: the id of each parameter; asked for at each step it would take a twentieth of the gradient.
+        gradients: where :meth:`backward` writes the gradient of each parameter; set by who calls it.
     """
 
-    def __init__(self, layers: Sequence[Any], leaves: Sequence[tuple[tuple[str, ...], Any]]) -> None:
-        self._leaves = leaves
-        tables = [leaf.table.weight for _, leaf in leaves if type(leaf) is IndexEncoder]
-        linear = [layer for layer in layers if type(layer) is nn.Linear]
-        self._tables = len(tables)
-        self.parameters: list[Tensor] = [
-            *tables,
-            *(p for layer in linear for p in (layer.weight, layer.bias)),
-        ]
+    gradients: list[np.ndarray]
+    _leaves: list[tuple[tuple[str, ...], Any]]
+
+    def __init__(self, part: Any) -> None:
+        layers = _layers_of(part)
+        self._leaves = list(zip(part.paths, part.leaves, strict=True)) if type(part) is Encoder else PLAIN
+        tables = [leaf.table.weight for _, leaf in self._leaves if type(leaf) is IndexEncoder]
+        linear = [p for layer in layers if type(layer) is nn.Linear for p in (layer.weight, layer.bias)]
+        self.parameters: list[Tensor] = [*tables, *linear]
+        self.keys = [id(p) for p in self.parameters]
         # The name of an activation, or the arrays of a linear layer: bias, weight (out, in), and (in, out).
         self._steps: list[Any] = [
             ACTIVATIONS.get(type(x)) or (view(x.bias), view(x.weight), view(x.weight).T) for x in layers
         ]
 
-    def features(self, obs: Any) -> np.ndarray:
-        """Returns the features (N, F) of observations (N, ...), arrays or tensors on the CPU."""
-        features = []
+    def of(self, obs: Any) -> np.ndarray:
+        """Returns the output (N, K) for observations (N, ...), arrays or tensors on the CPU."""
+        self._obs, features = obs, []
         for path, leaf in self._leaves:
             x = value_at(obs, path)
             x = view(x) if isinstance(x, Tensor) else x
@@ -138,67 +140,69 @@ class NumpyLayers:
             if x.ndim != 2 or x.dtype != np.float32:
                 x = x.reshape(len(x), -1).astype(np.float32, copy=False)
             features.append(x)
-        return features[0] if len(features) == 1 else np.concatenate(features, 1)
+        return self.forward(features[0] if len(features) == 1 else np.concatenate(features, 1))
 
-    def trace(self, x: np.ndarray) -> list[np.ndarray]:
-        """Returns ``x`` (N, F) and the outputs of all layers; an activation overwrites its input."""
-        outputs = [x]
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        """Returns the output (N, K) for features (N, F); an activation may overwrite its input."""
+        outputs = self._outputs = [x]  # of all layers, for :meth:`backward`
         for step in self._steps:
+            out = x if len(outputs) > 1 else None
             if isinstance(step, tuple):
                 x = x @ step[2]
                 if x.size < MANY_NUMBERS:
                     x += step[0]
                 else:
                     torch.from_numpy(x).add_(torch.from_numpy(step[0]))
+            elif x.size >= MANY_NUMBERS:
+                x = KERNELS[step][0](torch.from_numpy(x)).numpy()
+            elif step == "tanh":
+                x = np.tanh(x, out=out)
             else:
-                x = x if len(outputs) > 1 else x.copy()
-                _activate(step, x)
+                x = np.maximum(x, 0 if step == "relu" else np.exp(np.minimum(x, 0)) - 1, out=out)
             outputs.append(x)
-        return outputs
+        return x
 
-    def backward(
-        self,
-        outputs: list[np.ndarray],
-        slope: np.ndarray,
-        into: list[np.ndarray],
-        *,
-        obs: Any = None,
-        to_input: bool = False,
-    ) -> np.ndarray | None:
+    def backward(self, slope: np.ndarray, *, to_input: bool = False) -> np.ndarray | None:
         """Writes the gradient of the parameters, and returns that of the input if it is asked for.
 
         Args:
-            outputs: from :meth:`trace`.
             slope: (N, K), the gradient of the last output.
-            into: an array for each of ``parameters``.
-            obs: of an encoder, that the features are of.
             to_input: whether to compute the gradient of the input.
         """
-        ones, left = _ones(len(slope)), len(into)
+        ones, left, outputs = _ones(len(slope)), len(self.parameters), self._outputs
         for k in reversed(range(len(self._steps))):
             step, output = self._steps[k], outputs[k + 1]
             if isinstance(step, tuple):
                 left -= 2
-                np.matmul(slope.T, outputs[k], out=into[left])
-                np.matmul(ones, slope, out=into[left + 1])  # the sum over samples, in a third of the time
+                np.matmul(slope.T, outputs[k], out=self.gradients[left])
+                np.matmul(ones, slope, out=self.gradients[left + 1])  # the sum, in a third of the time
                 if not (left or to_input):
                     return None
                 # With one output it is a product of vectors, in a quarter of the time.
-                slope = _outer(slope, step[1]) if slope.shape[1] == 1 else slope @ step[1]
+                if slope.shape[1] == 1:
+                    slope = torch.from_numpy(slope).mul(torch.from_numpy(step[1])).numpy()
+                else:
+                    slope = slope @ step[1]
+            elif output.size >= MANY_NUMBERS:
+                slope = KERNELS[step][1](torch.from_numpy(slope), torch.from_numpy(output)).numpy()
+            elif step == "tanh":  # slope (1 - output^2)
+                square = output * output
+                square *= slope
+                slope = np.subtract(slope, square, out=square)
             else:
-                slope = _through(step, slope, output)
-        if self._tables:
-            self._into_tables(obs, slope, into)
+                slope = slope * (output > 0 if step == "relu" else np.minimum(output, 0) + 1)
+        if left:
+            self._into_tables(slope)
         return slope
 
-    def _into_tables(self, obs: Any, slope: np.ndarray, into: list[np.ndarray]) -> None:
+    def _into_tables(self, slope: np.ndarray) -> None:
         """Writes the gradient of the tables of indices, from that of all features (N, F)."""
-        tables, end = iter(into), 0
+        tables, end = iter(self.gradients), 0
         for path, leaf in self._leaves:
             is_index = type(leaf) is IndexEncoder
             start, end = end, end + (leaf.out_features if is_index else leaf.in_features)
             if is_index:
-                x, table = value_at(obs, path), next(tables)
+                x, table = value_at(self._obs, path), next(tables)
                 table.fill(0)
                 slopes = torch.from_numpy(slope[:, start:end].reshape(-1, table.shape[1]))
                 rows = _rows(leaf, view(x) if isinstance(x, Tensor) else x).ravel()
@@ -219,49 +223,16 @@ class NumpyStack(NamedTuple):
 
     def __call__(self, obs: Any) -> np.ndarray:
         """Returns raw outputs (N, K) of observations (N, ...)."""
-        features = self.encoder.features(obs)
-        parts = [
-            self.head.trace(self.encoder.trace(features[rows])[-1])[-1] for rows in blocks(len(features))
-        ]
+        parts = [self.head.forward(self.encoder.of(part)) for part in blocks(obs)]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def blocks(samples: int) -> list[slice]:
-    """Returns the rows of samples that a network is given at once: their numbers stay in the cache."""
-    return [slice(start, start + BLOCK) for start in range(0, max(samples, 1), BLOCK)]
-
-
-def _activate(name: str, x: np.ndarray) -> None:
-    """Writes the activations of ``x`` over it."""
-    if name == "relu":
-        np.maximum(x, 0, out=x)
-    elif name == "elu":  # max(x, exp(min(x, 0)) - 1)
-        tensor = torch.from_numpy(x)
-        torch.maximum(tensor, tensor.clamp(max=0).exp_().sub_(1), out=tensor)
-    elif x.size < MANY_NUMBERS:
-        np.tanh(x, out=x)
-    else:
-        torch.from_numpy(x).tanh_()
-
-
-def _through(name: str, slope: np.ndarray, output: np.ndarray) -> np.ndarray:
-    """Returns the slope by the input of an activation, from that by its output."""
-    if name == "elu" or output.size >= MANY_NUMBERS:
-        through: np.ndarray = THROUGH[name](torch.from_numpy(slope), torch.from_numpy(output)).numpy()
-        return through
-    if name == "relu":
-        return slope * (output > 0)
-    square = output * output  # slope (1 - output^2)
-    square *= slope
-    return np.subtract(slope, square, out=square)
-
-
-def _outer(slope: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Returns the products (N, F) of (N, 1) and (1, F)."""
-    if len(slope) * weight.size < MANY_NUMBERS:
-        return slope * weight
-    product: np.ndarray = torch.from_numpy(slope).mul(torch.from_numpy(weight)).numpy()
-    return product
+def blocks(samples: Tree) -> list[Tree]:
+    """Returns samples (N, ...) in parts whose numbers stay in the cache as a network runs on them."""
+    count = leading_size(samples)
+    if count <= BLOCK:
+        return [samples]
+    return [map_tree(lambda x, k=k: x[k : k + BLOCK], samples) for k in range(0, count, BLOCK)]
 
 
 def _rows(leaf: IndexEncoder, x: np.ndarray) -> np.ndarray:

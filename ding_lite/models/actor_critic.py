@@ -100,7 +100,7 @@ class ActorCritic(nn.Module):
         action_space: of single actions.
 
     Attributes:
-        actor_head: makes the action distribution and converts actions for the environment.
+        actor_head: the policy head; its ``out`` makes action distributions and converts actions.
         value_heads: the last linear layer of each value head; value_norm rescales them when the scale of
             the value targets changes.
 
@@ -159,7 +159,7 @@ class ActorCritic(nn.Module):
 
     def distribution(self, logit: Any, mask: Any = None) -> Distribution:
         """Returns the action distribution with the parameters ``logit``; ``mask`` is True where legal."""
-        return self.actor_head.distribution(logit, mask)
+        return self.actor_head.out.distribution(logit, mask)
 
 
 @MODEL_REGISTRY.register("vac")
@@ -200,7 +200,7 @@ class VAC(ActorCritic):
         box_distribution=Key(
             "normal",
             Name,
-            faults=BOX_DISTRIBUTION_REGISTRY.name_faults,
+            faults=BOX_DISTRIBUTION_REGISTRY.faults,
             doc='"normal" (clipped), "tanh_normal", "beta" (scaled)',
         ),
         sigma_type=Key(
@@ -307,13 +307,9 @@ class VAC(ActorCritic):
     def stacks(self) -> dict[str, Stack] | None:
         if type(self.actor_head) is not ActionHead:
             return None
-        critic, detached = self.critic_encoder, False
-        if critic is None:
-            critic, detached = self.actor_encoder, self.detaches_value
-        return {
-            "actor": Stack(self.actor_encoder, self.actor_head.layers),
-            "critic": Stack(critic, self.critic_head, detached),
-        }
+        actor = Stack(self.actor_encoder, self.actor_head.layers)
+        critic = Stack(self.critic_encoder or self.actor_encoder, self.critic_head, self.detaches_value)
+        return {"actor": actor, "critic": critic}
 
 
 class PhasicActorCritic(ActorCritic):

@@ -50,11 +50,11 @@ def check_outputs(model: Any, inputs: Any, space: gym.Space, *, with_actions: bo
         with _named_errors(f"{where}: actions of the logit {shapes} that compute_actor returned"):
             dist = model.distribution(logit)
             check_distribution(dist, space, value.device, SAMPLES)
-            actions = model.actor_head.to_env(map_tree(lambda x: x.cpu().numpy(), dist.mode()))
+            actions = model.actor_head.out.to_env(map_tree(lambda x: x.cpu().numpy(), dist.mode()))
     for got, shape in tree_leaves(map_space(lambda leaf, x: (np.shape(x), leaf.shape), space, actions)):
         if shape is not None and got != (SAMPLES, *shape):
             raise ContractError(
-                f"{where}: actor_head.to_env must return actions (N, *shape), here {(SAMPLES, *shape)} for "
+                f"{where}: actor_head.out.to_env must return (N, *shape), here {(SAMPLES, *shape)} for "
                 f"{space}; got {got}"
             )
 

@@ -357,7 +357,7 @@ def encoder_faults(encoder: Mapping[str, Any] | None, path: str) -> list[str]:
     """Returns the faults of ``policy.model.encoder`` that do not depend on the observation space."""
     if encoder and _is_by_leaf(encoder):
         return [fault for name, leaf in encoder.items() for fault in encoder_faults(leaf, f"{path}.{name}")]
-    return ENCODER_REGISTRY.choice_faults(encoder or {}, path)
+    return ENCODER_REGISTRY.faults(encoder or {}, path)
 
 
 def for_groups(encoder: Mapping[str, Any] | None, groups: Sequence[str]) -> Mapping[str, Any] | None:

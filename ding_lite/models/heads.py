@@ -75,11 +75,16 @@ class Head(nn.Module, ABC):
 
     @abstractmethod
     def distribution(self, logit: Any, mask: Any = None) -> D.Distribution:
-        """Returns the distribution with the parameters ``logit``; ``mask`` is True where legal."""
+        """Returns the distribution with the parameters ``logit``.
+
+        ``mask``, with the structure of the action space, is True where an action is legal.
+        """
 
     @abstractmethod
     def to_env(self, action: Any) -> Any:
-        """Converts raw actions (NumPy) to environment actions. The result must not share memory with them.
+        """Converts raw actions (NumPy) to environment actions: adds starts, maps to bounds, clips.
+
+        The result must not share memory with them.
 
         Shapes:
             (N,) or (N, A), or a dict of those -> (N, *space.shape), or a dict of those
@@ -354,22 +359,3 @@ class ActionHead(nn.Module):
 
     def forward(self, features: Tensor) -> Any:
         return self.out.logit(self.layers(features))
-
-    def distribution(self, logit: Any, mask: Any = None) -> D.Distribution:
-        """Returns the distribution with the parameters ``logit``.
-
-        ``mask``, with the structure of the action space, is True where an action is legal.
-        """
-        return self.out.distribution(logit, mask)
-
-    def to_env(self, action: Any) -> Any:
-        """Converts raw actions (NumPy) to environment actions: adds starts, maps to bounds, clips.
-
-        Shapes:
-            (N,) or (N, A), or a dict of those -> (N, *space.shape), or a dict of those
-        """
-        return self.out.to_env(action)
-
-    def to_env_on_device(self, action: Any) -> Any:
-        """Converts raw actions, tensors, on their device."""
-        return self.out.to_env_on_device(action)

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import FunctionType
 from typing import Any
 
@@ -35,13 +36,13 @@ from ding_lite.data.hidden import begin_episodes
 from ding_lite.data.modes import Acting, CollectMode, EvalMode, LearnMode
 from ding_lite.data.replay import Replay
 from ding_lite.data.rollout import Rollout, as_array, require_rollout, to_device
-from ding_lite.data.samples import Batch, Recurrence, Samples, Store
+from ding_lite.data.samples import Batch, Recurrence, Samples
 from ding_lite.data.timer import Timer
 from ding_lite.envs.checks import first_fault
 from ding_lite.envs.vector import Transition
 from ding_lite.envs.wrappers import ActionMap
 from ding_lite.errors import CheckpointError, ConfigError, ContractError, error_text
-from ding_lite.fast.acting import GraphActing, NumpyActing
+from ding_lite.fast.acting import NumpyActing, by_graph
 from ding_lite.fast.cuda_graphs import GraphPool
 from ding_lite.fast.stacks import is_changed, numpy_stacks
 from ding_lite.models.actor_critic import ActorCritic
@@ -52,13 +53,7 @@ from ding_lite.models.recurrent import Sequences, single_steps
 from ding_lite.policies.keys import POLICY
 from ding_lite.rl.distributions import Distribution
 from ding_lite.rl.scales import NoScale, ObservationNorm, ValueNorm
-from ding_lite.rl.seeding import (
-    GeneratorState,
-    global_streams,
-    integer_seed,
-    seeded_layers,
-    torch_generator,
-)
+from ding_lite.rl.seeding import GeneratorState, seeded_layers, torch_generator
 from ding_lite.trees import (
     MASK_KEY,
     Tree,
@@ -77,16 +72,33 @@ from ding_lite.trees import (
 
 FIELDS = ("learn", "collect", "eval")
 OUTPUTS = {"actor": "dist", "critic": "new_value", "auxiliary": "auxiliary"}  # of models, in a batch
-CHUNK_SAMPLES, CHUNK_BYTES = 2**13, 2**24  # what a network is given in one call without a gradient
 GPU_LAYER = 2**16  # weights; with 64 x 64 a gradient step takes four times as long on a GPU
 # The methods that NumPy and CUDA graphs replace when they act.
 ACTING = ("_forward_collect", "_forward_eval", "_to_env", "_process_transition", "scaled", "distribution")
+STORED = ("reward", "terminated", "truncated", "valid")  # fields of a transition
 LIBRARY: set[tuple[str, FunctionType]] = set()  # the methods of the library's policies, by their names
 
 
 def add_to_library(cls: type) -> None:
     """Adds the methods of a class to ``LIBRARY``: :meth:`Policy.overrides` knows all others as replaced."""
     LIBRARY.update((name, method) for name, method in vars(cls).items() if isinstance(method, FunctionType))
+
+
+@contextmanager
+def global_streams(generators: Sequence[torch.Generator]) -> Iterator[None]:
+    """Lets torch's global generators continue these streams, one for each device, within the block.
+
+    Layers such as dropout, and losses that call ``torch.randn``, draw from them. After the block they are
+    where they were before.
+    """
+    gpus = [generator.device.index or 0 for generator in generators if generator.device.type == "cuda"]
+    of_torch = [torch.default_generator, *(torch.cuda.default_generators[gpu] for gpu in gpus)]
+    with torch.random.fork_rng(gpus):
+        for generator, other in zip(generators, of_torch, strict=True):
+            other.set_state(generator.get_state())
+        yield
+        for generator, other in zip(generators, of_torch, strict=True):
+            generator.set_state(other.get_state())
 
 
 class Policy:
@@ -220,13 +232,7 @@ class Policy:
         self, obs: Tree, output: Mapping[str, Any], transition: Transition
     ) -> dict[str, Any]:
         """Returns what is stored of one step beside ``obs``; every leaf is (B, ...), an array or a tensor."""
-        return {
-            **output,
-            "reward": transition.reward,
-            "terminated": transition.terminated,
-            "truncated": transition.truncated,
-            "valid": transition.valid,
-        }
+        return {**output, **{name: getattr(transition, name) for name in STORED}}
 
     @classmethod
     def config_faults(cls, values: Mapping[str, Any]) -> list[str]:
@@ -250,14 +256,8 @@ class Policy:
     @property
     def collect_mode(self) -> CollectMode:
         self._require("collect")
-        return CollectMode(
-            forward=self._forward_collect,
-            to_env=self._to_env,
-            process_transition=self._process_transition,
-            get_train_sample=self._complete_rollout,
-            state_dict=self.state_dict,
-            load_state_dict=self._load_all_but_generators,
-        )
+        play = (self._forward_collect, self._to_env, self._process_transition, self._complete_rollout)
+        return CollectMode(*play, self.state_dict, self._load_all_but_generators)
 
     @property
     def eval_mode(self) -> EvalMode:
@@ -270,12 +270,8 @@ class Policy:
 
     def overrides(self, *methods: str) -> bool:
         """Returns True if one of these methods is not the library's; then no faster code may replace it."""
-        for name in methods:
-            method = getattr(self, name)
-            is_bound = getattr(method, "__self__", None) is self
-            if not is_bound or (name, getattr(method, "__func__", None)) not in LIBRARY:
-                return True
-        return False
+        own = vars(self)  # what is set on the instance
+        return any(name in own or (name, getattr(type(self), name)) not in LIBRARY for name in methods)
 
     def acting(self, samples: int = 0, *, on_device: bool = False) -> Acting:
         """Returns what acts in one rollout of ``samples`` actions, or in one evaluation.
@@ -294,37 +290,24 @@ class Policy:
 
         Actions for environments of tensors stay ``on_device``.
         """
+        is_plain = self.recurrence is None and not self.overrides(*ACTING)
+        transition, finish = self._process_transition, self._complete_rollout
+        # Observations on a GPU are no arrays.
+        if is_plain and not on_device and (stacks := numpy_stacks(self.model, ("actor",))):
+            fast = NumpyActing(self, stacks["actor"], samples)
+            finish = lambda rollout: self._complete_rollout(fast.with_log_probs(rollout))  # noqa: E731
+            to_env = self.model.actor_head.out.to_env
+            return Acting("NumPy", fast.sample, fast.greedy, to_env, transition, finish)
         inference = torch.inference_mode()
-        to_env = self._to_env
-        if on_device and not self.overrides("_to_env"):
-            to_env = self.model.actor_head.to_env_on_device
-        by_torch = Acting(
-            "torch",
-            inference(self._forward_collect),
-            inference(self._forward_eval),
-            to_env if on_device else inference(to_env),  # an environment may write into its actions
-            inference(self._process_transition),
-            self._complete_rollout,
-        )
-        if self.recurrence is not None or self.overrides(*ACTING) or is_changed(self.model):
-            return by_torch
-        if self.device.type == "cuda" and self.cfg.cuda_graph:
-            graph = GraphActing(by_torch, self.device, self.generator, self._graph_pool, on_device)
-            return by_torch._replace(name=graph.name, sample=graph.sample, greedy=graph.greedy)
-        stacks = None
-        if self.device.type == "cpu" and not on_device:  # observations on a GPU are no arrays
-            stacks = numpy_stacks(self.model, ("actor",))
-        if stacks is None:
-            return by_torch
-        fast = NumpyActing(self, stacks["actor"], self._to_env, samples)
-        return Acting(
-            fast.name,
-            fast.sample,
-            fast.greedy,
-            fast.to_env,
-            self._process_transition,
-            lambda rollout: self._complete_rollout(fast.with_log_probs(rollout)),
-        )
+        sample, greedy = inference(self._forward_collect), inference(self._forward_eval)
+        to_env = inference(self._to_env)
+        if on_device:  # an environment may write into its actions
+            head = self.model.actor_head.out
+            to_env = self._to_env if self.overrides("_to_env") else head.to_env_on_device
+        acting = Acting("torch", sample, greedy, to_env, inference(transition), finish)
+        if is_plain and self.device.type == "cuda" and self.cfg.cuda_graph and not is_changed(self.model):
+            return by_graph(acting, self.device, self.generator, self._graph_pool, on_device)
+        return acting
 
     def _complete_rollout(self, rollout: Rollout) -> Rollout:
         """Does what ``collect_mode.get_train_sample`` does: updates statistics, then assigns credit."""
@@ -400,7 +383,7 @@ class Policy:
 
     def _to_env(self, action: Any) -> Tree:
         action = map_tree(as_array, action) if is_branch(action) else as_array(action)
-        return self.model.actor_head.to_env(action)
+        return self.model.actor_head.out.to_env(action)
 
     # -- The model
 
@@ -442,6 +425,7 @@ class Policy:
         inputs = self._inputs(obs, None if hidden is None else to_device(hidden, self.device))
         return self.value_norm.denormalize(self.critic(inputs))
 
+    @np.errstate(all="ignore")  # of rows that are not valid
     def critic(self, inputs: Any) -> Tensor:
         """Returns the values (N,) of scaled observations, in the units of the heads."""
         stacks = numpy_stacks(self.model, ("critic",))
@@ -454,20 +438,23 @@ class Policy:
         return self.distribution(inputs, self.model.compute_actor(inputs)).log_prob(action)
 
     @torch.no_grad()
-    def over(self, function: Callable[..., Any], samples: Samples, *fields: str) -> Any:
-        """Returns ``function(inputs, *fields)`` of raw samples (N, ...), some megabytes at a time."""
-        sample_bytes = 4 * sum(math.prod(leaf.shape[1:]) for leaf in tree_leaves(samples.fields["obs"]))
-        order, results = [], []
-        size = max(1, min(CHUNK_SAMPLES, CHUNK_BYTES // max(1, sample_bytes)))
-        for rows, inputs in samples.chunks(size, self.scaled):
-            rest = (map_tree(lambda x, r=rows: x[r], samples.fields[name]) for name in fields)
-            results.append(function(inputs, *(to_device(each, self.device) for each in rest)))
-            order.append(rows)
-        result = results[0] if len(results) == 1 else map_tree(lambda *parts: torch.cat(parts), *results)
-        if samples.runs is None:
-            return result
-        place = torch.cat(order).argsort()  # of each sample in the result
-        return map_tree(lambda leaf: leaf[place.to(leaf.device)], result)
+    def over(
+        self, function: Callable[..., Any], samples: Samples, *fields: str, size: int | None = None
+    ) -> Any:
+        """Returns ``function(obs, *fields)`` of samples, some megabytes at a time.
+
+        Shapes:
+            (N, ...); with a ``size`` (size, ...), each result in the place of its sample, 0 elsewhere
+        """
+        batches, rows = samples.chunks()
+        results = [function(batch.obs, *[getattr(batch, name) for name in fields]) for batch in batches]
+        place: Any = rows if size is None else samples.place[rows]  # type: ignore[index]
+
+        def placed(*parts: Tensor) -> Tensor:
+            whole = parts[0].new_zeros((size or len(samples), *parts[0].shape[1:]))
+            return whole.index_copy_(0, place.to(whole.device), torch.cat(parts))
+
+        return map_tree(placed, *results)
 
     def over_rollout(self, function: Callable[..., Any], rollout: Rollout, *fields: str) -> Any:
         """Returns ``function(inputs, *fields)`` of the rows of a rollout, a tensor or a dict.
@@ -477,15 +464,9 @@ class Policy:
         """
         valid, chosen = rollout.valid, {name: rollout[name] for name in ("obs", *fields)}
         samples = Samples.of(rollout, valid, chosen, self.recurrence)
-        place: Any = samples.place
-        return map_tree(
-            lambda leaf: (
-                leaf.new_zeros((valid.numel(), *leaf.shape[1:]))
-                .index_copy_(0, place.to(leaf.device), leaf)
-                .unflatten(0, valid.shape)
-            ),
-            self.over(function, samples, *fields),
-        )
+        samples.inputs, samples.device = self.scaled, self.device
+        result = self.over(function, samples, *fields, size=valid.numel())
+        return map_tree(lambda leaf: leaf.unflatten(0, valid.shape), result)
 
     # -- The names of DI-engine
 
@@ -532,19 +513,13 @@ class Policy:
         self.keep(f"generator of {name}", GeneratorState(generator))
         return generator
 
-    def change_ranks(self, step: int) -> None:
-        """Begins new random streams: the saved streams belong to another number of ranks."""
-        for name, generator in self._generators.items():
-            stream = ("policy", name, "step", step, *self.ranks.stream)
-            generator.manual_seed(integer_seed(self.seed, *stream))
-
     def forget_open_episodes(self) -> None:
         """Drops the state of the episodes that were open at a checkpoint; the resumed run begins new ones."""
 
     def forget_stored(self) -> None:
         """Drops the rollouts and samples of earlier iterations."""
         for part in self.parts.values():
-            if isinstance(part, (Replay, Store)):
+            if isinstance(part, Replay):
                 part.forget()
 
     def state_dict(self) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from ding_lite.models.actor_critic import value_head
 from ding_lite.models.encoders import Encoder, ImageEncoder
 from ding_lite.models.init import initialize
 from ding_lite.models.intrinsic import IntrinsicReward, Steps
-from ding_lite.policies.optimizer import Optimizer, mean_metrics, named
+from ding_lite.policies.optimizer import Optimizer, mean_metrics
 from ding_lite.ranks import Ranks
 from ding_lite.rl import losses
 from ding_lite.rl.returns import explained_variance, following_rows, gae
@@ -170,7 +170,7 @@ class Intrinsic:
             "scale": float(self.scale.std),
             "explained_variance": float(explained),
         }
-        return named("intrinsic", metrics)
+        return {f"intrinsic_{name}": value for name, value in metrics.items()}
 
     def _weighted(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """Draws the steps of each minibatch that train the reward, and adds weights (N,).

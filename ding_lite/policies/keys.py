@@ -62,7 +62,7 @@ PPO: dict[str, Any] = dict(
             "decoupled", Literal["decoupled", "behaviour"], **OFF, doc="r = pi / pi_prox, or pi / mu"
         ),
         weight_bound=Key(2.0, low=1, **OFF, doc="off-policy: upper bound of w"),
-        adam_eps=Key(1e-8, above=0, doc="epsilon of Adam"),
+        adam_eps=Key(1e-5, above=0, doc="epsilon of Adam"),
         grad_clip_type=Key("clip_norm", Literal["clip_norm", "clip_value"] | None, doc="bound of gradients"),
         grad_clip_value=Key(0.5, above=0, needs="learn.grad_clip_type", doc="largest norm, or value"),
         adv_norm=Key("minibatch", Literal["minibatch", "batch", False], doc="normalise advantages over this"),
@@ -72,7 +72,7 @@ PPO: dict[str, Any] = dict(
             float | None,
             above=0,
             needs="learn.value_norm",
-            doc="std of the targets that the value loss is weighed for; None: 3, with a shared encoder 1",
+            doc="std of the targets that the value loss is weighed for; None: 10, with a shared encoder 1",
         ),
         value_norm_decay=Key(0.95, low=0, high=1, needs="learn.value_norm", doc="weight of earlier targets"),
         value_weight=Key(0.5, low=0, doc="weight of the value loss 0.5 (V - R)^2"),

@@ -20,11 +20,21 @@ from torch import Tensor, nn
 from ding_lite.data.samples import Batch
 from ding_lite.errors import ContractError, NumericsError
 from ding_lite.fast.cuda_graphs import GraphPool
-from ding_lite.fast.gradients import ByAutograd, Gradient, Metrics, Number, Objective, gradient_of, stacked
+from ding_lite.fast.gradients import (
+    ByAutograd,
+    ByGraph,
+    Gradient,
+    Metrics,
+    Number,
+    Objective,
+    ThroughStacks,
+    stacked,
+)
+from ding_lite.fast.stacks import numpy_stacks
 from ding_lite.models.heads import parameter_ranges
 from ding_lite.models.recurrent import Sequences
 from ding_lite.ranks import ALONE, Ranks
-from ding_lite.trees import tree_leaves
+from ding_lite.trees import named_leaves, tree_leaves
 
 ADAM: Any = dict(beta1=0.9, beta2=0.999, weight_decay=0.0, amsgrad=False, maximize=False)  # arXiv:1412.6980
 
@@ -70,8 +80,20 @@ class Optimizer:
         return {**vars(self), "_tensors": {}}  # a copy has other tensors
 
     def gradient_of(self, objective: Objective) -> ByAutograd:
-        """Returns what computes the gradient of a loss, while nothing but steps changes the model."""
-        return gradient_of(objective, self.model, self.parameters, self.size, self.pool)
+        """Returns the fastest way to the gradient of a loss; only steps may change the model meanwhile.
+
+        where                         the networks             the loss
+        a GPU, if there is a pool     a CUDA graph of both, for full minibatches
+        networks that NumPy runs      NumPy                    NumPy, if the objective has slopes
+        networks that NumPy runs      NumPy                    torch's autograd
+        anywhere                      torch's autograd         torch's autograd
+        """
+        if self.pool is not None and not self.pool.failed:
+            return ByGraph(self.size, self.pool, objective, self.model, self.parameters)
+        stacks = numpy_stacks(self.model, objective.reads)
+        if stacks is None or torch.is_autocast_enabled("cpu"):
+            return ByAutograd(objective, self.model, self.parameters)
+        return ThroughStacks(stacks, objective, self.model, self.parameters)
 
     def steps(self, gradient_of: ByAutograd, minibatches: Iterable[Batch], rate: float) -> list[Metrics]:
         """Takes a step along a gradient for each minibatch, with a learning rate.
@@ -85,7 +107,7 @@ class Optimizer:
             NumericsError: after a step that was not finite; on a GPU at the end, so that no step waits.
         """
         history: list[Metrics] = []
-        bad: list[Number] = []
+        bad: list[Any] = []
         self._tensors = {}
         if gradient_of.calls_layers:
             self.model.train()
@@ -108,28 +130,30 @@ class Optimizer:
         return history
 
     @torch.no_grad()
-    def _step(self, gradient: Gradient, rate: float) -> tuple[Number, Number]:
-        """Takes Adam's step along a gradient. Returns its norm, and 1.0 if it is not finite."""
+    @np.errstate(all="ignore")
+    def _step(self, gradient: Gradient, rate: float) -> tuple[Number, Number | None]:
+        """Takes Adam's step along a gradient. Returns its norm, and 1.0 if it is not finite.
+
+        On the host it returns None if it is finite.
+        """
         reached = tuple([value is not None for value in gradient.values])
         if reached not in self._tensors:
-            tensors = (self.parameters, self._means, self._squares, self._counts.unbind())
-            parts = [list(compress(each, reached)) for each in tensors]
-            steps = torch.tensor(reached, dtype=self._counts.dtype, device=self._counts.device)
+            columns = (self.parameters, self._means, self._squares, self._counts.unbind())
+            parts = [list(compress(column, reached)) for column in columns]
             # Adam's kernel copies tensors that are not contiguous: such as weights of convolutions.
             is_plain = all(p.is_contiguous() for p in parts[0])
-            flat = parts[:3] if is_plain else [[_flat(x) for x in each] for each in parts[:3]]
-            self._tensors[reached] = (parts[0], *flat, parts[3], steps, is_plain)
-        originals, parameters, means, squares, counts, steps, is_plain = self._tensors[reached]
+            flat = parts[:3] if is_plain else [[_flat(x) for x in column] for column in parts[:3]]
+            self._tensors[reached] = (parts[0], is_plain, *flat, parts[3], self._counts.new_tensor(reached))
+        originals, is_plain, parameters, means, squares, counts, steps = self._tensors[reached]
         values = [value for value in gradient.values if value is not None]
         if gradient.flat is None:
             values = [_laid_out_as(p, x) for p, x in zip(originals, values, strict=True)]
         values = values if is_plain else [_flat(value) for value in values]
-        if gradient.flat is not None:
-            with np.errstate(all="ignore"):
-                norm: Any = math.sqrt(np.dot(gradient.flat, gradient.flat))
+        if gradient.flat is None:
+            norm: Any = torch.linalg.vector_norm(torch.stack(list(torch._foreach_norm(values))))
         else:
-            norm = torch.linalg.vector_norm(torch.stack(list(torch._foreach_norm(values))))
-        is_bad: Any = 0.0
+            norm = math.sqrt(np.dot(gradient.flat, gradient.flat))
+        is_bad: Any = None  # as GradScaler's found_inf: if it is 1, nothing changes
         if self.on_host:
             norm = float(norm)
             if not math.isfinite(norm + float(gradient.total)):
@@ -138,27 +162,16 @@ class Optimizer:
             is_bad = (~torch.isfinite(norm + gradient.total)).to(torch.float32)
         if self.clip_type == "clip_norm":
             scale = self.clip_value / (norm + 1e-6)  # as nn.utils.clip_grad_norm_
-            if not self.on_host:
-                values = list(torch._foreach_mul(values, scale.clamp(max=1.0)))
-            elif gradient.flat is not None and scale < 1:
-                np.multiply(gradient.flat, np.float32(scale), out=gradient.flat)
-            elif scale < 1:
+            scale = min(scale, 1.0) if self.on_host else scale.clamp(max=1.0)
+            if gradient.flat is None:
                 values = list(torch._foreach_mul(values, scale))
+            else:
+                np.multiply(gradient.flat, np.float32(scale), out=gradient.flat)
         elif self.clip_type == "clip_value":
             values = [value.clamp(-self.clip_value, self.clip_value) for value in values]
         self._counts.add_(steps if self.on_host else steps * (1 - is_bad))
-        torch._fused_adam_(
-            parameters,
-            values,
-            means,
-            squares,
-            [],
-            counts,
-            found_inf=None if self.on_host else is_bad,  # as GradScaler does: if it is 1, nothing changes
-            lr=rate,
-            eps=self.eps,
-            **ADAM,
-        )
+        tensors: Any = (parameters, values, means, squares, [], counts)
+        torch._fused_adam_(*tensors, found_inf=is_bad, lr=rate, eps=self.eps, **ADAM)
         for parameter, low, high in self.ranges:
             parameter.clamp_(low, high)
         return norm, is_bad
@@ -191,19 +204,12 @@ class Optimizer:
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        mine, saved = self.state_dict(), state["moments"]
-        pairs = [("counts", mine["counts"], state["counts"])]
-        for number, moments in mine["moments"].items():
-            pairs += [(f"{name} {number}", moments[name], saved[number][name]) for name in moments]
-        for name, tensor, value in pairs:
-            if value.shape != tensor.shape:
-                raise ValueError(f"{name}: expected {tuple(tensor.shape)}, got {tuple(value.shape)}")
-            tensor.copy_(value)
-
-
-def named(prefix: str, metrics: Mapping[str, float]) -> dict[str, float]:
-    """Returns metrics whose names begin with a prefix."""
-    return {f"{prefix}_{name}": value for name, value in metrics.items()}
+        saved = dict(named_leaves(state))
+        for path, tensor in named_leaves(self.state_dict()):
+            if saved[path].shape != tensor.shape:
+                got, expected = tuple(saved[path].shape), tuple(tensor.shape)
+                raise ValueError(f"{' '.join(path)}: expected {expected}, got {got}")
+            tensor.copy_(saved[path])
 
 
 def mean_metrics(history: Sequence[Metrics]) -> dict[str, float]:

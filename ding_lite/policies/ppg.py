@@ -18,6 +18,7 @@ policy near pi_old.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,14 +26,14 @@ import torch
 from torch import Tensor
 
 from ding_lite.config.registry import POLICY_REGISTRY
-from ding_lite.data.rollout import Rollout
-from ding_lite.data.samples import Batch, Samples, Store
+from ding_lite.data.replay import Replay
+from ding_lite.data.rollout import Rollout, as_rollout
+from ding_lite.data.samples import Batch, Samples
 from ding_lite.errors import ContractError
-from ding_lite.fast.clipped import clipped_slopes
 from ding_lite.fast.gradients import Objective, checked, outputs_of
 from ding_lite.models.actor_critic import PhasicActorCritic
 from ding_lite.policies.keys import PPG
-from ding_lite.policies.optimizer import mean_metrics, named
+from ding_lite.policies.optimizer import mean_metrics
 from ding_lite.policies.ppo import PPOPolicy
 from ding_lite.rl import losses
 from ding_lite.rl.returns import explained_variance
@@ -80,6 +81,7 @@ class PPGPolicy(PPOPolicy):
         actor, critic = learn.actor_epoch_per_collect, learn.critic_epoch_per_collect
         self.has_one_loop = actor == critic or learn.update_per_collect is not None
         super()._init_learn()
+        self.uses = actor
         if self.has_one_loop:
             self.say("policy and value: one loop, one Adam")
         else:
@@ -89,7 +91,7 @@ class PPGPolicy(PPOPolicy):
         if learn.aux_train_epoch:
             self.aux_order = self.own_generator("auxiliary")
             self.aux_optimizer = self.keep("aux_optimizer", self.make_optimizer(learn.aux_batch_size))
-            self.store = self.keep("store", Store())
+            self.store = self.keep("store", Replay(math.inf))  # on the host
             samples = learn.aux_freq * self.cfg.collect.n_sample
             self.say(f"auxiliary phase: an Adam, every {learn.aux_freq} iterations about {samples:,} samples")
 
@@ -99,13 +101,13 @@ class PPGPolicy(PPOPolicy):
         learn, log = self.cfg.learn, self.policy_phase(rollout)
         log |= dict.fromkeys(("policy_cur_lr", "value_cur_lr"), self.schedules.rate)
         log["policy_adv_abs_max"] = float(rollout.advantage[rollout.valid].abs().max())
-        if not learn.aux_train_epoch or self.only_value_learns:
+        if not learn.aux_train_epoch or self.schedules.iteration < learn.critic_warmup:
             return log
-        fields = {name: rollout[name] for name in ("obs", "value_target", *self.auxiliary_fields)}
-        samples = Samples.of(rollout, rollout.valid, fields, self.recurrence)
-        self.store.append(samples, planned=learn.aux_freq * rollout.valid.numel())
-        log["aux_memory"] = float(self.store.size)
-        if self.store.iterations >= learn.aux_freq:
+        names = ("obs", "value_target", "valid", "terminated", "truncated", "hidden", *self.auxiliary_fields)
+        fields = {name: rollout[name] for name in names if name in rollout}
+        self.store.push(as_rollout(map_tree(lambda leaf: leaf.detach().cpu().clone(), fields)))
+        log["aux_memory"] = float(sum(int(each.rollout.valid.sum()) for each in self.store.rollouts))
+        if len(self.store.rollouts) >= learn.aux_freq:
             self.timer("auxiliary")
             log |= self.auxiliary_phase()
             self.timer("updates")
@@ -113,26 +115,37 @@ class PPGPolicy(PPOPolicy):
 
     def policy_phase(self, rollout: Rollout) -> dict[str, float]:
         """Takes E_V epochs of the value, then E_pi of the policy; or both in one loop."""
-        actor, critic = self.cfg.learn.actor_epoch_per_collect, self.cfg.learn.critic_epoch_per_collect
         if self.has_one_loop:
-            return self.one_loop(rollout, actor)
+            return super().improve(rollout)
         self.begin_replay(rollout, self.replay, self.value_replay)
-        epochs = self.passes(self.value_replay, critic)
-        value = self.take_steps(epochs, self.value_optimizer, self.critic_objective)
-        epochs = self.passes(self.replay, actor, credit_is_old=True)
-        policy = self.take_steps(epochs, self.optimizer, self.actor_objective)
+        epochs = self.passes(self.value_replay, self.cfg.learn.critic_epoch_per_collect)
+        of_value, of_policy = (self.objective._replace(reads=(output,)) for output in ("critic", "actor"))
+        value = self.take_steps(epochs, self.value_optimizer, of_value)
+        epochs = self.passes(self.replay, self.uses, credit_is_old=True)
+        policy = self.take_steps(epochs, self.optimizer, of_policy)
         log = {**value, **policy, "updates": value["updates"] + policy["updates"]}
         log["value_grad_norm"] = value["grad_norm"]
         for name, replay in (("policy_buffer", self.replay), ("value_buffer", self.value_replay)):
             replay.end_iteration()
-            log |= named(name, replay.log)
+            log |= {f"{name}_{key}": value for key, value in replay.log.items()}
         return log
+
+    def stored_samples(self) -> Samples:
+        """Returns the samples of the store as they were observed; minibatches are scaled, on the device."""
+        parts = []
+        for rollout in (each.rollout for each in self.store.rollouts):
+            fields = {name: rollout[name] for name in ("obs", "value_target", *self.auxiliary_fields)}
+            parts.append(Samples.of(rollout, rollout.valid, fields, self.recurrence))
+        samples = Samples.joined(parts, [each.uses.numel() for each in self.store.rollouts])
+        samples.inputs, samples.device = self.scaled, self.device
+        return samples
 
     def auxiliary_phase(self) -> dict[str, float]:
         """Takes E_aux epochs over all samples since the last phase, and drops them. Returns metrics."""
         learn, history = self.cfg.learn, []
         rate = (learn.aux_learning_rate or self.learning_rate) * self.schedules.factor("lr")
-        samples = self.store.samples(self.scaled, self.device)
+        samples = self.stored_samples()
+        self.store.forget()
         samples.fields["old_logit"] = map_tree(Tensor.cpu, self.over(self.model.compute_actor, samples))
         samples.fields["value_target"] = self.value_norm.normalize(samples.fields["value_target"])
         before = self.measured(samples.some(MEASURED))
@@ -141,7 +154,6 @@ class PPGPolicy(PPOPolicy):
             one = samples.minibatches(self.aux_optimizer.size, self.aux_order, ranks=self.ranks)
             history += self.aux_optimizer.steps(gradient_of, one.batches, rate)
         after = self.measured(samples.some(MEASURED))
-        self.store.clear()
         log = mean_metrics(history)
         log["aux_grad_norm"] = log.pop("grad_norm")
         return log | {
@@ -187,11 +199,6 @@ class PPGPolicy(PPOPolicy):
         }
         of_auxiliary, of_kl, of_value = terms.values()
         return of_auxiliary + learn.aux_bc_weight * of_kl + learn.aux_value_weight * of_value, terms
-
-    @property
-    def actor_objective(self) -> Objective:
-        slopes, name = clipped_slopes(self), "the policy loss"
-        return Objective(self.actor_loss, ("actor",), self.with_outputs, slopes, name)
 
     @property
     def auxiliary_objective(self) -> Objective:

@@ -16,6 +16,7 @@ Shapes: T steps, B environments, N samples of a minibatch.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -33,10 +34,10 @@ from ding_lite.models.checks import check_value_heads
 from ding_lite.policies.base import Policy
 from ding_lite.policies.intrinsic import Intrinsic
 from ding_lite.policies.keys import PPO
-from ding_lite.policies.optimizer import Optimizer, mean_metrics, mean_of, named
+from ding_lite.policies.optimizer import Optimizer, mean_metrics, mean_of
 from ding_lite.policies.reference import Reference
 from ding_lite.rl import losses
-from ding_lite.rl.returns import credit_metrics, gae, nstep_return
+from ding_lite.rl.returns import explained_variance, gae, nstep_return
 from ding_lite.rl.scales import NoScale, ObservationNorm, RewardScale, ValueNorm
 from ding_lite.rl.schedules import ADAPTIVE, Schedules, adapted_rate
 from ding_lite.trees import box_size, map_tree, to_dict
@@ -68,7 +69,7 @@ class PPOPolicy(Policy):
         self.value_weight = learn.value_weight
         if learn.value_norm:
             shares = getattr(self.model, "share_encoder", False)  # whose features the weight decides, too
-            self.value_weight *= (learn.value_norm_std or (1.0 if shares else 3.0)) ** 2
+            self.value_weight *= (learn.value_norm_std or (1.0 if shares else 10.0)) ** 2
             check_value_heads(self.model)
             self.value_norm = self.keep("value_norm", ValueNorm(learn.value_norm_decay, self.ranks))
         self.intrinsic: Intrinsic | None = None
@@ -81,6 +82,8 @@ class PPOPolicy(Policy):
         self.set_coefficients()
 
     def _init_learn(self) -> None:
+        # Passes over a fresh rollout, or the mean number of uses of a transition.
+        self.uses: float = self.cfg.learn.get("epoch_per_collect" if self.cfg.on_policy else "reuse")
         self.order = self.own_generator("minibatch", device=self.device)
         self.replay = self.keep("replay", self.make_replay())
         self.optimizer = self.keep("optimizer", self.make_optimizer())
@@ -161,7 +164,9 @@ class PPOPolicy(Policy):
         rollout = rollout.to(self.device)
         valid = rollout.valid
         value, target, advantage = (rollout[name][valid] for name in ("value", "value_target", "advantage"))
-        credit = credit_metrics(value, target, advantage)
+        credit = {"value_max": value.max(), "value_mean": value.mean()}
+        credit |= {"adv_max": advantage.max(), "adv_mean": advantage.mean()}
+        credit["explained_variance"] = explained_variance(value, target)
         if isinstance(self.obs_norm, ObservationNorm):
             credit["obs_clipped"] = self.obs_norm.clipped_share(rollout.obs, valid)
         self.value_norm.update_and_rescale(target, self.model.value_heads)
@@ -169,7 +174,7 @@ class PPOPolicy(Policy):
         log = mean_metrics([credit])  # waits for the device once
         log |= {"cur_lr": self.schedules.rate, "clip_ratio": self.clip_ratio}
         log |= self.improve(rollout)
-        log_sigma = getattr(getattr(self.model.actor_head, "out", None), "log_sigma", None)
+        log_sigma = getattr(self.model.actor_head.out, "log_sigma", None)
         if log_sigma is not None:
             log["action_std"] = float(log_sigma.detach().exp().mean())
         if self.intrinsic is not None:
@@ -181,16 +186,11 @@ class PPOPolicy(Policy):
         return log
 
     def improve(self, rollout: Rollout) -> dict[str, float]:
-        """Takes the gradient steps of an iteration, and returns metrics."""
-        learn = self.cfg.learn
-        return self.one_loop(rollout, learn.epoch_per_collect if self.cfg.on_policy else learn.reuse)
-
-    def one_loop(self, rollout: Rollout, uses: float) -> dict[str, float]:
-        """Takes steps down the sum of both losses."""
+        """Takes the gradient steps of an iteration, down the sum of both losses, and returns metrics."""
         self.begin_replay(rollout, self.replay)
-        log = self.take_steps(self.passes(self.replay, uses), self.optimizer, self.objective)
+        log = self.take_steps(self.passes(self.replay, self.uses), self.optimizer, self.objective)
         self.replay.end_iteration()
-        return log | named("buffer", self.replay.log)
+        return log | {f"buffer_{name}": value for name, value in self.replay.log.items()}
 
     def begin_replay(self, rollout: Rollout, *replays: Replay) -> None:
         """Adds the rollout of this iteration; off-policy, stores the current log-probs as pi_prox's."""
@@ -219,7 +219,7 @@ class PPOPolicy(Policy):
                 yield self.minibatches(samples)
             return
         steps = learn.update_per_collect or math.ceil(uses * self.cfg.collect.n_sample / learn.batch_size)
-        credit_is_old |= replay.has_stale
+        credit_is_old |= len(replay.rollouts) > 1  # of earlier iterations
         while steps > 0 and not self.ranks.any(not replay.has_live()):
             if renews and credit_is_old:
                 self.renew_credit(replay)
@@ -234,10 +234,10 @@ class PPOPolicy(Policy):
     ) -> dict[str, Any]:
         """Takes the steps of passes; in the warm-up and after target_kl only those down the value loss."""
         learn, history, epochs = self.cfg.learn, [], 0
-        if self.only_value_learns and "actor" in objective.reads:
+        if self.schedules.iteration < learn.critic_warmup and "actor" in objective.reads:
             if "critic" not in objective.reads:
                 return {"epochs": 0.0, "updates": 0.0}
-            objective = self.critic_objective
+            objective = objective._replace(reads=("critic",))
         gradient_of = optimizer.gradient_of(objective)
         for each in passes:
             new = optimizer.steps(gradient_of, each.batches, self.schedules.rate)
@@ -251,13 +251,8 @@ class PPOPolicy(Policy):
             if learn.target_kl is not None and mean_of(new, "approx_kl") > 1.5 * learn.target_kl:
                 if "critic" not in objective.reads:
                     break
-                gradient_of = optimizer.gradient_of(self.critic_objective)
+                gradient_of = optimizer.gradient_of(objective._replace(reads=("critic",)))
         return {**mean_metrics(history), "epochs": float(epochs), "updates": float(len(history))}
-
-    @property
-    def only_value_learns(self) -> bool:
-        """Whether this is an iteration of ``critic_warmup``."""
-        return bool(self.schedules.iteration < self.cfg.learn.critic_warmup)
 
     # -- Samples
 
@@ -290,13 +285,12 @@ class PPOPolicy(Policy):
         self.timer("updates")
 
     @torch.no_grad()
-    def samples(self, data: Replay | Rollout) -> Samples:
+    def samples(self, replay: Replay) -> Samples:
         """Returns the live samples of rollouts, in the units of the losses."""
-        replay, parts = Replay.of(data), []
+        parts, normalize = [], self.value_norm.normalize
         for stored in replay.rollouts:
             fields = time_major_fields(stored.rollout) | stored.renewed
-            for name in ("value", "value_target"):
-                fields[name] = self.value_norm.normalize(fields[name])
+            fields |= {name: normalize(fields[name]) for name in ("value", "value_target")}
             parts.append(Samples.of(stored.rollout, replay.live(stored), fields, self.recurrence))
         samples = Samples.joined(parts, [stored.uses.numel() for stored in replay.rollouts])
         samples.fields["obs"] = self.scaled(samples.fields["obs"])
@@ -304,7 +298,8 @@ class PPOPolicy(Policy):
 
     def minibatches(self, data: Replay | Rollout | Samples, steps: float = math.inf) -> Pass:
         """Returns one pass over the live samples of rollouts, of at most so many steps."""
-        samples, learn = data if isinstance(data, Samples) else self.samples(data), self.cfg.learn
+        samples = data if isinstance(data, Samples) else self.samples(Replay.of(data))
+        learn = self.cfg.learn
         return samples.minibatches(
             learn.batch_size, self.order, steps=steps, adv_norm=learn.adv_norm, ranks=self.ranks
         )
@@ -335,33 +330,29 @@ class PPOPolicy(Policy):
         return loss, {"value_loss": loss}
 
     def loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Returns the weighted sum of both losses."""
-        policy, of_policy = self.actor_loss(batch)
-        value, of_value = self.critic_loss(batch)
-        total = policy + value
-        return total, {"total_loss": total, **of_policy, **of_value}
+        """Returns the weighted sum of the losses whose outputs of the model the batch has.
 
-    def actor_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Returns the policy loss, and the penalty for leaving a reference policy."""
-        loss, metrics = checked(self.policy_loss(batch), self, "policy_loss")
-        if self.reference is None:
-            return loss, metrics
-        penalty, of_penalty = self.reference.penalty(batch)
-        return loss + penalty, {**metrics, **of_penalty}
-
-    def critic_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Returns the value loss times value_weight, and with value_norm times value_norm_std^2."""
-        loss, metrics = checked(self.value_loss(batch), self, "value_loss")
-        return self.value_weight * loss, metrics
+        With ``dist`` the policy loss, and the penalty for leaving a reference policy; with ``new_value`` the
+        value loss times value_weight, and with value_norm times value_norm_std^2.
+        """
+        total: Any = 0.0
+        metrics: dict[str, Tensor] = {}
+        if "dist" in vars(batch):
+            total, metrics = checked(self.policy_loss(batch), self, "policy_loss")
+            if self.reference is not None:
+                penalty, of_penalty = self.reference.penalty(batch)
+                total, metrics = total + penalty, metrics | of_penalty
+        if "new_value" in vars(batch):
+            loss, of_value = checked(self.value_loss(batch), self, "value_loss")
+            total, metrics = total + self.value_weight * loss, metrics | of_value
+        has_both = vars(batch).keys() >= {"dist", "new_value"}
+        return total, {"total_loss": total, **metrics} if has_both else metrics
 
     @property
     def objective(self) -> Objective:
-        return Objective(self.loss, ("actor", "critic"), self.with_outputs, clipped_slopes(self), "the loss")
-
-    @property
-    def critic_objective(self) -> Objective:
-        slopes, name = clipped_slopes(self), "the value loss"
-        return Objective(self.critic_loss, ("critic",), self.with_outputs, slopes, name)
+        """The loss as gradient steps take it; of one that ``reads`` one output, only this one's part."""
+        slopes = functools.partial(clipped_slopes, self)
+        return Objective(self.loss, ("actor", "critic"), self.with_outputs, slopes, "the loss")
 
     # -- Schedules
 

@@ -105,7 +105,7 @@ def value_error(
 
 def approx_kl(log_ratio: Tensor) -> Tensor:
     """Returns the k3 estimate of KL(pi_old || pi) by actions of pi_old, mean((r - 1) - log r) >= 0."""
-    return kl_estimate(-log_ratio, "k3").mean()
+    return (torch.expm1(log_ratio) - log_ratio).mean()
 
 
 def clip_fraction(log_ratio: Tensor, clip_ratio: float) -> Tensor:

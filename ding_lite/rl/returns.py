@@ -133,14 +133,3 @@ def explained_variance(value: Tensor, target: Tensor) -> Tensor:
     variance = target.var(correction=0)
     ratio = 1 - (target - value).var(correction=0) / variance.clamp_min(torch.finfo(variance.dtype).tiny)
     return torch.where(variance.sqrt() <= 1e-6 * target.mean().abs(), 0.0, ratio)
-
-
-def credit_metrics(value: Tensor, target: Tensor, advantage: Tensor) -> dict[str, Tensor]:
-    """Returns what is logged of the credit of a rollout: values, targets and advantages, (N,) each."""
-    return {
-        "explained_variance": explained_variance(value, target),
-        "adv_max": advantage.max(),
-        "adv_mean": advantage.mean(),
-        "value_max": value.max(),
-        "value_mean": value.mean(),
-    }

@@ -24,16 +24,6 @@ CONSTANT = 1e-8  # variances up to this are rounding errors
 CHUNK = 2**23  # numbers that are converted to float64 in one call
 
 
-Moments = tuple[float, np.ndarray, np.ndarray]  # the number of samples, their mean and their variance
-
-
-def _merged(old: Moments, new: Moments) -> Moments:
-    count = old[0] + new[0]
-    share, delta = new[0] / count, new[1] - old[1]
-    var = (1 - share) * old[2] + share * new[2] + share * (1 - share) * delta**2
-    return float(count), old[1] + share * delta, var
-
-
 class RunningMeanStd:
     """The mean and population variance of all samples so far, in float64.
 
@@ -55,20 +45,25 @@ class RunningMeanStd:
     def update(self, samples: Tensor | np.ndarray) -> None:
         """Adds samples (N, *shape) of all ranks; they are summed on the device that they are on."""
         samples = torch.as_tensor(samples)
-        if samples.device.type == "mps":  # it has no float64
-            samples = samples.cpu()
-        new: Moments = (0.0, np.zeros_like(self.mean), np.ones_like(self.var))
+        samples = samples.cpu() if samples.device.type == "mps" else samples  # it has no float64
+        batches: list[Any] = []  # their number, mean and variance
         for part in samples.split(max(1, CHUNK // max(1, samples[:1].numel()))) if len(samples) else ():
             var, mean = torch.var_mean(part.double(), 0, correction=0)
-            new = _merged(new, (len(part), mean.cpu().numpy(), var.cpu().numpy()))
-        batches = [new]
+            batches.append((len(part), mean.cpu().numpy(), var.cpu().numpy()))
         if self.ranks.size > 1:
-            rows = self.ranks.gather(new[0], *np.ravel(new[1]), *np.ravel(new[2]))
-            batches = [(row[0], *row[1:].reshape(2, *self.mean.shape)) for row in rows]
-        batches = [batch for batch in batches if batch[0]]
+            new = RunningMeanStd(self.mean.shape)
+            new._merge(batches)
+            rows = self.ranks.gather(new.count, *np.ravel(new.mean), *np.ravel(new.var))
+            batches = [(row[0], *row[1:].reshape(2, *self.mean.shape)) for row in rows if row[0]]
         self.count *= self.decay if batches else 1.0
-        for batch in batches:
-            self.count, self.mean, self.var = _merged((self.count, self.mean, self.var), batch)
+        self._merge(batches)
+
+    def _merge(self, batches: list[Any]) -> None:
+        for count, mean, var in batches:
+            total = self.count + count
+            share, delta = count / total, mean - self.mean
+            self.var = (1 - share) * self.var + share * var + share * (1 - share) * delta**2
+            self.count, self.mean = float(total), self.mean + share * delta
 
     @property
     def std(self) -> np.ndarray:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -38,30 +38,6 @@ def torch_generator(seed: int, *name: str | int, device: Any = "cpu") -> torch.G
     generator = torch.Generator(device=device)
     generator.manual_seed(integer_seed(seed, *name))
     return generator
-
-
-@contextmanager
-def global_streams(generators: Sequence[torch.Generator]) -> Iterator[None]:
-    """Lets torch's global generators continue these streams, one for each device, within the block.
-
-    Layers such as dropout, and losses that call ``torch.randn``, draw from them. After the block they are
-    where they were before.
-    """
-    import torch
-
-    streams = []
-    for generator in generators:
-        device = generator.device
-        is_cuda = device.type == "cuda"
-        of_torch = torch.cuda.default_generators[device.index or 0] if is_cuda else torch.default_generator
-        streams.append((generator, of_torch, of_torch.get_state()))
-        of_torch.set_state(generator.get_state())
-    try:
-        yield
-    finally:
-        for generator, of_torch, before in streams:
-            generator.set_state(of_torch.get_state())
-            of_torch.set_state(before)
 
 
 @contextmanager

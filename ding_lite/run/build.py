@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,9 @@ from ding_lite.config.compile import Config
 from ding_lite.config.registry import POLICY_REGISTRY, SCRIPT, env_name, script_name
 from ding_lite.config.values import encode
 from ding_lite.data.collector import Collector
+from ding_lite.data.episodes import Evaluator
 from ding_lite.data.samples import even_sizes
-from ding_lite.data.tensors import TensorCollector
+from ding_lite.data.tensors import GreedyEpisodes, TensorCollector
 from ding_lite.envs.make import EnvSetting, make_vector_env
 from ding_lite.envs.tensor import TensorVectorEnv
 from ding_lite.envs.vector import VectorEnv
@@ -26,6 +26,7 @@ from ding_lite.policies.base import Policy
 from ding_lite.policies.ppo import PPOPolicy
 from ding_lite.ranks import Ranks
 from ding_lite.run.load import load_policy
+from ding_lite.run.resources import threads, torch_defaults
 from ding_lite.trees import example_observations, tree_leaves
 
 
@@ -72,9 +73,7 @@ def own_share(cfg: Any, ranks: Ranks) -> Any:
             if section[name] is None:  # aux_batch_size: it follows batch_size
                 continue
             if section[name] % ranks.size:
-                raise ConfigError(
-                    f"{path}.{name}: {section[name]} cannot be shared equally by {ranks.size} ranks"
-                )
+                raise ConfigError(f"{path}.{name}: {section[name]} cannot be divided by {ranks.size} ranks")
             section[name] //= ranks.size
     if size := buffer.get("replay_buffer_size"):
         buffer["replay_buffer_size"] = math.ceil(size / ranks.size)
@@ -95,21 +94,28 @@ def _copied(section: EasyDict) -> EasyDict:
     return copied
 
 
-def build_envs(cfg: Any, own: Any, ranks: Ranks, resources: ExitStack) -> tuple[VectorEnv, VectorEnv | None]:
-    """Makes the environments of a run, or those of one of its ranks.
+def build(
+    config: Config, cfg: Any, ranks: Ranks, model: torch.nn.Module | None, resources: ExitStack
+) -> tuple[Policy, Collector, Evaluator | GreedyEpisodes | None]:
+    """Builds the parts of a run, or those of one of its ranks.
 
     Args:
-        cfg: a complete config.
-        own: this rank's share of it.
+        config: of the run.
+        cfg: its values, with what a script gives in place of its environments.
         ranks: of the run.
-        resources: closes the environments when it is closed.
+        model: trained as it is, instead of a model built from the config.
+        resources: closes the environments, and restores torch's settings, when it is closed.
 
     Returns:
-        The environments to collect from, and those to evaluate on; None if the config asks for none.
+        The policy, what collects, and what evaluates; None without environments to evaluate on.
 
     Raises:
+        ConfigError: if the policy or its model cannot be built for the spaces of the environments, or if
+            ``env.one_simulator`` is set and their numbers are arrays.
         EnvError: if the environments cannot be made.
+        CheckpointError: if ``policy.learn.pretrained_model_path`` cannot be loaded.
     """
+    own = own_share(cfg, ranks)
 
     def made(side: str) -> VectorEnv:
         count, evaluate = f"{side}_env_num", side == "evaluator"
@@ -118,54 +124,39 @@ def build_envs(cfg: Any, own: Any, ranks: Ranks, resources: ExitStack) -> tuple[
         resources.callback(envs.close)
         return envs
 
-    has_own = own.env.evaluator_env_num and not own.env.one_simulator
-    return made("collector"), made("evaluator") if has_own else None
-
-
-def build_policy(cfg: Any, envs: VectorEnv, model: torch.nn.Module | None, trust: Sequence[str]) -> Policy:
-    """Builds the policy for the spaces of ``envs``.
-
-    Args:
-        cfg: a complete config.
-        envs: environments that the policy acts in.
-        model: trained as it is, instead of a model built from the config.
-        trust: modules that the checkpoint at ``policy.learn.pretrained_model_path`` may import.
-
-    Raises:
-        ConfigError: if the policy or its model cannot be built for these spaces.
-        CheckpointError: if ``policy.learn.pretrained_model_path`` cannot be loaded.
-    """
-    factory, section = POLICY_REGISTRY.get(cfg.policy.type), cfg.policy
+    envs, is_shared = made("collector"), own.env.one_simulator
+    if is_shared and not isinstance(envs, TensorVectorEnv):
+        raise ConfigError(f"env.one_simulator: it needs environments of tensors, got {envs.backend}")
+    evaluator_envs = made("evaluator") if own.env.evaluator_env_num and not is_shared else None
+    resources.enter_context(threads(cfg.num_threads, envs.obs_space))
+    lines = resources.enter_context(torch_defaults())
+    factory, section = POLICY_REGISTRY.get(cfg.policy.type), own.policy
     if isinstance(envs, TensorVectorEnv) and section.device == "auto" and model is None:
         section = EasyDict({**section, "device": str(envs.device)})
     policy: Policy = factory(section, envs.obs_space, envs.action_space, model=model, seed=cfg.seed)
     policy.action_maps = envs.action_maps
-    reference = cfg.policy.learn.get("pretrained_model_path")
+    policy.lines += [*lines, *(f"WARNING: {note}" for note in envs.notes().values())]
+    reference = section.learn.get("pretrained_model_path")
     if reference is not None and isinstance(policy, PPOPolicy):
         try:
-            frozen = load_policy(reference, device=str(policy.device), trust=trust)
+            policy.use_reference(load_policy(reference, device=str(policy.device), trust=config.trusted))
         except CheckpointError as error:
             raise CheckpointError(f"policy.learn.pretrained_model_path: {error}") from error
-        policy.use_reference(frozen)
     # The model of a caller may differ between ranks.
-    policy.ranks.copy_first([*policy.model.state_dict().values()])
-    return policy
-
-
-def build_collector(own: Any, envs: VectorEnv, policy: Policy) -> Collector:
-    """Builds what collects from ``envs``; ``own`` is this rank's share of the config.
-
-    Raises:
-        ConfigError: if arrays are to be evaluated in the environments that are collected from.
-    """
-    n_sample, env = own.policy.collect.n_sample, own.env
+    ranks.copy_first([*policy.model.state_dict().values()])
+    n_sample = section.collect.n_sample
     if isinstance(envs, TensorVectorEnv):
-        greedy = env.evaluator_env_num if env.one_simulator else 0
-        options = dict(strict=env.strict_truncation, greedy=greedy, ranks=policy.ranks)
-        return TensorCollector(envs, policy, n_sample, **options)
-    if env.one_simulator:
-        raise ConfigError(f"env.one_simulator: it needs environments of tensors, got {envs.backend}")
-    return Collector(envs, policy, n_sample)
+        greedy = GreedyEpisodes(envs, own.env.evaluator_env_num, ranks) if is_shared else None
+        strict = own.env.strict_truncation
+        collector: Collector = TensorCollector(envs, policy, n_sample, strict=strict, greedy=greedy)
+        if is_shared:
+            return policy, collector, greedy
+    else:
+        collector = Collector(envs, policy, n_sample)
+    if evaluator_envs is None:
+        return policy, collector, None
+    limits = own.env.n_evaluator_episode, own.env.max_eval_steps
+    return policy, collector, Evaluator(evaluator_envs, policy, *limits, ranks)
 
 
 def refuse_small_disk(folder: Path, policy: Policy, n_sample: int) -> None:
@@ -187,7 +178,7 @@ def refuse_small_disk(folder: Path, policy: Policy, n_sample: int) -> None:
         raise ConfigError(
             f"policy.learn.aux_freq: a checkpoint has the observations of {iterations:,} iterations, "
             f"{planned / 1e9:,.1f} GB, and the disk of {folder} has {free / 1e9:,.1f} GB free. Lower it or "
-            "policy.collect.n_sample, or choose another folder; checkpoint.freq says how often it is written"
+            "policy.collect.n_sample, or choose another folder"
         )
 
 
@@ -208,12 +199,9 @@ def description(config: Config, policy: Policy, collector: Collector) -> list[st
     if torch.cuda.is_available() and policy.device.type == "cpu" and cfg.policy.device == "auto":
         lines.append("the GPU is not used: this network is faster on the CPU; policy.device=cuda uses it")
     if policy.ranks.size > 1:
-        lines.append(
-            f"{policy.ranks.size} ranks, each with {envs.num_envs} of the environments and "
-            f"{policy.cfg.learn.batch_size} samples of a minibatch"
-        )
+        lines.append(f"{policy.ranks.size} ranks, each with {envs.num_envs} of the environments")
     if SCRIPT in config.trusted:
-        lines.append("WARNING: only this notebook can load the run: write its classes to a .py file")
+        lines.append("WARNING: only this notebook or shell can load the run: write its classes to a .py file")
     elif (script := script_name()) in config.trusted:
         lines.append(f"what loads this run executes {script}.py: train under if __name__ == '__main__'")
     if cfg.env.one_simulator:

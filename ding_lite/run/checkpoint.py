@@ -21,7 +21,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -37,6 +37,14 @@ METADATA = "ding_lite"  # the key of the text in the metadata of safetensors
 BITS = 256  # of the digest, as booleans: safetensors orders arrays by their dtypes, booleans last, and names
 
 
+class Checkpoint(NamedTuple):
+    """A checkpoint that was read: its file, the state tree, and what it keeps beside the state."""
+
+    file: Path
+    state: dict[str, Any]
+    saved: dict[str, Any]
+
+
 def packed(state: Mapping[str, Any], config: Mapping[str, Any], copy: bool) -> tuple[dict[str, Any], str]:
     """Returns the contents of a checkpoint: its arrays by their names, and its text.
 
@@ -48,7 +56,7 @@ def packed(state: Mapping[str, Any], config: Mapping[str, Any], copy: bool) -> t
         CheckpointError: if the state has a value that cannot be saved.
     """
     arrays: dict[str, Any] = {}
-    content = {"state": _without_arrays(state, "", arrays), "config": config}
+    content = {"state": _without_arrays(state, "state", arrays), "config": config}
     refuse_unusual(content)
     if copy:
         arrays = {name: array.copy() for name, array in arrays.items()}
@@ -136,39 +144,41 @@ def find_checkpoint(path: str | Path, name: str = "best") -> Path:
     raise CheckpointError(f"{path} has no checkpoint {name!r}; {known}")
 
 
-def load_of_run(path: str | Path, name: str = "best") -> tuple[Path, dict[str, Any], dict[str, Any]]:
-    """Returns ``(file, state, config)`` of the checkpoint that :func:`find_checkpoint` finds.
+def load_of_run(path: str | Path, name: str = "best") -> Checkpoint:
+    """Returns the checkpoint that :func:`find_checkpoint` finds.
 
     Raises:
         CheckpointError: if there is none, or it is damaged; the message names the next older one.
     """
     file = find_checkpoint(path, name)
     try:
-        return file, *load_checkpoint(file)
+        return Checkpoint(file, *load_checkpoint(file))
     except CheckpointError as error:
         known = checkpoints_of(file.parent.parent)
         older = known[known.index(file) + 1 :] if file in known else []
-        raise CheckpointError(
-            f"{error}. The next older one is {older[0]}" if older else str(error)
-        ) from error
+        offer = f". The next older one is {older[0]}" if older else ""
+        raise CheckpointError(f"{error}{offer}") from error
 
 
-def newest_checkpoint(run: Path) -> tuple[Path, dict[str, Any], dict[str, Any], list[str]]:
-    """Returns a run's newest undamaged checkpoint: file, state, config, and lines about damaged ones.
+def newest_of_run(path: Path) -> tuple[Checkpoint, list[str]]:
+    """Returns the checkpoint that a run continues from, and lines about damaged ones.
+
+    Args:
+        path: of a run, whose newest undamaged checkpoint is used; a checkpoint is not replaced by another.
 
     Raises:
         CheckpointError: if there is none.
     """
+    if not path.is_dir():
+        return load_of_run(path), []
     damaged: list[str] = []
-    for file in checkpoints_of(run):
+    for file in checkpoints_of(path):
         try:
-            state, config = load_checkpoint(file)
+            return Checkpoint(file, *load_checkpoint(file)), damaged
         except CheckpointError as error:
             damaged.append(f"WARNING: skipped: {error}")
-        else:
-            return file, state, config, damaged
-    reason = "it is no run, or ended before its first save" if not damaged else "\n  ".join(damaged)
-    raise CheckpointError(f"{run} has no undamaged checkpoint to continue from: {reason}")
+    reason = "\n  ".join(damaged) or "it is no run, or ended before its first save"
+    raise CheckpointError(f"{path} has no undamaged checkpoint to continue from: {reason}")
 
 
 def checkpoints_of(run: Path) -> list[Path]:
@@ -237,11 +247,6 @@ class Checkpoints:
             if _iteration_of(file) > iteration:
                 file.unlink()
 
-    def name_of(self, name: str) -> str | None:
-        """Returns the place of a checkpoint in the run's folder; None if there is none of this name."""
-        file = self.folder / f"{name}{SUFFIX}"
-        return f"{self.folder.name}/{file.name}" if file.is_file() else None
-
     def close(self) -> None:
         """Ends the thread when the checkpoints are written."""
         self._thread.shutdown()
@@ -260,7 +265,8 @@ def opened(file: Path, mode: str = "rb", largest: float = math.inf) -> IO[Any]:
     """
     is_link = file.is_symlink() or (file.parent.name == "ckpt" and file.parent.is_symlink())
     if is_link or (file.exists() and (not file.is_file() or file.stat().st_size > largest)):
-        raise OSError(f"{file} is a link, a pipe or a device, or larger than {largest / 2**20:g} MiB")
+        size = f", or larger than {largest / 2**20:g} MiB" if largest < math.inf else ""
+        raise OSError(f"{file} is a link, a pipe or a device{size}")
     options: dict[str, Any] = {} if "b" in mode else {"newline": "", "encoding": "utf-8"}
     return open(file, mode, **options)
 
@@ -288,10 +294,8 @@ def replacing(file: Path) -> Iterator[Path]:
         os.replace(temporary, file)
         if os.name == "posix":  # the name is on the disk, too
             folder = os.open(file.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            os.fsync(folder)
+            os.close(folder)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -324,7 +328,7 @@ def _without_arrays(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any
     """
     if isinstance(value, Mapping):
         return {
-            _json_key(key, path): _without_arrays(part, f"{path}.{key}" if path else str(key), arrays)
+            _json_key(key, path): _without_arrays(part, f"{path}.{key}", arrays)
             for key, part in value.items()
         }
     if isinstance(value, (list, tuple)):
@@ -338,7 +342,7 @@ def _without_arrays(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any
         value = value.item()
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    raise CheckpointError(f"the state at {path!r} is a {type(value).__name__}, which cannot be saved")
+    raise CheckpointError(f"{path} is a {type(value).__name__}, which cannot be saved")
 
 
 def _with_arrays(value: Any, arrays: dict[str, np.ndarray]) -> Any:
@@ -346,7 +350,8 @@ def _with_arrays(value: Any, arrays: dict[str, np.ndarray]) -> Any:
     if isinstance(value, dict):
         if ARRAY in value:
             return arrays.pop(value[ARRAY])
-        return {_original_key(key): _with_arrays(part, arrays) for key, part in value.items()}
+        parts = {key: _with_arrays(part, arrays) for key, part in value.items()}
+        return {int(key[1:]) if key.startswith("#") else key: part for key, part in parts.items()}
     return [_with_arrays(part, arrays) for part in value] if isinstance(value, list) else value
 
 
@@ -355,9 +360,5 @@ def _json_key(key: Any, path: str) -> str:
     if isinstance(key, int) and not isinstance(key, bool):
         return f"#{key}"
     if not isinstance(key, str) or key.startswith("#") or key == ARRAY:
-        raise CheckpointError(f"the state at {path!r} has the key {key!r}, which cannot be saved")
+        raise CheckpointError(f"{path} has the key {key!r}, which cannot be saved")
     return key
-
-
-def _original_key(key: str) -> str | int:
-    return int(key[1:]) if key.startswith("#") else key

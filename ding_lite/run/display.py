@@ -7,14 +7,11 @@ import math
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, TextIO
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from typing import Any, TextIO
 
-from ding_lite.errors import counted
 from ding_lite.run.hooks import Hook
-
-if TYPE_CHECKING:
-    from ding_lite.run.progress import Progress
 
 DETAILS = ("acting: ", "gradients: ")  # begin the lines that only log.txt has
 # What a line shows of the metrics, by short names.
@@ -56,8 +53,6 @@ class Display(Hook):
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
         self._last_line_at = 0.0
-        self._left = "?"
-        self._began: tuple[float, int] | None = None
 
     def say(self, line: str) -> None:
         if not line.startswith(DETAILS):
@@ -70,30 +65,22 @@ class Display(Hook):
             self.stream.flush()
 
     def after_iter(self, pipeline: Any) -> None:
-        """Writes the evaluation, or the key metrics if some seconds have passed since the last time."""
-        progress, now = pipeline.progress, time.monotonic()
-        began, first = self._began = self._began or (now, progress.env_step)  # the first iteration is slow
-        if progress.env_step > first:
-            steps = max(0, pipeline.cfg.max_env_step - progress.env_step)
-            self._left = clock(steps * (now - began) / (progress.env_step - first))
-        if progress.evaluation is not None:
-            self.say(evaluation_line(progress))
-        elif now - self._last_line_at >= self.seconds_between:
+        """Writes the key metrics, if some seconds have passed since the last time."""
+        now = time.monotonic()
+        if now - self._last_line_at >= self.seconds_between:
             self._last_line_at = now
             self.write(self.line(pipeline, shutil.get_terminal_size((10_000, 0)).columns))
-
-    def after_run(self, pipeline: Any) -> None:
-        self.write(pipeline.summary())
 
     def line(self, pipeline: Any, width: int) -> str:
         """Returns steps, share and time left, and the metrics that fit; before there are any, the phase."""
         progress, limit = pipeline.progress, pipeline.cfg.max_env_step
+        steps, to_do = progress.env_step, max(0, limit - progress.env_step)
         texts = {
-            "steps": f"{progress.env_step:>9,}",
+            "steps": f"{steps:>9,}",
             "limit": f"/{limit:,}",
             "unit": " steps",
-            "share": f"  {min(1.0, progress.env_step / limit):.0%}",
-            "left": f"  left {self._left}",
+            "share": f"  {min(1.0, steps / limit):.0%}",
+            "left": f"  left {timedelta(seconds=to_do * progress.wall_time // steps) if steps else '?'}",
         }
         metrics = {name: progress.metrics[name] for name, _ in SHOWN.values() if name in progress.metrics}
         if "collect/episode_return" in metrics:
@@ -118,102 +105,61 @@ class LiveDisplay(Display):
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
         from rich.console import Console
-        from rich.live import Live
-        from rich.text import Text
 
-        self._pipeline: Any = None
         self._console = Console(file=stream)
-        self.live = Live(
-            get_renderable=lambda: Text(self._last_line(), no_wrap=True, overflow="ellipsis"),
-            console=self._console,
-            refresh_per_second=5,
-            transient=True,
-        )
+        self._drawing = contextlib.ExitStack()
 
     def write(self, line: str) -> None:
         self._console.print(line, highlight=False, markup=False)
 
     def before_run(self, pipeline: Any) -> None:
-        self._pipeline = pipeline
-        self.live.start()
+        from rich.live import Live
+        from rich.text import Text
+
+        def last_line() -> Text:
+            return Text(self.line(pipeline, self._console.width), no_wrap=True, overflow="ellipsis")
+
+        live = Live(get_renderable=last_line, console=self._console, refresh_per_second=5, transient=True)
+        self._drawing.enter_context(live)
 
     def after_run(self, pipeline: Any) -> None:
-        self.live.stop()
-        self._pipeline = None
-        super().after_run(pipeline)
-
-    def _last_line(self) -> str:
-        return "" if self._pipeline is None else self.line(self._pipeline, self._console.width)
+        self._drawing.close()
 
 
-class SeedsDisplay(LiveDisplay):
-    """Shows the lines of several runs in a terminal, and below them a line about all of them.
+@contextlib.contextmanager
+def lines_of_seeds(stream: TextIO, names: Sequence[str], limit: int) -> Iterator[Callable[[str], None]]:
+    """Yields what writes the lines of several runs; in a terminal, a line about all of them is below.
 
     Args:
         stream: to write to.
         names: of the runs, which begin their lines: "seed 0: ...".
         limit: env steps of each run.
     """
-
-    def __init__(self, stream: TextIO, names: Iterable[str], limit: int) -> None:
-        self._limit = limit
-        self._first = dict.fromkeys(names, 0)  # env steps at the first line of a run
-        self._newest = dict(self._first)  # and at its newest line
-        self._ended: set[str] = set()
-        self._since = 0.0  # the first of these lines
-        super().__init__(stream)  # draws the line
-
-    def write(self, line: str) -> None:
-        name, _, text = line.partition(": ")
-        if found := STEPS.match(text):
-            steps = int(found[1].replace(",", ""))
-            self._first[name], self._newest[name] = self._first[name] or steps, steps
-            self._since = self._since or time.monotonic()
-        elif ENDED.match(text):
-            self._ended.add(name)
-        super().write(line)
-
-    def _last_line(self) -> str:
-        newest, limit = self._newest, self._limit
-        done = sum(newest.values()) - sum(self._first.values())
-        to_do = sum(max(0, limit - newest[name]) for name in newest if name not in self._ended)
-        left = clock(to_do * (time.monotonic() - self._since) / done) if done else "?"
-        return f"{len(newest)} seeds  {1 - to_do / (limit * len(newest)):.0%}  left {left} for all"
-
-
-@contextlib.contextmanager
-def lines_of_seeds(stream: TextIO, names: Iterable[str], limit: int) -> Iterator[Callable[[str], None]]:
-    """Yields what writes the lines of several runs to a stream; see :class:`SeedsDisplay`."""
-    if stream.isatty():
-        display = SeedsDisplay(stream, names, limit)
-        with display.live:
-            yield display.write
-    else:
+    if not stream.isatty():
         yield Display(stream).write
+        return
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+    from rich.progress import TaskProgressColumn, TimeRemainingColumn
+
+    columns = f"{len(names)} seeds", TaskProgressColumn(), "left", TimeRemainingColumn(), "for all"
+    steps = dict.fromkeys(names, 0)
+    limits = dict.fromkeys(names, limit)  # that of a run that has ended is where it is
+    with Bar(*columns, console=Console(file=stream), transient=True) as bar:
+        task = bar.add_task("", total=limit * len(names))
+
+        def write(line: str) -> None:
+            name, _, text = line.partition(": ")
+            if found := STEPS.match(text):
+                steps[name] = int(found[1].replace(",", ""))
+            elif ENDED.match(text):
+                limits[name] = steps[name]
+            bar.console.print(line, highlight=False, markup=False)
+            bar.update(task, completed=sum(steps.values()), total=sum(limits.values()), refresh=True)
+
+        yield write
 
 
 def display_for(stream: TextIO) -> Display:
     """Returns a live display for a terminal, and lines for any other stream."""
     return (LiveDisplay if stream.isatty() else Display)(stream)
-
-
-def clock(seconds: float) -> str:
-    """Returns a time as [h:]mm:ss."""
-    hours, seconds = divmod(int(seconds), 3600)
-    minutes, seconds = divmod(seconds, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
-
-
-def evaluation_line(progress: Progress) -> str:
-    """Returns a line about the evaluation of the last iteration; there must have been one."""
-    evaluation = progress.evaluation
-    assert evaluation is not None, "called after an evaluation"
-    line = (
-        f"{progress.env_step:>9,} steps  evaluation {score_text(evaluation.mean, evaluation.std)} "
-        f"over {counted(len(evaluation.returns), 'episode')}"
-    )
-    if "eval/is_success" in progress.metrics:
-        line += f"  success {progress.metrics['eval/is_success']:.0%}"
-    if evaluation.cut_short:
-        line += f"  ({evaluation.cut_short} cut short)"
-    return line + ("  solved" if progress.solved else "")

@@ -22,62 +22,54 @@ import shutil
 import subprocess
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from importlib import metadata
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from filelock import FileLock, Timeout
 
 from ding_lite.errors import CheckpointError, ConfigError, counted
 from ding_lite.run.checkpoint import Checkpoints, checkpoints_of, opened, read_json, replacing, write_whole
-from ding_lite.run.display import evaluation_line
 from ding_lite.run.hooks import Hook
+from ding_lite.run.progress import COUNTERS
 
 ENDED = ("solved", "finished")  # statuses of a run that has reached its stop value or its limit
 LOCK = ".lock"
 
 
-@contextlib.contextmanager
-def new_run_folder(wanted: Path, exact: bool, lines: list[str]) -> Iterator[Path]:
-    """Creates the folder of a new run, and removes it if the block ends with an error.
+def new_run_folder(wanted: Path, exact: bool, lines: list[str], after_error: ExitStack) -> Path:
+    """Creates the folder of a new run, and returns its path.
 
     Args:
         wanted: its path.
         exact: whether it must not exist, but for a run without a checkpoint, which begins anew; otherwise the
             folder may get a suffix ``_2``, ``_3``, ...
         lines: for the user; one is added if a run begins anew.
+        after_error: removes the new folder when it is closed.
 
     Raises:
         ConfigError: if the folder exists (``exact``).
         OSError: if it cannot be created.
     """
-    folder = wanted
-    if exact and is_replaceable(folder):
-        lines.append(f"{folder} begins anew: the last run there ended before its first checkpoint")
-        yield folder
-        return
-    for number in itertools.count(2):
-        try:
+    if exact and is_replaceable(wanted):
+        lines.append(f"{wanted} begins anew: the last run there ended before its first checkpoint")
+        return wanted
+    for number in itertools.count(1):
+        folder = wanted if number == 1 else wanted.with_name(f"{wanted.name}_{number}")
+        with contextlib.suppress(FileExistsError):
             folder.mkdir(parents=True)
+            after_error.callback(shutil.rmtree, folder, ignore_errors=True)
+            return folder
+        if exact:
             break
-        except FileExistsError as error:
-            if exact:
-                raise ConfigError(
-                    f"run folder {folder} exists; choose another --exp-name, continue the run with --resume, "
-                    "or remove the folder"
-                ) from error
-            folder = wanted.with_name(f"{wanted.name}_{number}")
-    try:
-        yield folder
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
+    raise ConfigError(f"run folder {wanted} exists: choose another --exp-name, use --resume, or remove it")
 
 
 def is_replaceable(folder: Path) -> bool:
     """Returns whether a folder has a run that has ended before its first checkpoint."""
-    is_run = not folder.is_symlink() and all((folder / name).is_file() for name in (LOCK, "log.txt"))
+    is_run = not folder.is_symlink() and all((folder / name).is_file() for name in (LOCK, "config.json"))
     return is_run and not checkpoints_of(folder) and not is_locked(folder)
 
 
@@ -118,10 +110,8 @@ def is_locked(folder: Path) -> bool:
     try:
         if (folder / LOCK).exists():
             _lock_of(folder).acquire(timeout=0).lock.release()
-    except Timeout:
-        return True
-    except OSError:  # the folder of another user
-        pass
+    except OSError as error:  # another one: the folder of another user
+        return isinstance(error, Timeout)
     return False
 
 
@@ -150,61 +140,53 @@ class CsvFile:
 
     def __init__(self, file: Path, env_step: float, lines: list[str]) -> None:
         self.file = file
-        self.columns: list[str] = []
+        self._columns: list[str] = []
         try:
-            self._stream = self._cut_after(env_step)
-        except (ValueError, csv.Error) as error:
+            self._cut_after(env_step)
+        except (ValueError, KeyError, csv.Error) as error:
             aside = file.with_name(f"{file.stem}_damaged_{time.time_ns()}.csv")
+            file.rename(aside)
             lines.append(
                 f"WARNING: {file.name} has a damaged line ({error}). It is now {aside.name}, and a new "
                 f"{file.name} begins"
             )
-            file.rename(aside)
-            self.columns = []
-            self._stream = self._cut_after(env_step)
+            self._columns = []
+            self._cut_after(env_step)
 
-    def write(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Appends rows of numbers and passes them to the operating system."""
-        rows = list(rows)
-        columns = list(dict.fromkeys([*self.columns, *(name for row in rows for name in row)]))
-        if columns != self.columns:
-            self.columns = columns
-            self._stream.close()
-            self._stream = self._cut_after(math.inf)
-        cells = (
-            [x if x is None or isinstance(x, int) else float(x) for x in map(row.get, self.columns)]
-            for row in rows
-        )
-        csv.writer(self._stream, lineterminator="\n").writerows(cells)
+    def write(self, rows: Sequence[Mapping[str, float]]) -> None:
+        """Appends rows and passes them to the operating system."""
+        columns = list(dict.fromkeys([*self._columns, *(name for row in rows for name in row)]))
+        if columns != self._columns:
+            self.close()
+            self._columns = columns
+            self._cut_after(math.inf)
+        self._writer.writerows(rows)
         self._stream.flush()
 
-    def _cut_after(self, env_step: float) -> IO[str]:
+    def _cut_after(self, env_step: float) -> None:
         """Writes the rows anew up to an env step, with all columns, without a last one that a crash tore.
 
-        Returns:
-            the stream to append to.
-
         Raises:
-            ValueError, csv.Error: if a line is not a row of numbers; the file stays as it is.
+            ValueError, KeyError, csv.Error: if a line is not a row of numbers; the file stays as it is.
         """
         opened(self.file, "a").close()  # it may be new
         with (
             opened(self.file, "r") as old,
             replacing(self.file) as place,
-            place.open("w", encoding="utf-8") as new,
+            place.open("w", encoding="utf-8", newline="") as new,
         ):
-            rows = csv.reader((line for line in old if line.endswith("\n")), strict=True)
-            writer = csv.writer(new, lineterminator="\n")
-            columns = next(rows, [])
-            self.columns = self.columns or columns
-            if self.columns:
-                writer.writerow(self.columns)
+            rows = csv.DictReader((line for line in old if line.endswith("\n")), strict=True)
+            self._columns = self._columns or list(rows.fieldnames or [])
+            writer = csv.DictWriter(new, self._columns, lineterminator="\n")
+            if self._columns:
+                writer.writeheader()
             for row in rows:
-                if len(row) != len(columns):
-                    raise ValueError(f"line {rows.line_num}: {len(row)} cells for {len(columns)} columns")
-                if float(row[columns.index("env_step")]) <= env_step:
-                    writer.writerow(row + [""] * (len(self.columns) - len(columns)))
-        return opened(self.file, "a")
+                if None in row or None in row.values():  # csv's mark of a cell too many, or too few
+                    raise ValueError(f"line {rows.line_num} has another number of cells than the first one")
+                if float(row["env_step"]) <= env_step:
+                    writer.writerow(row)
+        self._stream = opened(self.file, "a")
+        self._writer = csv.DictWriter(self._stream, self._columns, lineterminator="\n")
 
     def close(self) -> None:
         self._stream.close()
@@ -230,9 +212,9 @@ class RunFolder(Hook):
     ) -> None:
         self.folder = folder
         self.place = place = folder.absolute()  # an environment may change the working directory
-        self._row = 0  # iteration of the last row
+        self._row = resume_at or 0  # env step of the last one
         kept = -1 if resume_at is None else resume_at
-        with writing_to(folder), contextlib.ExitStack() as files:
+        with writing_to(folder), ExitStack() as files:
             for name in ("ckpt", "tb", "videos"):
                 if (place / name).is_symlink():
                     raise OSError(f"{name} is a link: another user may have made the folder")
@@ -242,10 +224,10 @@ class RunFolder(Hook):
             self.checkpoints = Checkpoints(place / "ckpt", saved, keep)
             files.callback(self.checkpoints.close)
             self._log = files.enter_context(opened(place / "log.txt", "a"))
-            self._metrics, self._episodes = (
-                files.enter_context(contextlib.closing(CsvFile(place / name, kept, lines)))
-                for name in ("metrics.csv", "episodes.csv")
-            )
+            self._metrics = CsvFile(place / "metrics.csv", kept, lines)
+            files.callback(self._metrics.close)
+            self._episodes = CsvFile(place / "episodes.csv", kept, lines)
+            files.callback(self._episodes.close)
             # If this session is killed, no file says how it ended.
             (place / "result.json").unlink(missing_ok=True)
             if resume_at is None:
@@ -260,18 +242,12 @@ class RunFolder(Hook):
         with contextlib.suppress(OSError):  # a failed write was reported
             self._files.close()
 
-    def log(self, text: str) -> None:
-        """Writes lines to log.txt, each with the time; a full disk does not end the run here."""
+    def say(self, line: str) -> None:
+        """Writes a line, or several, to log.txt with the time; a full disk does not end the run here."""
         stamp = time.strftime("%Y-%m-%d %H:%M:%S")
         with contextlib.suppress(OSError, ValueError):  # the next row of metrics.csv raises
-            self._log.write("".join(f"{stamp}  {line}\n" for line in text.splitlines()))
+            self._log.write("".join(f"{stamp}  {part}\n" for part in line.splitlines()))
             self._log.flush()
-
-    def say(self, line: str) -> None:
-        self.log(line)
-
-    def before_run(self, pipeline: Any) -> None:
-        self._row = pipeline.progress.iteration
 
     def after_iter(self, pipeline: Any) -> None:
         """Writes one iteration: its row of metrics, and the episodes that ended.
@@ -280,58 +256,48 @@ class RunFolder(Hook):
             CheckpointError: if they cannot be written, for example on a full disk.
         """
         progress = pipeline.progress
-        counters = {name: getattr(progress, name) for name in ("env_step", "train_iter", "iteration")}
+        row = {name: getattr(progress, name) for name in COUNTERS}
+        row |= {name: float(value) for name, value in progress.metrics.items()}
         episodes = []
         for episode in progress.episodes:
             own = {"env_step": progress.env_step, "return": episode.episode_return, "length": episode.length}
             episodes.append(own | episode.info | own)  # keys of info come last, and replace no other
         with writing_to(self.folder):
-            self._metrics.write([{**counters, **progress.metrics}])
+            self._metrics.write([row])
             self._episodes.write(episodes)
-        self._row = progress.iteration
-        if progress.evaluation is not None:
-            self.log(evaluation_line(progress))
+        self._row = progress.env_step
 
     def after_run(self, pipeline: Any) -> None:
         """Writes result.json, and the traceback of an error to log.txt."""
         if pipeline.error is not None:
-            self.log("".join(traceback.format_exception(pipeline.error)))
-        if self._row < pipeline.progress.iteration and not isinstance(pipeline.error, CheckpointError):
+            self.say("".join(traceback.format_exception(pipeline.error)))
+        if self._row < pipeline.progress.env_step and not isinstance(pipeline.error, CheckpointError):
             self.after_iter(pipeline)  # an evaluation or a hook has failed
         result = {
             name: None if isinstance(x, float) and not math.isfinite(x) else x
             for name, x in pipeline.result().items()
         }
-        try:
+        with writing_to(self.folder):
             write_whole(self.place / "result.json", json.dumps(result, indent=2, allow_nan=False) + "\n")
-        except OSError as error:
-            pipeline.say(f"WARNING: {self.folder / 'result.json'} cannot be written: {error}")
-        self.log(pipeline.summary())
 
 
 def versions(*packages: str) -> dict[str, str]:
     """Returns the versions that numbers depend on, those of more packages, and the processor."""
-    names = ("ding_lite", "torch", "numpy", "gymnasium", *packages)
     cpu = platform.processor()
     with contextlib.suppress(OSError, IndexError):  # Linux has its name here
         cpu = re.findall(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())[0]
-    machine = {
-        "python": platform.python_version(),
-        "cpu": f"{cpu or platform.machine()}, {counted(os.cpu_count() or 1, 'core')}",
-    }
     found: dict[str, str] = {}
-    for name in names:
-        with contextlib.suppress(
-            metadata.PackageNotFoundError
-        ):  # ding_lite, in a clone that is not installed
+    for name in ("ding_lite", "torch", "numpy", "gymnasium", *packages):
+        with contextlib.suppress(metadata.PackageNotFoundError):  # ding_lite, in a clone
             found[name] = metadata.version(name)
-    return found | machine
+    cores = counted(os.cpu_count() or 1, "core")
+    return found | {"python": platform.python_version(), "cpu": f"{cpu or platform.machine()}, {cores}"}
 
 
 def _git(*arguments: str) -> str:
     """Returns what a command of git says about the working directory; "" outside of a repository."""
-    env = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
-    options: dict[str, Any] = {"text": True, "errors": "replace", "timeout": 10, "env": env}
+    command = ["git", "--no-optional-locks", *arguments]
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        return str(subprocess.run(["git", *arguments], capture_output=True, **options).stdout)
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=10)
+        return done.stdout
     return ""

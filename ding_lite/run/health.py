@@ -1,10 +1,11 @@
 """Detects common faults of a training run from its metrics, and names the config key to change.
 
-Each rule looks at the means of the last iterations; a learning rate of 0 is a finding at once. The run
-reports a finding once, when it appears. The thresholds are wide: a finding deserves attention; that there is
-none proves nothing. While all returns are equal, other rules do not apply: there is nothing to learn from.
+Each rule looks at the means of the last iterations; a learning rate of 0 is a finding at once, and a wait for
+slow environments after ten seconds. The run reports a finding once, when it appears. The thresholds are wide:
+a finding deserves attention; that there is none proves nothing. While all returns are equal, other rules do
+not apply: there is nothing to learn from.
 
-Some rules are suspended while the returns improve, and none applies once the mean return is at
+Some rules are suspended while the returns improve, and no other applies once the mean return is at
 ``env.stop_value``. Where the returns have risen to their best and stay there, small steps, a low explained
 variance and large normalised errors are expected.
 """
@@ -18,10 +19,12 @@ from statistics import fmean as mean
 from typing import Any
 
 from ding_lite.run.hooks import Hook
+from ding_lite.trees import box_size
 
 WINDOW = 10  # iterations that the rules average over
 EPISODES = 100  # so many equal returns are a finding
 IMPROVEMENT = 0.1  # of the range of all returns
+LONG = 10.0  # seconds in environments after which a wait for them is a finding before the window is full
 WAITING = 0.3  # seconds of CPU time in a second of environments: below, they wait, as for a simulator
 STEADY = 0.02  # of the range of all returns: returns this near to the best are equal to it
 
@@ -51,90 +54,67 @@ def are_at_best(returns: Sequence[float]) -> bool:
 class HealthCheck(Hook):
     """Applies the rules to the metrics of every iteration, and keeps the findings.
 
-    Args:
-        cfg: a complete config.
-        numbers: how many numbers of a Box an action has.
-
     Attributes:
         findings: all findings so far: a line for each cause, with the numbers that show it and what to try.
     """
 
-    def __init__(self, cfg: Any, numbers: int) -> None:
-        self.cfg = cfg
-        self.numbers = numbers
-        self.stop_value = math.inf if cfg.env.stop_value is None else cfg.env.stop_value
+    def __init__(self) -> None:
         self.findings: dict[str, str] = {}
-        self._first: Mapping[str, float] = {}
+        self._start_entropy = math.nan
         self._recent: deque[Mapping[str, float]] = deque(maxlen=WINDOW)
         self._returns: list[float] = []  # the mean return of each iteration in which episodes ended
         self._iterations = 0
 
     def after_iter(self, pipeline: Any) -> None:
         progress = pipeline.progress
-        is_whole = progress.iteration == self._iterations + 1
-        for line in self.check(progress.metrics, progress.env_step, is_whole=is_whole).values():
-            pipeline.say(f"health: {line}")
-
-    def check(self, metrics: Mapping[str, float], env_step: int, *, is_whole: bool = True) -> dict[str, str]:
-        """Adds the metrics of one iteration, and returns the findings that are new.
-
-        Args:
-            metrics: of the iteration.
-            env_step: of the run.
-            is_whole: whether the iterations before it were added, too; after a resume they were not.
-        """
+        if not self._iterations:
+            self._start_entropy = progress.metrics.get("learn/entropy_loss", math.nan)
         self._iterations += 1
-        last = self._recent[-1] if self._recent else {}
-        have_ended = "collect/episode_count" not in metrics or (
-            metrics["collect/episode_count"] != last.get("collect/episode_count")
-        )
-        self._recent.append(dict(metrics))
-        self._first = self._first or self._recent[0]
-        episode_return = metrics.get("collect/episode_return", math.nan)
-        if have_ended and not math.isnan(episode_return):
-            self._returns.append(episode_return)
-        new = {
-            cause: f"{cause}: {evidence}. Try: {advice}"
-            for cause, evidence, advice in self._rules(env_step / self.cfg.max_env_step, is_whole)
-            if cause not in self.findings
-        }
-        self.findings |= new
-        return new
+        self._recent.append(dict(progress.metrics))
+        if progress.episodes:
+            self._returns.append(progress.metrics["collect/episode_return"])
+        for finding in self._rules(pipeline):
+            cause = finding.partition(":")[0]
+            if cause not in self.findings:
+                self.findings[cause] = finding
+                pipeline.say(f"health: {finding}")
 
     def _mean(self, name: str) -> float:
         """Returns the mean of a metric over the last iterations; nan if they lack it: no comparison holds."""
         values = [metrics[name] for metrics in self._recent if name in metrics]
         return mean(values) if values else math.nan
 
-    def _rules(self, done: float, is_whole: bool) -> Iterator[tuple[str, str, str]]:
-        """Yields a cause, the numbers that show it, and what to try, when a share of the run is done."""
-        learn, returns, last = self.cfg.policy["learn"], self._returns, self._recent[-1]
+    def _rules(self, pipeline: Any) -> Iterator[str]:
+        """Yields a line for each cause: the cause, the numbers that show it, and what to try."""
+        cfg, progress, returns, last = pipeline.cfg, pipeline.progress, self._returns, self._recent[-1]
+        learn, numbers = cfg.policy["learn"], box_size(pipeline.policy.action_space)
+        done = progress.env_step / cfg.max_env_step
+        left = f"with {max(0.0, 1 - done):.0%} of the run left"
         if last.get("learn/cur_lr") == 0.0:
             yield (
-                "the learning rate is 0",
-                f"cur_lr 0 with {max(0.0, 1 - done):.0%} of the run left, so nothing is learned",
-                "a higher policy.learn.schedule_env_step, or policy.learn.lr_final above 0",
+                f"the learning rate is 0: cur_lr 0 {left}, so nothing is learned. Try: a higher "
+                "policy.learn.schedule_env_step, or policy.learn.lr_final above 0"
             )
-        if self._iterations < WINDOW or self._mean("collect/episode_return") >= self.stop_value:
+        waited, computed = self._mean("time/env_s"), self._mean("time/cpu_s")
+        is_long = self._iterations >= WINDOW or waited * self._iterations > LONG
+        if cfg.env.manager.type in ("auto", "base") and is_long and computed < WAITING * waited:
+            yield (
+                f"the run waits for its environments: they take {waited:.2g} s of an iteration, in which "
+                f"{computed:.2g} s are computed. Try: env.manager.type=subprocess, env.manager.worker_num as "
+                "large as env.collector_env_num; ding-lite profile --tune finds the fastest numbers"
+            )
+        stop_value = math.inf if cfg.env.stop_value is None else cfg.env.stop_value
+        if self._iterations < WINDOW or self._mean("collect/episode_return") >= stop_value:
             return
 
-        waited, computed = self._mean("time/env_s"), self._mean("time/cpu_s")
-        if self.cfg.env.manager.type in ("auto", "base") and computed < WAITING * waited:
-            yield (
-                "the run waits for its environments",
-                f"they take {waited:.2g} s of an iteration, in which {computed:.2g} s are computed",
-                "env.manager.type=subprocess, with env.manager.worker_num as large as env.collector_env_num; "
-                "ding-lite profile --tune finds the fastest numbers",
-            )
-
-        # But for rounding.
+        # But for rounding. The returns before a resume are not known.
         equal = len(returns) > 1 and math.isclose(min(returns), max(returns), rel_tol=1e-9)
-        if equal and is_whole and last.get("collect/episode_count", 0) >= EPISODES:
+        is_whole = self._iterations == progress.iteration
+        if equal and is_whole and last["collect/episode_count"] >= EPISODES:
             yield (
-                "no action has made a difference yet",
-                f"all of the last {EPISODES} episodes returned {returns[-1]:g}",
-                'policy.intrinsic.type="rnd", start states that are nearer to the goal, or rewards that tell '
-                "good actions from bad ones (ding-lite check-env)",
+                f"no action has made a difference yet: all of the last {EPISODES} episodes returned "
+                f"{returns[-1]:g}. Try: policy.intrinsic.type=rnd, start states that are nearer to the goal, "
+                "or rewards that tell good actions from bad ones (ding-lite check-env)"
             )
             return
 
@@ -142,19 +122,18 @@ class HealthCheck(Hook):
         kl, clipped = self._mean("learn/approx_kl"), self._mean("learn/clipfrac")
         if kl > 0.1 or clipped > 0.5:
             yield (
-                "the policy moves too far in one iteration",
-                f"approx_kl {kl:.3g} (usual: below 0.03), clipfrac {clipped:.2f} (usual: below 0.3)",
-                "a lower policy.learn.learning_rate, fewer epochs, or policy.learn.target_kl=0.02",
+                f"the policy moves too far in one iteration: approx_kl {kl:.3g} (usual: below 0.03), "
+                f"clipfrac {clipped:.2f} (usual: below 0.3). Try: a lower policy.learn.learning_rate, fewer "
+                "epochs, or policy.learn.target_kl=0.02"
             )
 
-        entropy, start = self._mean("learn/entropy_loss"), self._first.get("learn/entropy_loss", math.nan)
-        deterministic = not self.numbers and entropy < 0.05  # so it cannot move any more
+        entropy, start = self._mean("learn/entropy_loss"), self._start_entropy
+        deterministic = not numbers and entropy < 0.05  # so it cannot move any more
         rate = self._mean("learn/cur_lr")
         if kl < 1e-7 and rate > 0 and done < 0.9 and not (deterministic or at_best or equal):
             yield (
-                "the policy hardly moves",
-                f"approx_kl {kl:.1e} at learning rate {rate:.1e}",
-                "a higher policy.learn.learning_rate",
+                f"the policy hardly moves: approx_kl {kl:.1e} at learning rate {rate:.1e}. Try: a higher "
+                "policy.learn.learning_rate"
             )
 
         # If all returns are nearly equal, there is no variance to explain, and the error is small: a
@@ -165,37 +144,33 @@ class HealthCheck(Hook):
         small_error = self._mean("learn/value_loss") < (0.5 if improving else 0.05) * scale
         explained = self._mean("learn/explained_variance")
         if explained < 0.0 and done > 0.2 and not (small_error or at_best):
-            scaled = learn.get("value_norm") or self.cfg.policy.get("normalize", {}).get("reward")
+            scaled = learn.get("value_norm") or cfg.policy.get("normalize", {}).get("reward")
+            unscaled = "" if scaled else ", or policy.learn.value_norm=True: the returns are not normalised"
             yield (
-                "the value network predicts worse than a constant would",
-                f"explained_variance {explained:.2f} over the last {WINDOW} iterations (1 is perfect)",
-                "a lower policy.collect.discount_factor, a higher policy.learn.learning_rate"
-                + ("" if scaled else ", or policy.learn.value_norm=True: the returns are not normalised"),
+                f"the value network predicts worse than a constant would: explained_variance {explained:.2f} "
+                f"over the last {WINDOW} iterations (1 is perfect). Try: a lower "
+                f"policy.collect.discount_factor, a higher policy.learn.learning_rate{unscaled}"
             )
 
         # The entropy of a Box has no lower bound: a loss of 4 nats in a number is a standard deviation 55
         # times smaller. Runs of Reacher that reach the published return lose 3.9.
-        bound = start - 4.0 * self.numbers if self.numbers else 0.02 * start
+        bound = start - 4.0 * numbers if numbers else 0.02 * start
         if entropy < bound and done < 0.5 and not improving:
             yield (
-                "the policy has stopped exploring early",
-                f"entropy {entropy:.3g}, at first {start:.3g}, with {1 - done:.0%} of the run left",
-                "a higher policy.learn.entropy_weight, or a lower policy.learn.learning_rate",
+                f"the policy has stopped exploring early: entropy {entropy:.3g}, at first {start:.3g}, "
+                f"{left}. Try: a higher policy.learn.entropy_weight, or a lower policy.learn.learning_rate"
             )
 
         if (outside := self._mean("learn/obs_clipped")) > 0.02:
             yield (
-                "observations lie outside their scale",
-                f"{outside:.1%} of the numbers are clipped at policy.normalize.obs_clip",
-                'policy.normalize.obs="initial", a larger policy.normalize.obs_samples, or a higher '
-                "policy.normalize.obs_clip: a running scale follows the observations that are frequent, not "
-                "those that episodes start with",
+                f"observations lie outside their scale: {outside:.1%} of the numbers are clipped at "
+                "policy.normalize.obs_clip. Try: policy.normalize.obs=initial, since a running scale follows "
+                "frequent observations, not the first ones of episodes; a larger obs_samples or obs_clip"
             )
 
         if (aux_kl := last.get("learn/aux_kl", math.nan)) > 0.03:
             yield (
-                "the auxiliary phase moves the policy",
-                f"KL {aux_kl:.3g} from the policy before it (usual: below 0.01)",
-                "a higher policy.learn.aux_bc_weight, a lower policy.learn.aux_learning_rate, or "
-                "policy.learn.value_norm=True",
+                f"the auxiliary phase moves the policy: KL {aux_kl:.3g} from the policy before it (usual: "
+                "below 0.01). Try: a higher policy.learn.aux_bc_weight, a lower "
+                "policy.learn.aux_learning_rate, or policy.learn.value_norm=True"
             )

@@ -21,12 +21,11 @@ and only rank 0 has them.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from ding_lite.config.registry import HOOK_REGISTRY
 from ding_lite.config.schema import Key
-from ding_lite.errors import FOREIGN, ConfigError, error_text
 
 
 class Hook:
@@ -39,13 +38,6 @@ class Hook:
     A hook whose state must survive an interruption defines ``state_dict()``, which returns a dict of plain
     values and arrays, and ``load_state_dict(state)``.
     """
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        for name in vars(cls):
-            if name.startswith(("before_", "after_")) and not hasattr(Hook, name):
-                known = "before_run, before_iter, after_iter, after_run"
-                raise TypeError(f"{cls.__name__}.{name} would never be called; a hook has {known}")
 
     def before_run(self, pipeline: Any) -> None:
         """Called once before the first iteration, also of a resumed run."""
@@ -61,26 +53,13 @@ class Hook:
         """
 
     def after_run(self, pipeline: Any) -> None:
-        """Called at the end of the run, when everything is saved; ``pipeline.status`` says how it ended."""
+        """Called at the end of the run, when everything is saved; ``pipeline.status`` says how it ended.
+
+        The last hook of the config is called first.
+        """
 
     def say(self, line: str) -> None:
         """Called with each line that the run has for the user."""
-
-
-def hooks_of(items: Sequence[Any]) -> dict[str, Hook]:
-    """Returns the hooks that the key ``hooks`` names, in its order, by their names.
-
-    Raises:
-        RegistryError: if an item names no hook.
-        ConfigError: if a hook cannot be made of its arguments.
-    """
-    hooks = {}
-    for name, cls, arguments in HOOK_REGISTRY.named_choices(items):
-        try:
-            hooks[name] = cls(**arguments)
-        except FOREIGN as error:
-            raise ConfigError(f"hooks: {name!r} cannot be made: {error_text(error)}") from error
-    return hooks
 
 
 @HOOK_REGISTRY.register("early_stopping")
@@ -102,10 +81,9 @@ class EarlyStopping(Hook):
         evaluation = pipeline.progress.evaluation
         if evaluation is None:
             return
-        if evaluation.mean > self.best:
-            self.best, self.without_improvement = evaluation.mean, 0
-            return
-        self.without_improvement += 1
+        is_better = evaluation.mean > self.best
+        self.best = max(self.best, evaluation.mean)
+        self.without_improvement = 0 if is_better else self.without_improvement + 1
         if self.without_improvement >= self.patience:
             pipeline.request_stop(f"{self.patience} evaluations in a row were not above {self.best:.4g}")
 

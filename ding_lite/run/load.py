@@ -22,7 +22,7 @@ from ding_lite.envs.space_json import spaces_from_json
 from ding_lite.envs.wrappers import ActionMap
 from ding_lite.errors import CheckpointError, ConfigError, error_text
 from ding_lite.policies.base import Policy
-from ding_lite.run.checkpoint import METADATA, SUFFIX, load_of_run
+from ding_lite.run.checkpoint import METADATA, SUFFIX, Checkpoint, load_of_run
 
 # Normalisers that weights were trained with, and the config key that turns each on.
 SCALES = {
@@ -60,35 +60,25 @@ def load_policy(
         CheckpointError: if there is no checkpoint, it is damaged, its config names a module that is not
             trusted, or its weights do not fit.
     """
-    return policy_of(*load_of_run(path, checkpoint), device, trust, model)
+    return policy_of(load_of_run(path, checkpoint), device, trust, model)
 
 
-def policy_of(
-    file: Path,
-    state: Mapping[str, Any],
-    saved: Mapping[str, Any],
-    device: str = "cpu",
-    trust: Sequence[str] = (),
-    model: nn.Module | None = None,
-) -> Policy:
+def policy_of(checkpoint: Checkpoint, device: str, trust: Sequence[str], model: nn.Module | None) -> Policy:
     """Returns the policy of a checkpoint that is read already; see :func:`load_policy`."""
-    refuse_without(file, saved, model=model)
+    refuse_without(checkpoint, model=model)
+    file, state, saved = checkpoint
     with refusing(f"the policy of {file} cannot be built", saved, trust), importing_only(trust):
-        config = decode(saved["config"]["policy"])
-        weights = sum(np.size(leaf) for leaf in state["policy"]["model"].values())
+        config = decode({**saved["config"]["policy"], "device": device})
+        own = as_tensors(state["policy"])
+        weights = sum(leaf.numel() for leaf in own["model"].values())
         found = spaces_from_json(weights, saved["spaces"])
-        spaces = found["obs"], found["action"]
+        spaces, seed = (found["obs"], found["action"]), int(saved["config"]["seed"])
         policy_class = POLICY_REGISTRY.get(config["type"])
         if model is None and policy_class._make_model is Policy._make_model:
-            _refuse_misfit(config["model"], spaces, as_tensors(state["policy"]["model"]))
-        policy: Policy = policy_class(
-            {**config, "device": device},
-            *spaces,
-            enable_field=("collect", "eval"),
-            model=model,
-            seed=int(saved["config"]["seed"]),
-        )
-        policy.load_state_dict(as_tensors(state["policy"]))
+            _refuse_misfit(config["model"], spaces, own["model"])
+        fields = ("collect", "eval")
+        policy: Policy = policy_class(config, *spaces, enable_field=fields, model=model, seed=seed)
+        policy.load_state_dict(own)
         policy.action_maps = [ActionMap.from_json(each, weights) for each in saved["action_maps"]]
     return policy
 
@@ -112,22 +102,25 @@ def refusing(what: str, saved: Mapping[str, Any] | None = None, trust: Sequence[
         missing = [str(typed) for name, typed in of_run if name not in trust]
         if missing and all(map(str.isprintable, missing)):
             words = " ".join(f"--import {shlex.quote(module)}" for module in missing)
-            text += f"\nThe run has more modules; if you trust them: {words} (in Python: trust={missing})"
+            text += (
+                "\nModules of the run that are not imported, if you trust them: "
+                f"{words} (in Python: trust={missing})"
+            )
         raise CheckpointError(text) from error
 
 
-def refuse_without(file: Path, saved: Mapping[str, Any], **given: Any) -> None:
+def refuse_without(checkpoint: Checkpoint, **given: Any) -> None:
     """Refuses to take what a config describes for what a script gave the run: ``env_setting`` or ``model``.
 
     Raises:
         ConfigError: if the script gave it, and it is None here.
     """
-    saved_names = saved.get("given")
+    by_script = checkpoint.saved.get("given")
     for name, value in given.items():
-        if value is None and isinstance(saved_names, list) and name in saved_names:
+        if value is None and isinstance(by_script, list) and name in by_script:
             raise ConfigError(
-                f"{file}: a script gave this run its {name}, and the config describes another one. Give it "
-                f"again, in Python: {name}=..."
+                f"{checkpoint.file}: a script gave this run its {name}, and the config describes another "
+                f"one. Give it again, in Python: {name}=..."
             )
 
 
@@ -147,8 +140,8 @@ def _refuse_misfit(model: Mapping[str, Any], spaces: Sequence[gym.Space], weight
     except Exception:
         if factory.__module__.startswith("ding_lite."):
             raise
-    else:
-        built.load_state_dict(weights, assign=True)
+        return
+    built.load_state_dict(weights, assign=True)
 
 
 def as_tensors(tree: Any) -> Any:
@@ -176,11 +169,7 @@ def warm_start(policy: Policy, path: str | Path) -> list[str]:
     Raises:
         CheckpointError: if there is no such file, or its weights do not fit the policy.
     """
-    foreign = _foreign_weights(Path(path))
-    if foreign is None:
-        file, state, saved = load_of_run(path, "best")
-    else:
-        file, state, saved = Path(path), {"policy": {"model": foreign}}, {}
+    file, state, saved = _foreign_weights(Path(path)) or load_of_run(path)
     own, model = policy.state_dict(), policy.model
     messages = [f"begins from the weights of {file}"]
     with refusing(f"the weights in {file} cannot be loaded"):
@@ -195,8 +184,8 @@ def warm_start(policy: Policy, path: str | Path) -> list[str]:
                 "WARNING: the weights have no scale of observations, so with policy.normalize.obs the policy "
                 "acts otherwise than before; policy.normalize.obs=False keeps its actions"
             )
-        is_described = saved and "model" not in saved.get("given", ())
-        trained_with = saved["config"]["policy"]["model"] if is_described else {}
+        by_script = "model" in saved.get("given", ())
+        trained_with = {} if by_script else saved["config"]["policy"]["model"]
         mine = encode(policy.cfg.model, "policy.model")
         wrong = [
             f"policy.model.{key}={trained_with[key]!r} (here {mine.get(key)!r})"
@@ -210,15 +199,13 @@ def warm_start(policy: Policy, path: str | Path) -> list[str]:
                 "without: set the values that they were trained with"
             )
         loaded = {name: theirs[name] for name in ("model", *SCALES) if name in theirs}
-        if loaded.get("reward_scale"):
-            # The discounted returns of the saved run's open episodes, which this run does not continue.
-            loaded["reward_scale"] = {**loaded["reward_scale"], "running_return": None}
         policy.load_state_dict({**own, **loaded})
+        policy.forget_open_episodes()
     return messages
 
 
-def _foreign_weights(file: Path) -> dict[str, Tensor] | None:
-    """Returns the state dict in another program's file; None for a run or a checkpoint.
+def _foreign_weights(file: Path) -> Checkpoint | None:
+    """Returns the state dict in another program's file as a checkpoint; None for a run or a checkpoint.
 
     torch reads a ``.pt`` file with ``weights_only=True``, which refuses any other object in it.
     """
@@ -236,13 +223,11 @@ def _foreign_weights(file: Path) -> dict[str, Tensor] | None:
             contents = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # a forged file can make either fail in any way
         raise CheckpointError(
-            f"{file} is not a file of tensors alone ({type(error).__name__}). Other files are refused, since "
-            "loading them could run code"
+            f"{file} is not a file of tensors alone ({type(error).__name__}): loading others could run code"
         ) from error
     nested = [contents.get(name) for name in NESTED] if isinstance(contents, Mapping) else []
     for found in (contents, *nested):
         if isinstance(found, Mapping) and found and all(isinstance(x, Tensor) for x in found.values()):
-            return dict(found)
-    raise CheckpointError(
-        f"{file} has no state dict of tensors, neither as a whole nor under {', '.join(NESTED)}"
-    )
+            state = {"policy": {"model": dict(found)}}
+            return Checkpoint(file, state, {"config": {"policy": {"model": {}}}})
+    raise CheckpointError(f"{file} has no state dict of tensors, nor have {', '.join(NESTED)} in it")

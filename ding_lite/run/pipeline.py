@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
+import math
 import shlex
 import sys
 import time
@@ -27,44 +28,25 @@ from typing import Any
 import torch
 
 from ding_lite.config.compile import AnyConfig, Config, as_config
-from ding_lite.config.registry import SCRIPT, env_name, importing_only
+from ding_lite.config.registry import HOOK_REGISTRY, SCRIPT, env_name, importing_only
 from ding_lite.config.values import encode
-from ding_lite.data.episodes import Evaluator
+from ding_lite.data.episodes import Evaluation
 from ding_lite.envs.make import EnvSetting
 from ding_lite.envs.space_json import spaces_to_json
-from ding_lite.errors import CheckpointError, ContractError, error_text
+from ding_lite.errors import CheckpointError, ContractError, counted, error_text
 from ding_lite.policies.base import Policy
 from ding_lite.ranks import joined, keep_for_restart
-from ding_lite.run.build import (
-    build_collector,
-    build_envs,
-    build_policy,
-    description,
-    own_share,
-    refuse_small_disk,
-    with_env_setting,
-)
-from ding_lite.run.checkpoint import checkpoints_of, on_host
+from ding_lite.run.build import build, description, refuse_small_disk, with_env_setting
+from ding_lite.run.checkpoint import checkpoints_of, newest_of_run, on_host
 from ding_lite.run.display import display_for, score_text
 from ding_lite.run.folder import RunFolder, locked, new_run_folder
 from ding_lite.run.health import HealthCheck
-from ding_lite.run.hooks import Hook, hooks_of
+from ding_lite.run.hooks import Hook
 from ding_lite.run.load import as_tensors, refuse_without, refusing, warm_start
-from ding_lite.run.progress import VALUES, Progress, Turn
-from ding_lite.run.resources import thread_count, threads, torch_defaults
-from ding_lite.run.resume import (
-    FREE,
-    NOT_BIT_EQUAL,
-    effect_of,
-    folder_of,
-    rate_from_here,
-    resume_point,
-)
-from ding_lite.run.signals import StopSignals
+from ding_lite.run.progress import VALUES, Progress
+from ding_lite.run.resume import FREE, NOT_BIT_EQUAL, changed_config, config_of, folder_of, rate_from_here
+from ding_lite.run.signals import stop_signals
 from ding_lite.run.trackers import TrackedRun, Trackers
-from ding_lite.trees import box_size
-
-PARTS = ("policy", "progress", "collector", "evaluator")  # that have a state
 
 
 class SerialPipeline:
@@ -129,8 +111,8 @@ class SerialPipeline:
             config = config.replaced(changes)
         config = dataclasses.replace(config, trusted=(*config.trusted, *trust))
         with ExitStack() as undo:
-            self._accept(config, env_setting, model)
-            self._build(undo, model)
+            self.ranks = undo.enter_context(joined())
+            self._build(undo, config, env_setting, model)
             lines = list(config.notes)
             if init_from is not None:
                 lines += warm_start(self.policy, init_from)
@@ -139,10 +121,11 @@ class SerialPipeline:
                 self.policy.warm_up(self.collector.random_observations(steps, self.cfg.seed, *stream))
             place = Path("runs", self.cfg.exp_name) if folder is None else Path(folder)
             with ExitStack() as new:  # removes the folder after an error
-                create = new_run_folder(place, folder is not None, lines)
-                self.folder = self.ranks.from_first(lambda: new.enter_context(create))
+                is_named = folder is not None
+                self.folder = self.ranks.from_first(lambda: new_run_folder(place, is_named, lines, new))
                 self.ranks.from_first(lambda: undo.enter_context(locked(self.folder)))
                 self._open(undo, display, uuid.uuid4().hex[:12], None, lines)
+                new.pop_all()
             self._resources = undo.pop_all()
 
     @classmethod
@@ -176,58 +159,48 @@ class SerialPipeline:
         """
         self = cls.__new__(cls)
         with ExitStack() as undo, ExitStack() as building:
-            folder = folder_of(Path(run))
-            ranks = undo.enter_context(joined())
-            ranks.from_first(lambda: undo.enter_context(locked(folder)))  # before the checkpoints are read
+            self.folder = folder_of(Path(run))
+            self.ranks = undo.enter_context(joined())
+            # Before the checkpoints are read.
+            self.ranks.from_first(lambda: undo.enter_context(locked(self.folder)))
+            checkpoint, lines = newest_of_run(Path(run))
+            file, state, saved = checkpoint
             limits = {"max_train_iter": max_train_iter, "max_env_step": max_env_step}
-            point = resume_point(Path(run), changes or {}, limits, override, trust)
-            building.enter_context(importing_only(point.config.trusted))
-            refuse_without(point.file, point.saved, env_setting=env_setting, model=model)
-            self._accept(point.config, env_setting, model)
-            self._build(undo, model)
-            self.folder = folder
+            old = config_of(checkpoint, trust)
+            config, changed, told = changed_config(old, changes or {}, limits, override)
+            building.enter_context(importing_only(config.trusted))
+            refuse_without(checkpoint, env_setting=env_setting, model=model)
+            self._build(undo, config, env_setting, model)
             with refusing("the saved state does not fit"):
-                lines = [*point.lines, *self.load_state_dict(point.state, new_episodes=override)]
+                lines += told + self.load_state_dict(state, new_episodes=override)
             lines += rate_from_here(self.policy, self.cfg.max_env_step)
-            if "env.stop_value" in point.changed:
+            if "env.stop_value" in changed:
                 self.progress.solved = False
-            if any(key.startswith("env.") and effect_of(key) != FREE for key in point.changed):
+            if any(key.startswith("env.") and effect != FREE for key, effect in changed.items()):
                 self.progress.best_eval_value = None  # the returns are those of another task
-            begins = f"resumed from {point.file} at {self.progress.env_step:,} env steps"
-            run_id = str(point.saved.get("id"))
-            self._open(undo, display, run_id, self.progress.env_step, [begins, *lines])
-            if self.files is not None:
-                self.files.checkpoints.remove_after(self.progress.iteration)
-            if point.changed or point.file.stem != "last":
+            begins = f"resumed from {file} at {self.progress.env_step:,} env steps"
+            self._open(undo, display, str(saved.get("id")), self.progress.env_step, [begins, *lines])
+            if changed or file.stem != "last":
                 self.save()  # else an interruption before the next save would lose the changes
             self._resources = undo.pop_all()
         return self
 
-    def _accept(self, config: Config, env_setting: EnvSetting | None, model: torch.nn.Module | None) -> None:
-        """Sets the config, which is saved, and its values with what a script gives in place of its parts."""
+    def _build(
+        self, undo: ExitStack, config: Config, env_setting: EnvSetting | None, model: torch.nn.Module | None
+    ) -> None:
+        """Builds all parts of the run but its folder; what a script gives in place of a part is not saved."""
         given = {"env_setting": env_setting, "model": model}
         self.given = [name for name, value in given.items() if value is not None]
         self.config, self.cfg = config, with_env_setting(config.values, env_setting)
-
-    def _build(self, undo: ExitStack, model: torch.nn.Module | None) -> None:
-        """Builds all parts of the run but its folder."""
-        config = self.config
-        self.ranks = ranks = undo.enter_context(joined())
-        own = own_share(self.cfg, ranks)
-        envs, evaluator_envs = build_envs(self.cfg, own, ranks, undo)
-        notes = [f"WARNING: {note}" for note in envs.notes().values()]
-        undo.enter_context(threads(thread_count(self.cfg.num_threads, envs.obs_space)))
-        lines = undo.enter_context(torch_defaults())
-        self.policy = build_policy(own, envs, model, config.trusted)
-        self.policy.lines += [*lines, *notes]
-        self.collector = build_collector(own, envs, self.policy)
-        self.evaluator: Evaluator | None = None
-        self._evaluates: Any = self.collector if own.env.one_simulator else None
-        if evaluator_envs is not None:
-            limits = own.env.n_evaluator_episode, own.env.max_eval_steps
-            self.evaluator = self._evaluates = Evaluator(evaluator_envs, self.policy, *limits, ranks)
+        self.policy, self.collector, self.evaluator = build(config, self.cfg, self.ranks, model, undo)
         self.progress = Progress()
-        self.hooks = hooks_of(self.cfg.hooks)
+        choices = HOOK_REGISTRY.named_choices(self.cfg.hooks)
+        self.hooks: dict[str, Hook] = {name: cls(**arguments) for name, cls, arguments in choices}
+        self._all_hooks = [*self.hooks.values()]
+        self._stateful: dict[str, Any] = {n: x for n, x in self.hooks.items() if hasattr(x, "state_dict")}
+        self.files: Any = None  # a RunFolder on rank 0
+        # What a command imports for this run, by the names of the modules; not a notebook.
+        self._imports = {module: _typed(module) for module in config.trusted if module != SCRIPT}
         self.status, self.stop_reason = "running", ""
         self.error: BaseException | None = None
         self._saved_time = time.monotonic()
@@ -237,8 +210,6 @@ class SerialPipeline:
         self, undo: ExitStack, display: Hook | None, run_id: str, resume_at: int | None, lines: list[str]
     ) -> None:
         """Opens the run's folder and adds the library's hooks, on rank 0; takes over what ``undo`` closes."""
-        self.files: Any = None  # a RunFolder on rank 0
-        self._watchers: list[Hook] = []
         if self.ranks.is_first:
             cfg, policy = self.cfg, self.policy
             refuse_small_disk(self.folder, policy, self.collector.n_sample)
@@ -246,34 +217,32 @@ class SerialPipeline:
             spaces = spaces_to_json(weights, obs=policy.obs_space, action=policy.action_space)
             maps = [each.as_json() for each in policy.action_maps]
             others = {"spaces": spaces, "action_maps": maps, "given": self.given, "id": run_id}
-            saved = {**self.config.as_json(), **others, "imports": self._imports()}
+            saved = {**self.config.as_json(), **others, "imports": self._imports}
             tracked = TrackedRun(self.folder.absolute(), saved["config"], resume_at, run_id)
             trackers = Trackers(cfg.logger.trackers, cfg.logger.freq, tracked)
-            health = HealthCheck(cfg, box_size(policy.action_space))
             self.files = RunFolder(self.folder, saved, cfg.checkpoint.keep, resume_at, lines)
             undo.callback(self.files.close)
-            self._watchers = [health, self.files, trackers, display or Hook()]
+            self.files.checkpoints.remove_after(self.progress.iteration)
+            self._all_hooks += [HealthCheck(), self.files, trackers, display or Hook()]
             keep_for_restart(str(self.folder.absolute()))
             # The tracebacks of workers that were replaced go to the log alone.
-            self.collector.envs.explain = self.files.log
-        self.collector.envs.say = self.say
+            self.collector.envs.explain = self.files.say
         if self.evaluator is not None:
             self.evaluator.envs.say = lambda line: self.say(f"in evaluation: {line}")
             self.evaluator.envs.explain = self.collector.envs.explain
+        self.collector.envs.say = self.say  # after: they may be the same ones
         lines = [f"run {self.folder}", *lines]
         for line in lines + description(self.config, self.policy, self.collector):
             self.say(line)
 
     def say(self, line: str) -> None:
         """Writes a line to log.txt, and shows it; on rank 0 only, since all ranks say the same."""
-        for hook in (*self.hooks.values(), *self._watchers):
+        for hook in self._all_hooks:
             hook.say(line)
 
     def _call(self, method: str) -> None:
-        """Calls a method of all hooks: those of the config first, but at the end of the run last."""
-        of_config = [*self.hooks.values()]
-        is_end = method == "after_run"
-        for hook in self._watchers + of_config if is_end else of_config + self._watchers:
+        """Calls a method of all hooks: those of the config first; at the end of the run in reverse order."""
+        for hook in reversed(self._all_hooks) if method == "after_run" else self._all_hooks:
             getattr(hook, method)(self)
 
     def __iter__(self) -> Iterator[Progress]:
@@ -292,10 +261,8 @@ class SerialPipeline:
         if self.status != "running":
             if self.is_over():
                 return
-            raise ContractError(
-                f"this run has ended ({self.status}); SerialPipeline.resume({str(self.folder)!r}) goes on"
-            )
-        signals = self._resources.enter_context(StopSignals(self.request_stop))
+            raise ContractError(f"this run has ended: SerialPipeline.resume({str(self.folder)!r}) goes on")
+        deliver_signal = self._resources.enter_context(stop_signals(self.request_stop))
         atexit.register(self.finish)  # a script may end within the loop
         self._resources.callback(atexit.unregister, self.finish)
         try:
@@ -307,16 +274,13 @@ class SerialPipeline:
             self.finish(error)
             raise
         if self.status == "interrupted":
-            signals.deliver()
+            deliver_signal()
 
     def is_over(self) -> bool:
         """Returns whether a limit is reached, or the task is solved."""
-        cfg, progress = self.cfg, self.progress
-        return bool(
-            progress.solved
-            or progress.env_step >= cfg.max_env_step
-            or (cfg.max_train_iter is not None and progress.train_iter >= cfg.max_train_iter)
-        )
+        progress, max_train_iter = self.progress, self.cfg.max_train_iter
+        has_learned = max_train_iter is not None and progress.train_iter >= max_train_iter
+        return progress.solved or has_learned or progress.env_step >= self.cfg.max_env_step
 
     def request_stop(self, reason: str) -> None:
         """Requests the run to end after the iteration, with a reason; safe to call from a signal handler."""
@@ -340,43 +304,49 @@ class SerialPipeline:
         learned = self.policy.learn_mode.forward(rollout)
         timer("other")
         if not (isinstance(learned, Mapping) and "updates" in learned):
-            raise ContractError(
-                "the policy's _forward_learn must return a dict of metrics, among them 'updates', its number "
-                f"of optimiser steps; got {learned!r:.80}"
-            )
+            raise ContractError(f"_forward_learn returned no 'updates', its optimiser steps: {learned!r:.80}")
         metrics = {
             **{f"collect/{name}": value for name, value in self.collector.metrics().items()},
             **{f"learn/{name}": value for name, value in learned.items()},
             **{f"time/{phase}_s": seconds for phase, seconds in timer.take().items()},
             "time/cpu_s": time.process_time() - computed,
         }
-        turn = Turn(int(rollout.valid.sum()), int(learned["updates"]), metrics, self.collector.episodes)
+        turn = int(rollout.valid.sum()), int(learned["updates"]), metrics, self.collector.episodes
         progress.advance(self.ranks.from_all(turn))
         self._is_learning = False
         is_due = self.is_over() or progress.crossed(self.cfg.policy.eval.eval_freq)
-        if is_due and self._evaluates is not None:
+        if is_due and self.evaluator is not None:
             timer("eval")
-            progress.evaluate(self._evaluates, self.cfg.env.stop_value)
+            evaluation = progress.evaluate(self.evaluator, self.cfg.env.stop_value)
             timer("other")
             progress.metrics["time/eval_s"] = timer.seconds.pop("eval")
+            if evaluation is not None:
+                self.say(self._line_about(evaluation))
         progress.wall_time = progress.metrics["time/wall_s"] = time.monotonic() - began
         self._call("after_iter")
         self._save_what_is_due()  # so every checkpoint has its row
         progress.wall_time = time.monotonic() - began
         return dataclasses.replace(progress)
 
+    def _line_about(self, evaluation: Evaluation) -> str:
+        progress, episodes = self.progress, counted(len(evaluation.returns), "episode")
+        score = score_text(evaluation.mean, evaluation.std)
+        line = f"{progress.env_step:>9,} steps  evaluation {score} over {episodes}"
+        if "eval/is_success" in progress.metrics:
+            line += f"  success {progress.metrics['eval/is_success']:.0%}"
+        if evaluation.cut_short:
+            line += f"  ({evaluation.cut_short} cut short)"
+        return line + ("  solved" if progress.solved else "")
+
     def _save_what_is_due(self) -> None:
         progress, due = self.progress, self.cfg.checkpoint
+        next_save = self._saved_time + 60 * (due.minutes or math.inf)
+        is_late = self.ranks.from_first(lambda: time.monotonic() > next_save)
         names = ["best"] if progress.update_best() else []
-        names += ["last"] if names or progress.crossed(due.freq) or self._is_late() else []
+        names += ["last"] if names or is_late or progress.crossed(due.freq) else []
         names += [f"iteration_{progress.iteration:08d}"] if progress.crossed(due.keep_freq) else []
         if names:
             self._save(names)
-
-    def _is_late(self) -> bool:
-        """Returns whether ``checkpoint.minutes`` have gone by since the last save, by the clock of rank 0."""
-        seconds = 60 * self.cfg.checkpoint.minutes
-        return bool(seconds) and self.ranks.from_first(lambda: time.monotonic() > self._saved_time + seconds)
 
     def save(self, name: str = "last") -> Path:
         """Saves ``ckpt/<name>.safetensors`` in the run's folder, and returns its path when it is written.
@@ -414,21 +384,20 @@ class SerialPipeline:
         else:
             self.status = "interrupted" if stopped or at_once else "failed"
         is_new = self.progress.iteration > self.progress.saved_at
-        try:
-            if is_new and not (self._is_learning or at_once) and (stopped or self.ranks.size == 1):
-                self._save(["last"], wait=True)
-            if self.files is not None:
-                self.files.checkpoints.wait()
-        except BaseException as second:  # the first error counts
-            self.status, self.error = "failed", self.error or second
-            if stopped:
-                raise
-            self.say(f"the last iteration could not be saved: {error_text(second)}")
-        finally:
+        with self._resources:
             try:
-                self._call("after_run")
+                if is_new and not (self._is_learning or at_once) and (stopped or self.ranks.size == 1):
+                    self._save(["last"], wait=True)
+                if self.files is not None:
+                    self.files.checkpoints.wait()
+            except BaseException as second:  # the first error counts
+                self.status, self.error = "failed", self.error or second
+                if stopped:
+                    raise
+                self.say(f"the last iteration could not be saved: {error_text(second)}")
             finally:
-                self._resources.close()
+                self.say(self.summary())
+                self._call("after_run")
 
     def close(self) -> None:
         """Ends the run if it has not ended, and closes environments and files; see :meth:`finish`."""
@@ -444,7 +413,7 @@ class SerialPipeline:
     def result(self) -> dict[str, Any]:
         """Returns the results of the run for result.json; None stands for what was not measured."""
         progress, wall_time = self.progress, self.progress.wall_time
-        checkpoints = None if self.files is None else self.files.checkpoints
+        checkpoints = {file.stem: f"ckpt/{file.name}" for file in checkpoints_of(self.folder)}
         error = self.stop_reason if self.error is None else f"{type(self.error).__name__}: {self.error}"
         return {
             "status": self.status,
@@ -455,8 +424,8 @@ class SerialPipeline:
             "seed": self.cfg.seed,
             "policy": encode(self.cfg.policy.type, "policy.type"),
             "env_id": env_name(self.config.values.env),
-            "checkpoint": checkpoints and checkpoints.name_of("last"),
-            "best_checkpoint": checkpoints and checkpoints.name_of("best"),
+            "checkpoint": checkpoints.get("last"),
+            "best_checkpoint": checkpoints.get("best"),
             "error": None if self.status in ("solved", "finished") else error or None,
         }
 
@@ -466,20 +435,16 @@ class SerialPipeline:
         why = f" ({self.stop_reason})" if self.status == "interrupted" and self.stop_reason else ""
         done = f"{progress.env_step:,} env steps and {progress.wall_time:.1f} s"
         evaluation = "" if mean is None else f", evaluation {score_text(mean, progress.eval_value_std)}"
-        run = shlex.quote(str(self.folder))
-        goes_on = self.status in ("interrupted", "failed")
-        command = f"ding-lite train --resume {run}" if goes_on else f"ding-lite eval {run} -n 100"
-        imports = "".join(f" --import {shlex.quote(module)}" for module in self._imports().values())
+        run, goes_on = str(self.folder), self.status in ("interrupted", "failed")
+        ended = f"{self.status}{why} after {done}{evaluation}\nrun: {run}"
+        if goes_on and not checkpoints_of(self.folder):
+            return ended
         if SCRIPT in self.config.trusted:  # a notebook, which no command can import
             call = "SerialPipeline.resume" if goes_on else "load_policy"
-            command, imports = f"{call}({str(self.folder)!r}) in the notebook that has its classes", ""
-        ended = f"{self.status}{why} after {done}{evaluation}\nrun: {self.folder}"
-        has_advice = checkpoints_of(self.folder) or not goes_on
-        return f"{ended}   try: {command}{imports}" if has_advice else ended
-
-    def _imports(self) -> dict[str, str]:
-        """Returns what a command must import for this run, by the names of the modules; not a notebook."""
-        return {module: _typed(module) for module in self.config.trusted if module != SCRIPT}
+            return f"{ended}   try: {call}({run!r}) in the notebook or shell that has its classes"
+        words = ["train", "--resume", run] if goes_on else ["eval", run, "-n", "100"]
+        words += [word for module in self._imports.values() for word in ("--import", module)]
+        return f"{ended}   try: {shlex.join(['ding-lite', *words])}"
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the whole state of the run as a tree; only ``wall_time`` depends on the machine's speed.
@@ -490,15 +455,10 @@ class SerialPipeline:
             CheckpointError: if an iteration was cut before its end.
         """
         if self._is_learning:
-            raise CheckpointError(
-                "the last iteration did not end, so the weights belong to no number of env steps. Its "
-                f"checkpoints are whole: SerialPipeline.resume({str(self.folder)!r}) continues the run"
-            )
-        parts = {name: getattr(self, name) for name in PARTS}
+            raise CheckpointError("the last iteration did not end: resume the run from its checkpoints")
+        parts = {name: getattr(self, name) for name in ("policy", "progress", "collector", "evaluator")}
         state = {name: {} if part is None else part.state_dict() for name, part in parts.items()}
-        state["hooks"] = {
-            name: dict(hook.state_dict()) for name, hook in self.hooks.items() if hasattr(hook, "state_dict")
-        }
+        state["hooks"] = {name: dict(hook.state_dict()) for name, hook in self._stateful.items()}
         others = self.ranks.to_first(on_host(state))[1:] if self.ranks.size > 1 else []
         return {**state, "ranks": others, "wall_time": self.progress.wall_time}
 
@@ -516,42 +476,33 @@ class SerialPipeline:
         Raises:
             Exception: of any kind, if a part is missing or does not fit.
         """
-        ranks, others = self.ranks, state["ranks"]
-        saved_by = 1 + len(others)
-        is_same = saved_by == ranks.size
-        has_new = new_episodes or not is_same
+        ranks, of_ranks = self.ranks, [state, *state["ranks"]]
+        if len(of_ranks) != ranks.size:
+            raise CheckpointError(
+                f"number of ranks {len(of_ranks)} -> {ranks.size}: resume the run with the former number "
+                "(torchrun --nproc-per-node), or begin a new one from its weights (--init-from)"
+            )
         self.progress.wall_time = float(state["wall_time"])
-        stream: tuple[str | int, ...] = ()
-        if is_same:
-            state = [state, *others][ranks.rank]
-        else:  # every rank has the state of rank 0; the episodes are counted there alone
-            stream = ("step", int(state["progress"]["env_step"]))
-            count = sum(int(each["collector"]["episode_count"]) for each in (state, *others))
-            collector = {**state["collector"], "episode_count": count if ranks.is_first else 0}
-            state = {**state, "collector": collector}
+        state = of_ranks[ranks.rank]
         self.policy.load_state_dict(as_tensors(state["policy"]))
         self.progress.load_state_dict(state["progress"])
-        lost = self.collector.load_state_dict(state["collector"], new_episodes=has_new, stream=stream)
+        lost = self.collector.load_state_dict(state["collector"], new_episodes=new_episodes)
         if self.evaluator is not None:
             self.evaluator.load_state_dict(state["evaluator"])
-        for name, hook in self.hooks.items():
-            if name in state["hooks"] and hasattr(hook, "load_state_dict"):
+        for name, hook in self._stateful.items():
+            if name in state["hooks"]:
                 hook.load_state_dict(state["hooks"][name])
         if lost:
             self.policy.forget_open_episodes()
-        if has_new:
+        if new_episodes:
             self.policy.forget_stored()
-        lines = []
-        if not is_same:
-            self.policy.change_ranks(self.progress.env_step)
-            lines.append(f"number of ranks {saved_by} -> {ranks.size}")
-        lost = next(filter(None, self.ranks.from_all(lost)), None)
-        if lost and self.cfg.env.strict_resume and not has_new:
+        lost = next(filter(None, ranks.from_all(lost)), None)
+        if lost is None:
+            return []
+        if self.cfg.env.strict_resume and not new_episodes:
             raise CheckpointError(f"{lost}. env.strict_resume=False goes on with new episodes")
-        if lost:
-            mark = "" if has_new else "WARNING: "  # asked for, or not
-            lines.append(f"{mark}{lost}. The run goes on with new episodes: {NOT_BIT_EQUAL}")
-        return lines
+        mark = "" if new_episodes else "WARNING: "  # asked for, or not
+        return [f"{mark}{lost}. The run goes on with new episodes: {NOT_BIT_EQUAL}"]
 
 
 def _typed(module: str) -> str:

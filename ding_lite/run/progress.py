@@ -5,33 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from ding_lite.data.episodes import SUCCESS, Evaluation, Evaluator, means_of
+from ding_lite.data.tensors import GreedyEpisodes
 from ding_lite.data.timer import PHASES
 from ding_lite.envs.vector import Episode
 
 COUNTS = ("episode_count", "env_restarts", "aux_memory")  # metrics that are summed over ranks
 COUNTERS = ("env_step", "train_iter", "iteration")
 VALUES = ("eval_value", "eval_value_std", "best_eval_value")
-
-
-class Turn(NamedTuple):
-    """An iteration of one rank.
-
-    Attributes:
-        steps: valid transitions that were collected.
-        updates: optimiser steps of the policy phase.
-        metrics: by their names in metrics.csv.
-        episodes: that ended.
-    """
-
-    steps: int
-    updates: int
-    metrics: dict[str, float]
-    episodes: list[Episode]
 
 
 @dataclass
@@ -68,36 +53,41 @@ class Progress:
     step_before: int = 0
     saved_at: int = 0
 
-    def advance(self, turns: Sequence[Turn]) -> None:
-        """Counts an iteration of all ranks; it has taken as long as the slowest of them."""
-        steps = sum(turn.steps for turn in turns)
+    def advance(self, turns: Sequence[tuple[int, int, dict[str, float], list[Episode]]]) -> None:
+        """Counts an iteration of all ranks; it has taken as long as the slowest of them.
+
+        Args:
+            turns: of each rank: valid transitions that were collected, optimiser steps of the policy phase,
+                metrics by their names in metrics.csv, and episodes that ended.
+        """
         self.step_before = self.env_step
-        self.env_step += steps
-        self.train_iter += turns[0].updates
+        self.env_step += sum(steps for steps, *_ in turns)
+        self.train_iter += turns[0][1]
         self.iteration += 1
-        self.metrics = merged_metrics([turn.metrics for turn in turns])
-        seconds = (
-            self.metrics.get(f"time/{phase}_s", 0.0) for phase in PHASES if phase not in ("eval", "other")
-        )
-        self.metrics["time/env_steps_per_second"] = steps / sum(seconds)
-        self.episodes = [episode for turn in turns for episode in turn.episodes]
+        self.metrics = merged_metrics([metrics for _, _, metrics, _ in turns])
+        phases = [phase for phase in PHASES if phase not in ("eval", "other")]
+        seconds = sum(self.metrics.get(f"time/{phase}_s", 0.0) for phase in phases)
+        self.metrics["time/env_steps_per_second"] = (self.env_step - self.step_before) / seconds
+        self.episodes = [episode for *_, episodes in turns for episode in episodes]
         self.evaluation = None
 
-    def evaluate(self, evaluator: Evaluator, stop_value: float | None) -> None:
+    def evaluate(self, evaluator: Evaluator | GreedyEpisodes, stop_value: float | None) -> Evaluation | None:
         """Evaluates once, or twice if the first mean reaches ``stop_value``: both must, if it is solved.
 
-        ``evaluation`` has the episodes of both rounds; it is None if no episode has ended.
+        Returns:
+            the new ``evaluation``, with the episodes of both rounds; None if no episode has ended.
         """
         found = evaluator.evaluate(self.iteration, 0)
         self.solved = False
         if not found.returns:
-            return
+            return None
         if stop_value is not None and found.mean >= stop_value:
             second = evaluator.evaluate(self.iteration, 1)
             self.solved = bool(second.returns) and second.mean >= stop_value
             found = found + second
         self.evaluation, self.eval_value, self.eval_value_std = found, found.mean, found.std
         self.metrics |= evaluation_metrics(found)
+        return found
 
     def update_best(self) -> bool:
         """Returns whether the last iteration had an evaluation, and no mean return was higher so far.

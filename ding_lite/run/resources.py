@@ -19,26 +19,21 @@ M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4
 HEAP_GROWTH = 2**26  # bytes
 
 
-def thread_count(num_threads: int | str, obs_space: gym.Space) -> int:
-    """Returns the number of torch's CPU threads that the config key ``num_threads`` asks for.
+@contextlib.contextmanager
+def threads(num_threads: int | str, obs_space: gym.Space) -> Iterator[None]:
+    """Gives torch the CPU threads of the config key ``num_threads`` in a block, and NumPy one.
+
+    NumPy's matrices are small here. With more threads, which wait for each other, it takes three times as
+    long, and ten times on a busy machine.
 
     Args:
         num_threads: a number, or "auto": 1 for vector observations, whose matrices are small, and every core
             where an observation is an image, but not more than torch has (OMP_NUM_THREADS).
         obs_space: space of the observations.
     """
-    if not isinstance(num_threads, str):
-        return num_threads
-    return min(cores(), torch.get_num_threads()) if has_image(obs_space) else 1
-
-
-@contextlib.contextmanager
-def threads(num_threads: int) -> Iterator[None]:
-    """Gives torch this number of CPU threads in a block, and NumPy one: its matrices are small here.
-
-    With more, threads that wait for each other take three times as long, and ten times on a busy machine.
-    """
     before = torch.get_num_threads()
+    if isinstance(num_threads, str):
+        num_threads = min(cores(), before) if has_image(obs_space) else 1
     torch.set_num_threads(num_threads)
     try:
         with threadpool_limits(1, user_api="blas"):
@@ -61,8 +56,8 @@ def torch_defaults() -> Iterator[list[str]]:
     torch.set_default_device(None)
     try:
         yield [
-            f"torch's default dtype and device, {dtype} and {device} by your code, are float32 and cpu in "
-            "this process while the run is open; environments keep theirs with env.manager.type=subprocess"
+            f"torch's default dtype and device ({dtype}, {device}) are float32 and cpu while the run is "
+            "open; environments keep theirs with env.manager.type=subprocess"
         ]
     finally:
         torch.set_default_dtype(dtype)

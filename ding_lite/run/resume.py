@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ding_lite.config.compile import Config, compile_config, differences
 from ding_lite.config.registry import importing_only
@@ -22,7 +22,7 @@ from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.policies.base import Policy
 from ding_lite.policies.ppo import PPOPolicy
 from ding_lite.rl.schedules import ADAPTIVE, has_schedule, schedule
-from ding_lite.run.checkpoint import find_checkpoint, load_of_run, newest_checkpoint
+from ding_lite.run.checkpoint import Checkpoint, find_checkpoint
 from ding_lite.run.load import refusing
 
 FREE, WARNED, REFUSED = "free", "warned", "refused"
@@ -67,27 +67,8 @@ EFFECTS = {
 
 def effect_of(path: str) -> str:
     """Returns the effect of a change of the key ``path`` on a saved state: free, warned or refused."""
-    parts = path.split(".")
-    prefixes = (".".join(parts[:n]) for n in range(len(parts), 0, -1))
-    return next((EFFECTS[prefix] for prefix in prefixes if prefix in EFFECTS), REFUSED)
-
-
-class ResumePoint(NamedTuple):
-    """A checkpoint, and the config that its run continues with.
-
-    Attributes:
-        file, state, saved: the checkpoint.
-        config: to continue with.
-        changed: keys in which it differs from the saved one.
-        lines: for the user.
-    """
-
-    file: Path
-    state: Mapping[str, Any]
-    saved: Mapping[str, Any]
-    config: Config
-    changed: list[str]
-    lines: list[str]
+    prefixes = [prefix for prefix in EFFECTS if f"{path}.".startswith(f"{prefix}.")]
+    return EFFECTS.get(max(prefixes, key=len, default=""), REFUSED)
 
 
 def folder_of(path: Path) -> Path:
@@ -100,88 +81,69 @@ def folder_of(path: Path) -> Path:
         return path
     file = find_checkpoint(path)
     if file.absolute().parent.name != "ckpt":
-        raise CheckpointError(
-            f"{file} is not in the folder ckpt/ of a run, so there is no run to continue. A new run can "
-            f"begin from its weights: --init-from {file}"
-        )
+        raise CheckpointError(f"{file} is not in ckpt/ of a run: no run to continue; --init-from takes it")
     return file.parent.parent
 
 
-def resume_point(
-    path: Path,
-    changes: Mapping[str, Any],
-    limits: Mapping[str, int | None],
-    override: bool,
-    trust: Sequence[str],
-) -> ResumePoint:
-    """Returns the checkpoint and the config that a run continues with.
+def changed_config(
+    saved: Config, changes: Mapping[str, Any], limits: Mapping[str, int | None], override: bool
+) -> tuple[Config, dict[str, str], list[str]]:
+    """Returns the config that a run continues with, the effect of each changed key, and lines for the user.
 
     Args:
-        path: of a run, the newest undamaged checkpoint is used; a checkpoint is not replaced by another.
+        saved: the config of its checkpoint.
         changes: of single keys, such as ``{"policy.learn.learning_rate": 1e-4}``. A changed ``max_env_step``
             stretches the schedules, unless the user has set their length.
         limits: of keys that only stop the run; None: as saved.
         override: apply refused changes too.
-        trust: modules that the saved config may import.
 
     Raises:
-        CheckpointError: if the checkpoint is damaged, or names classes that are not trusted.
         ConfigError: if a change is faulty or refused.
     """
-    if path.is_dir():
-        file, state, saved, lines = newest_checkpoint(path)
-    else:
-        (file, state, saved), lines = load_of_run(path), []
-    own = config_of_checkpoint(file, saved, trust)
-    config = own.replaced(changes)
+    config = saved.replaced(changes)
     is_derived = config.source.get(LENGTH) == "max_env_step"
     if "max_env_step" in changes and is_derived and has_schedule(config.values.policy.learn):
         config = config.replaced({LENGTH: None})
     config = config.replaced({key: number for key, number in limits.items() if number is not None})
-    found = [change for change in differences(own.values, config.values) if change[0] != "exp_name"]
-    refused = [f"{key}: {old!r} -> {new!r}" for key, old, new in found if effect_of(key) == REFUSED]
-    if refused and not override:
+    found = [change for change in differences(saved.values, config.values) if change[0] != "exp_name"]
+    effects = {key: effect_of(key) for key, _, _ in found}
+    lines = [f"{effects[key]}: {key}: {old!r} -> {new!r}" for key, old, new in found]
+    if REFUSED in effects.values() and not override:
         raise ConfigError(
-            "\n  ".join(["the saved state would be wrong under these changes:", *refused])
-            + f"\nLeave them out, or begin a new run from the weights: --init-from {file}. With --override "
-            "they are applied with new episodes; whether the result makes sense is then for you to judge"
+            "\n  ".join(["the saved state would be wrong under a refused change:", *lines])
+            + "\nLeave it out, begin a new run from the weights (--init-from), or apply it with --override"
         )
-    lines += [f"{effect_of(key)}: {key}: {old!r} -> {new!r}" for key, old, new in found]
-    if any(effect_of(key) != FREE for key, _, _ in found):
+    if {WARNED, REFUSED} & {*effects.values()}:
         lines.append(NOT_BIT_EQUAL)
-    return ResumePoint(file, state, saved, config, [key for key, _, _ in found], lines)
+    return config, effects, lines
 
 
 def rate_from_here(policy: Policy, max_env_step: int) -> list[str]:
     """Returns a line if the schedule of the learning rate has ended, or ends before the run; else none."""
     if not isinstance(policy, PPOPolicy) or policy.cfg.learn.lr_schedule in ("constant", ADAPTIVE):
         return []
-    learn, end = policy.cfg.learn, policy.cfg.learn.schedule_env_step
-    has_ended = policy.schedules.env_step >= end
-    if max_env_step <= end and not has_ended:
+    learn, now, end = policy.cfg.learn, policy.schedules.env_step, policy.cfg.learn.schedule_env_step
+    if max(max_env_step, now + 1) <= end:
         return []
     rate = policy.learning_rate * schedule(learn.lr_schedule, 1.0, learn.lr_final)
     mark = "" if rate else "WARNING: "
-    begins = "here" if has_ended else f"{end:,} env steps"
     longer = f"{LENGTH}={max_env_step}" if max_env_step > end else "max_env_step=N with a higher N"
     ends = f"since its {learn.lr_schedule} schedule ends at {end:,} env steps; {longer} stretches it"
-    return [f"{mark}learning rate {rate:g} from {begins} on, {ends}"]
+    return [f"{mark}learning rate {rate:g} from {max(now, end):,} env steps on, {ends}"]
 
 
-def config_of_checkpoint(
-    file: Path, saved: Mapping[str, Any], trust: Sequence[str], *, to_train: bool = True
-) -> Config:
+def config_of(checkpoint: Checkpoint, trust: Sequence[str], *, to_train: bool = True) -> Config:
     """Returns the complete config of a checkpoint, which may come from an untrusted source.
 
     Args:
-        file: the checkpoint, for messages.
-        saved: what it keeps beside the state.
+        checkpoint: stays as it is.
         trust: modules that the config may import.
         to_train: False: without hooks and trackers, which only a training needs.
 
     Raises:
         CheckpointError: if the config cannot be used, or names classes that are missing or not trusted.
     """
+    file, _, saved = checkpoint
     with refusing(f"the config of {file} cannot be used", saved, trust), importing_only(trust):
         values = saved["config"] if to_train else {**saved["config"], "hooks": [], "logger": {}}
         config = compile_config({"config": values, "source": saved["source"]})

@@ -17,7 +17,7 @@ import numpy as np
 
 from ding_lite.config.compile import COMMAND_LINE, POLICIES, Config, compile_config, merged, shipped_configs
 from ding_lite.config.registry import POLICY_REGISTRY, env_name, env_section, name_of, names_in
-from ding_lite.config.values import plain
+from ding_lite.config.schema import leaves, set_value
 from ding_lite.envs.checks import FLOAT32_MAX
 from ding_lite.envs.make import make_vector_env
 from ding_lite.errors import ConfigError
@@ -53,8 +53,14 @@ def config_for(env: str, policy: str = "ppo", overrides: Mapping[str, Any] | Non
         note = "none, since a simulator may exist only once in a process, and its spaces are not known before"
     elif base := next((name for name in bases if name in POLICIES), None):
         given, origin, note = _settings_of(base, own, kinds, env_name(typed.env))
-        library = compile_config({**own, "policy": {"type": base}}).values
-        given = _fitting(given, plain(library), plain(typed))
+        # The classes of the user may lack a key, or have a default of their own.
+        of_library = dict(leaves(compile_config({**own, "policy": {"type": base}}).values))
+        of_user = dict(leaves(typed))
+        fitting: dict[str, Any] = {}
+        for path, value in leaves(given):
+            if path not in of_library or (path in of_user and of_user[path] == of_library[path]):
+                set_value(fitting, path, value)
+        given = fitting
     try:
         config = compile_config(merged(given, own), overrides, origin=origin)
     except ConfigError as error:
@@ -108,24 +114,6 @@ def _shipped_for(name: str) -> dict[str, dict[str, Any]]:
         if matching:
             found[file.stem] = merged(names["config"], patterns[matching[0]])
     return found
-
-
-def _fitting(settings: Any, library: Any, typed: Any) -> dict[str, Any]:
-    """Returns the settings whose keys a policy or a model of the user has, with the library's default.
-
-    Args:
-        settings: for a policy of the library.
-        library: the complete config with this policy.
-        typed: the complete config with the policy, the model and the section ``env`` of the user.
-    """
-    kept: dict[str, Any] = {}
-    for name, value in settings.items():
-        default, now = library.get(name), typed.get(name)
-        if isinstance(value, dict) and isinstance(default, dict) and isinstance(now, dict):
-            kept[name] = _fitting(value, default, now)
-        elif name not in library or (name in typed and now == default):
-            kept[name] = value
-    return kept
 
 
 def needs_rescale(space: gym.Space) -> bool:

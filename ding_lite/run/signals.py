@@ -11,9 +11,9 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any, NoReturn
+from typing import NoReturn
 
-ENDING = (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM))
+ENDING = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
 EXIT_CODES = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 143}
 STDERR = 2
 IMPORT = "<frozen importlib._bootstrap>"  # the file of the frames of an import
@@ -45,47 +45,37 @@ def exit_at_once(number: int, frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt(name)
 
 
-class StopSignals:
-    """Calls ``request_stop(name)`` for a signal that comes in a ``with`` block; a second SIGINT raises.
+@contextlib.contextmanager
+def stop_signals(request_stop: Callable[[str], None]) -> Iterator[Callable[[], None]]:
+    """Calls ``request_stop(name)`` for a signal that comes in the block; a second SIGINT raises.
 
     It takes over the signals whose handlers are Python's own or :func:`exit_at_once`, in the main thread. A
     program that has a handler of its own keeps it, and one under nohup goes on when the terminal is closed.
 
+    Yields what delivers the signal that came once more, after the block, to the handler that it had before.
+
     Args:
         request_stop: ends the training at the next moment at which it can be saved.
-
-    Attributes:
-        caught: number of the first signal; None before it.
     """
+    caught: list[int] = []
 
-    def __init__(self, request_stop: Callable[[str], None]) -> None:
-        self.caught: int | None = None
-        self._request_stop = request_stop
-        self._previous: dict[int, Any] = {}
-
-    def __enter__(self) -> StopSignals:
-        if threading.current_thread() is threading.main_thread():
-            for number in ENDING:
-                if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler, exit_at_once):
-                    self._previous[number] = signal.signal(number, self._handle)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-
-    def deliver(self) -> None:
-        """Delivers the signal that was caught again, now to the handler that it had before."""
-        if self.caught is not None:
-            signal.raise_signal(self.caught)
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.caught is not None and number == signal.SIGINT:
+    def handle(number: int, frame: FrameType | None) -> None:
+        if caught and number == signal.SIGINT:
             raise KeyboardInterrupt
-        self.caught = self.caught or number
+        caught.append(number)
         name = signal.Signals(number).name
-        self._request_stop(name)
+        request_stop(name)
         head = "\n" if os.isatty(STDERR) else ""
         answer = f"{head}{name}: ending after this iteration, then saving; Ctrl-C again stops at once\n"
         with contextlib.suppress(OSError):  # without an answer the user would press again
             os.write(STDERR, answer.encode())  # a signal may interrupt a print
+
+    replaced = (signal.SIG_DFL, signal.default_int_handler, exit_at_once)
+    is_main = threading.current_thread() is threading.main_thread()
+    numbers = [number for number in ENDING if is_main and signal.getsignal(number) in replaced]
+    previous = {number: signal.signal(number, handle) for number in numbers}
+    try:
+        yield lambda: signal.raise_signal(caught[0]) if caught else None
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

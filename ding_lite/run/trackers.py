@@ -24,7 +24,7 @@ import contextlib
 import importlib.util
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -34,7 +34,6 @@ from ding_lite.errors import FOREIGN, ConfigError, error_text
 from ding_lite.run.hooks import Hook
 
 FLUSH_SECONDS = 10.0  # TensorBoard's rows become visible to a reader at this interval
-MAX_PARAMETERS = 100  # in one request to MLflow
 STATES = {"interrupted": "KILLED", "failed": "FAILED"}  # MLflow's, by the status of result.json
 
 
@@ -93,8 +92,7 @@ class Trackers(Hook):
 
     def __init__(self, items: Sequence[Any], freq: int, run: TrackedRun) -> None:
         self._choices = list(TRACKER_REGISTRY.named_choices(items))
-        self._freq = freq
-        self._run = run
+        self._freq, self._run = freq, run
         self._trackers: dict[str, Tracker] = {}
         self._row: dict[str, float] = {}  # the newest values since the last row
         for name, cls, _ in self._choices:
@@ -103,13 +101,10 @@ class Trackers(Hook):
 
     def before_run(self, pipeline: Any) -> None:
         for name, cls, arguments in self._choices:
-            try:
+            with self._left_out_after_an_error(pipeline, name, "its start"):
                 self._trackers[name] = tracker = cls(self._run, **arguments)
-            except FOREIGN as error:
-                pipeline.say(f"WARNING: tracker {name} cannot be started: {error_text(error)}")
-                continue
-            if tracker.place:
-                pipeline.say(f"{name}: {tracker.place}")
+                if tracker.place:
+                    pipeline.say(f"{name}: {tracker.place}")
 
     def after_iter(self, pipeline: Any) -> None:
         progress = pipeline.progress
@@ -124,21 +119,23 @@ class Trackers(Hook):
     def after_run(self, pipeline: Any) -> None:
         self._send(pipeline, "result", pipeline.result())
         self._send(pipeline, "close")
-        self._trackers.clear()
 
     def _send(self, pipeline: Any, method: str, *arguments: Any) -> None:
         for name, tracker in list(self._trackers.items()):
-            try:
+            with self._left_out_after_an_error(pipeline, name, method):
                 getattr(tracker, method)(*arguments)
-            except FOREIGN as error:
-                del self._trackers[name]
-                pipeline.say(
-                    f"WARNING: tracker {name} failed in {method}: {error_text(error)}; the run goes on "
-                    "without it"
-                )
-                if method != "close":
-                    with contextlib.suppress(*FOREIGN):  # the fault is known
-                        tracker.close()
+
+    @contextlib.contextmanager
+    def _left_out_after_an_error(self, pipeline: Any, name: str, method: str) -> Iterator[None]:
+        try:
+            yield
+        except FOREIGN as error:
+            text = error_text(error)
+            pipeline.say(f"WARNING: tracker {name} failed in {method}: {text}; the run goes on without it")
+            tracker = self._trackers.pop(name, None)
+            if tracker is not None and method != "close":
+                with contextlib.suppress(*FOREIGN):  # the fault is known
+                    tracker.close()
 
 
 @TRACKER_REGISTRY.register("tensorboard")
@@ -265,9 +262,7 @@ class MlflowTracker(Tracker):
             of_run = {**(tags or {}), "ding_lite.id": run.id}
             self._id = client.create_run(place, run_name=run.folder.name, tags=of_run).info.run_id
             parameters = [self._entities.Param(path, str(value)) for path, value in leaves(run.config)]
-            for first in range(0, len(parameters), MAX_PARAMETERS):
-                client.log_batch(self._id, params=parameters[first : first + MAX_PARAMETERS])
-            client.log_dict(self._id, dict(run.config), "config.json")
+            client.log_batch(self._id, params=parameters)
         self.place = f"run {self._id} at {client.tracking_uri}"
 
     def scalars(self, env_step: int, values: Mapping[str, float]) -> None:

@@ -20,8 +20,6 @@ from ding_lite.envs.packages import missing_extra
 from ding_lite.errors import FOREIGN, ConfigError, EnvError, error_text
 from ding_lite.run.hooks import Hook
 
-NEEDS_MOVIEPY = 'a video needs the package moviepy, which is not installed: pip install "ding_lite[plot]"'
-
 
 def recording_env(
     env_cfg: Mapping[str, Any], folder: Path, episodes: int, seed: int, name: str = "eval"
@@ -63,11 +61,6 @@ class Pictures(gym.Wrapper):
                 picture = np.rint(255 * picture).astype(np.uint8)
             if picture.shape[2:] in ((), (1,)):
                 picture = np.repeat(picture.reshape(*picture.shape[:2], 1), 3, axis=2)
-            if picture.dtype != np.uint8 or picture.shape[2:] not in ((3,), (4,)):
-                raise EnvError(
-                    f"render() returned {picture.dtype} of {picture.shape}; a video needs uint8, or floats "
-                    "from 0 to 1, of (height, width, 3) or (height, width)"
-                )
         return picture
 
 
@@ -83,7 +76,7 @@ class RecordVideo(Hook):
 
     def __init__(self, freq: int) -> None:
         if importlib.util.find_spec("moviepy") is None:
-            raise ConfigError(NEEDS_MOVIEPY)
+            raise ConfigError('a video needs the package moviepy: pip install "ding_lite[plot]"')
         self.freq = freq
 
     def after_iter(self, pipeline: Any) -> None:

@@ -39,7 +39,6 @@ NUM_ENVS = 2  # environments that are played; in "subprocess" each has a worker
 BACKENDS = ("base", "subprocess")
 WORKERS = ("subprocess", "ray")
 MESSAGE = 0.3e-3  # seconds that a message to a worker process and its answer take
-UNDISTURBED = 0.95  # share of the steps that count for the speed; other processes interrupt the slowest ones
 WAITS = 0.8  # share of a step without computing from which on more workers than cores are advised
 LARGE = 1e4  # numbers from here on make the gradients of a network too large
 ENTRIES = 16  # a vector of so many numbers or fewer is shown number by number
@@ -186,14 +185,14 @@ def play(envs: VectorEnv, steps: int, stream: str, act: Callable[[Tree], Tree]) 
     Raises:
         EnvError: as training does.
     """
-    watch, numbers = Watch(envs, ""), np.arange(envs.num_envs)
+    watch = Watch(envs, "")
     obs = watch.reset(stream)
     for _ in range(steps):
         obs = map_tree(np.array, obs)  # a copy, as the environments write over theirs
         action = act(obs)
         row = {"obs": obs, "action": map_tree(np.array, action)}
         got = envs.step(action)
-        watch.look(got, numbers)
+        watch.look(got)
         flags = {
             name: np.array(getattr(got, name)) for name in ("reward", "terminated", "truncated", "valid")
         }
@@ -217,7 +216,7 @@ def random_actions(envs: VectorEnv, seed: int) -> Callable[[Tree], Tree]:
         mask = obs.get(MASK_KEY) if isinstance(obs, dict) else None
         legal = None if mask is None else map_tree(lambda leaf: torch.as_tensor(leaf).bool(), mask)
         action = model.distribution(logit, legal).sample(generator)
-        return model.actor_head.to_env(map_tree(lambda leaf: leaf.numpy(), action))
+        return model.actor_head.out.to_env(map_tree(lambda leaf: leaf.numpy(), action))
 
     return act
 
@@ -342,29 +341,26 @@ def _ends(played: list[Row], limit: int | None, env_cfg: Mapping[str, Any]) -> I
     has_limit = f"; the time limit is {limit} steps" if limit else ""
     if limit and limit == getattr(gym.registry.get(env_cfg["env_id"]), "max_episode_steps", None):
         has_limit += ", gymnasium's: env.kwargs.max_episode_steps sets another one"
-    if ended:
-        text = f"{counted(len(ended), 'episode')} of {min(every)} to {max(every)} steps{has_limit}"
-        yield Finding("episodes end", OK, text)
-    else:
+    if not ended:
         advice = (
             f". Evaluations will cut episodes at env.max_eval_steps={env_cfg['max_eval_steps']}. Register "
             "the environment with max_episode_steps=N, or wrap it in gymnasium.wrappers.TimeLimit"
         )
-        text = f"no episode ended in {len(played)} steps{has_limit}{'' if limit else advice}"
+        text = f"no episode ended in {len(played)} steps{has_limit or advice}"
         yield Finding("episodes end", OK if limit else WARN, text)
         return
-    advice = (
-        "terminated. Report a time limit as truncated=True, terminated=False, so that the value of the last "
-        "observation counts. If the task itself ends there, nothing needs to change"
-    )
-    at_limit = [terminated for length, terminated in ended if length == limit]
-    if at_limit and all(at_limit):
-        verdict = FAIL if len(at_limit) > 1 else WARN
-        yield Finding("time limit", verdict, f"every episode of {limit} steps, the time limit, was {advice}")
-    elif (
-        limit is None and len(ended) > 2 and len(set(every)) == 1 < every[0] and all(end for _, end in ended)
-    ):
-        yield Finding("time limit", WARN, f"all {len(ended)} episodes had {every[0]} steps and were {advice}")
+    longest = max(every)
+    text = f"{counted(len(ended), 'episode')} of {min(every)} to {longest} steps{has_limit}"
+    yield Finding("episodes end", OK, text)
+    at_limit = [terminated for length, terminated in ended if length == (limit or longest)]
+    may_be_limit = len(at_limit) == len(ended) > 2 and longest > 1
+    if at_limit and all(at_limit) and (limit or may_be_limit):
+        text = (
+            f"all {len(at_limit)} episodes of {longest} steps were terminated. Report a time limit as "
+            "truncated=True, terminated=False, so that the value of the last observation counts. If the task "
+            "itself ends there, nothing needs to change"
+        )
+        yield Finding("time limit", FAIL if limit and len(at_limit) > 1 else WARN, text)
     else:
         cuts = sum(not terminated for _, terminated in ended)
         yield Finding("time limit", OK, f"{len(ended) - cuts} episodes were terminated, {cuts} truncated")
@@ -406,12 +402,12 @@ def _doubts(numbers: np.ndarray, name: str, space: gym.Space | None) -> Iterator
 
 
 def _speed(stopwatches: list[Stopwatch], env_cfg: Mapping[str, Any]) -> Finding:
-    seconds = sorted(second for stopwatch in stopwatches for second in stopwatch.seconds)
-    mean = float(np.mean(seconds[: max(1, int(UNDISTURBED * len(seconds)))]))
+    seconds = [second for stopwatch in stopwatches for second in stopwatch.seconds]
+    usual = float(np.median(seconds))  # other processes interrupt the slowest steps
     batch = env_cfg["collector_env_num"]
     waits = max(0.0, 1 - sum(sum(stopwatch.computing) for stopwatch in stopwatches) / sum(seconds))
-    text = f"{1 / max(mean, 1e-9):,.0f} steps/s; {batch} of them take {1000 * mean * batch:.2g} ms"
-    return Finding("speed", OK, f"{text}: {suited_backend(mean, batch, waits)}")
+    text = f"{1 / max(usual, 1e-9):,.0f} steps/s; {batch} of them take {1000 * usual * batch:.2g} ms"
+    return Finding("speed", OK, f"{text}: {suited_backend(usual, batch, waits)}")
 
 
 def suited_backend(seconds: float, num_envs: int, waits: float = 0.0) -> str:

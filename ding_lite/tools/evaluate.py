@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import gymnasium as gym
 
@@ -22,7 +22,7 @@ from ding_lite.policies.base import Policy
 from ding_lite.rl.seeding import integer_seed
 from ding_lite.run.checkpoint import load_of_run
 from ding_lite.run.load import policy_of, refuse_without, refusing
-from ding_lite.run.resume import config_of_checkpoint
+from ding_lite.run.resume import config_of
 from ding_lite.run.video import recording_env
 from ding_lite.tools.env_check import section_of
 from ding_lite.trees import space_leaves
@@ -30,24 +30,10 @@ from ding_lite.trees import space_leaves
 DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
 
 
-class Loaded(NamedTuple):
-    """What playing needs of a checkpoint.
-
-    Attributes:
-        file: the checkpoint.
-        config: of the run.
-        policy: on the CPU.
-        env_step: of the run, when it was saved.
-    """
-
-    file: Path
-    config: Config
-    policy: Policy
-    env_step: int
-
-
-def load(run: Path, *, trust: Sequence[str] = (), changes: Mapping[str, Any] | None = None) -> Loaded:
-    """Loads a policy and the config of its run.
+def load(
+    run: Path, *, trust: Sequence[str] = (), changes: Mapping[str, Any] | None = None
+) -> tuple[Path, Config, Policy, int]:
+    """Returns a checkpoint, the config of its run, its policy on the CPU, and the env steps at the save.
 
     Args:
         run: a run's folder, whose best checkpoint is used, or a checkpoint.
@@ -62,14 +48,14 @@ def load(run: Path, *, trust: Sequence[str] = (), changes: Mapping[str, Any] | N
     changes = changes or {}
     if others := [key for key in changes if not key.startswith("env.")]:
         raise ConfigError(f"{others[0]}: only keys of env can be changed here; the policy is that of the run")
-    file, state, saved = load_of_run(run, "best")
-    config = config_of_checkpoint(file, saved, trust, to_train=False)
+    checkpoint = load_of_run(run)
+    config = config_of(checkpoint, trust, to_train=False)
     if {"env.type", "env.env_id"}.isdisjoint(changes):
-        refuse_without(file, saved, env_setting=None)
-    policy = policy_of(file, state, saved, trust=trust)
-    with refusing(f"{file} has no progress of a run"):
-        env_step = int(state["progress"]["env_step"])
-    return Loaded(file, config.replaced(changes), policy, env_step)
+        refuse_without(checkpoint, env_setting=None)
+    policy = policy_of(checkpoint, "cpu", trust, None)
+    with refusing(f"{checkpoint.file} has no progress of a run"):
+        env_step = int(checkpoint.state["progress"]["env_step"])
+    return checkpoint.file, config.replaced(changes), policy, env_step
 
 
 def play(
@@ -181,9 +167,9 @@ def evaluate_checkpoint(
         ConfigError: as :func:`load`, or if there is no display.
         EnvError: if the environments cannot be made, recorded or shown, or the policy cannot play in them.
     """
-    loaded = load(run, trust=trust, changes=changes)
-    env_cfg = loaded.config.values["env"]
-    with importing_only(loaded.config.trusted):
+    file, config, policy, _ = load(run, trust=trust, changes=changes)
+    env_cfg = config.values["env"]
+    with importing_only(config.trusted):
         if human:
             envs: VectorEnv = _window(env_cfg, seed)
         elif video is not None:
@@ -192,8 +178,7 @@ def evaluate_checkpoint(
             num_envs = min(env_cfg["evaluator_env_num"] or 1, episodes)
             envs = make_vector_env(env_cfg, num_envs, seed, evaluate=True)
     actions_seed = seed if stochastic else None
-    evaluation = play(loaded.policy, envs, episodes, env_cfg["max_eval_steps"], "command", actions_seed)
-    return loaded.file, evaluation
+    return file, play(policy, envs, episodes, env_cfg["max_eval_steps"], "command", actions_seed)
 
 
 def _window(env_cfg: Mapping[str, Any], seed: int) -> InProcessVectorEnv:

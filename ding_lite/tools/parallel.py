@@ -90,11 +90,13 @@ class Pool:
         say: called with each line that they print, in their threads.
 
     Attributes:
+        jobs: number of processes at a time.
+        threads: number of jobs that are begun at a time; each waits for its process.
         stopped_by: name of the signal that has ended the work; "" before one.
     """
 
     def __init__(self, load: Load, jobs: int | None, say: Callable[[str], Any]) -> None:
-        self.jobs = jobs or max(1, cores() // load.cores)
+        self.jobs = self.threads = jobs or max(1, cores() // load.cores)
         self._say = say
         named = os.environ.get("CUDA_VISIBLE_DEVICES")
         gpus = named.split(",") if named else [str(number) for number in range(torch.cuda.device_count())]
@@ -120,7 +122,7 @@ class Pool:
         Raises:
             KeyboardInterrupt: at a second Ctrl-C; all processes are killed.
         """
-        executor = ThreadPoolExecutor(self.jobs)
+        executor = ThreadPoolExecutor(self.threads)
         try:
             return list(executor.map(self._run, jobs))
         except BaseException:
@@ -139,8 +141,7 @@ class Pool:
         outcome = follow(process, job, self._say)
         with self._lock:
             self._running.remove(process)
-        # A signal that arrives before its handlers kills a process.
-        return Outcome(INTERRUPTED[0]) if self.stopped_by and outcome.code < 0 else outcome
+        return outcome
 
 
 def start(job: Job, variables: dict[str, str]) -> subprocess.Popen[str]:
@@ -218,7 +219,7 @@ def seeds_report(folders: Mapping[int, Path], outcomes: Sequence[Outcome]) -> di
     return {
         "n": len(scores),
         "mean": sum(scores) / len(scores) if scores else None,
-        "interval": statistics.as_range(interval),
+        "interval": interval,
         "runs": runs,
     }
 

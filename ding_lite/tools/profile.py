@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import tempfile
 import time
 from collections import Counter
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from easydict import EasyDict
 
 from ding_lite.config.compile import Config
 from ding_lite.config.registry import as_choice, name_of
@@ -53,21 +51,12 @@ def profile(config: Config, iterations: int | None = None) -> dict[str, Any]:
         iterations = -(-10 // cycle) * cycle
     # A tracker on a server would keep the rows of a run that is none; a solved task would end it.
     local = [item for item in config.values.logger.trackers if name_of(as_choice(item)["type"]) in LOCAL]
-    values = {
-        **config.values,
-        "logger": {**config.values.logger, "trackers": local},
-        "env": {**config.values.env, "stop_value": None},
-        "max_train_iter": None,
-    }
+    config = config.replaced({"logger.trackers": local, "env.stop_value": None, "max_train_iter": None})
     seconds: Counter[str] = Counter()
     keep_freed_memory()  # as training on the command line
     with (
         tempfile.TemporaryDirectory(prefix="ding_lite_profile_") as folder,
-        SerialPipeline(
-            dataclasses.replace(config, values=EasyDict(values)),
-            max_env_step=NO_LIMIT,
-            folder=Path(folder) / "run",
-        ) as pipeline,
+        SerialPipeline(config, max_env_step=NO_LIMIT, folder=Path(folder) / "run") as pipeline,
     ):
         device, envs = pipeline.policy.device, pipeline.collector.envs
 

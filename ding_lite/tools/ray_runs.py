@@ -6,15 +6,13 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 from ding_lite.envs.vector import signals_kept
 from ding_lite.envs.workers.ray_actors import knock
 from ding_lite.errors import ConfigError
-from ding_lite.tools.parallel import INTERRUPTED, Job, Load, Outcome, follow, python_path, start
+from ding_lite.tools.parallel import INTERRUPTED, Job, Load, Outcome, Pool, follow, python_path, start
 
 try:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # else Ray reports its usage to its makers
@@ -24,6 +22,7 @@ except ImportError as error:
     raise ConfigError("--ray needs Ray: pip install ray") from error
 
 POLL_SECONDS = 0.5
+WAITING = 1_000  # jobs that Ray may have at a time
 
 
 def run_in_folder(job: Job, folder: str, path: str, stop: str) -> Outcome:
@@ -49,7 +48,7 @@ def run_in_folder(job: Job, folder: str, path: str, stop: str) -> Outcome:
     return outcome.result()
 
 
-class RayPool:
+class RayPool(Pool):
     """A Ray cluster, which is started on this machine if there is none; see :class:`tools.parallel.Pool`.
 
     Args:
@@ -62,40 +61,31 @@ class RayPool:
 
     def __init__(self, address: str, load: Load) -> None:
         address = address or os.environ.get("RAY_ADDRESS", "")
-        options: dict[str, Any] = {"logging_level": logging.ERROR, "include_dashboard": False}
         with signals_kept():
             try:
                 knock(address)
-                ray.init(address=address or None, **options)
+                ray.init(address=address or None, logging_level=logging.ERROR, include_dashboard=False)
             except (RayError, OSError, RuntimeError, ValueError) as error:
                 raise ConfigError(f"--ray: {address or 'Ray'} cannot be reached: {error}") from error
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         gpus = int(load.gpu and any("GPU" in node for node in nodes))
-        self._cpus = max(1, min(load.cores, int(max(node.get("CPU", 0) for node in nodes))))
-        self._task = ray.remote(num_cpus=self._cpus, num_gpus=gpus, max_retries=0)(run_in_folder)
+        cpus = max(1, min(load.cores, int(max(node.get("CPU", 0) for node in nodes))))
+        self._task = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0)(run_in_folder)
         self._stop = Path.cwd() / f".ding_lite_stop_{uuid.uuid4().hex}"
         self.stopped_by = ""
-        self.jobs = max(1, int(ray.cluster_resources().get("CPU", 1)) // self._cpus)
+        self.jobs = max(1, int(ray.cluster_resources().get("CPU", 1)) // cpus)
+        self.threads = WAITING  # Ray decides how many run, and whether the cluster grows
 
     def stop(self, name: str) -> None:
         """Ends all jobs after their iterations, saved."""
         self.stopped_by = name
         self._stop.touch()
 
-    def run(self, jobs: Sequence[Job]) -> list[Outcome]:
-        """Runs all jobs, and returns how each ended; once the pool is stopped, none starts."""
-        fixed = (str(Path.cwd()), python_path(), str(self._stop))
-        tasks = [self._task.remote(job, *fixed) for job in jobs]
-        waiting = list(tasks)
-        while waiting:  # with a timeout, so that signals are handled
-            _, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=POLL_SECONDS)
-        outcomes: list[Outcome] = []
-        for task in tasks:
-            try:
-                outcomes.append(ray.get(task))
-            except RayError as error:
-                outcomes.append(Outcome(1, f"Ray lost the run: {str(error).strip().splitlines()[0]}"))
-        return outcomes
+    def _run(self, job: Job) -> Outcome:
+        try:
+            return ray.get(self._task.remote(job, str(Path.cwd()), python_path(), str(self._stop)))
+        except RayError as error:
+            return Outcome(1, f"Ray lost the run: {str(error).strip().splitlines()[0]}")
 
     def close(self) -> None:
         """Leaves the cluster; ends it if it was started here."""

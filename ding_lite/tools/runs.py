@@ -12,7 +12,8 @@ import glob
 import io
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ import numpy as np
 
 from ding_lite.config.registry import env_name
 from ding_lite.config.schema import leaves
-from ding_lite.errors import ConfigError
+from ding_lite.errors import ConfigError, error_text
 from ding_lite.run.checkpoint import opened, read_json
 from ding_lite.run.folder import is_locked, read_result
 
@@ -30,7 +31,6 @@ SWEEP_FILE = "sweep.json"  # a folder with it has the runs of a sweep in it
 LARGEST_CSV = 2**29
 ENV_STEP = "env_step"  # the column of the horizontal axis
 SCORE = "eval/episode_return_mean"
-SCORE_COLUMNS = frozenset({SCORE, "time/wall_s"})
 HEADLINE_KEYS = ("policy.type", "env.env_id")
 # The order of other keys in labels, by the section: the first ones say most about a run.
 SECTIONS = ("policy.learn.", "policy.", "env.", "")
@@ -40,6 +40,7 @@ NOT_COMPARED = ("seed", "exp_name", "max_env_step", "max_train_iter", "checkpoin
 SCHEDULE_LENGTH = "policy.learn.schedule_env_step"
 NOT_SET = "-"
 NAMED = re.compile(r"([^=/\\]+)=(.+)", re.DOTALL)  # NAME=FOLDER
+Settings = dict[str, Any]  # a config as ``{"path.of.key": value}``
 LOG_TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 
 
@@ -49,15 +50,14 @@ class Run(NamedTuple):
     Attributes:
         folder: of the run.
         config: its complete config.
-        x: (N,) env steps, one for each row of metrics.csv; NaN if missing.
-        columns: the columns that were asked for, by name; each (N,), NaN where a cell is missing.
+        columns: of metrics.csv: the env steps and those that were asked for, by name; each (N,), NaN where
+            a cell is missing.
         status: how it ended; see :class:`ListedRun`.
         error: that ended it.
     """
 
     folder: Path
     config: dict[str, Any]
-    x: np.ndarray
     columns: dict[str, np.ndarray]
     status: str = "finished"
     error: str | None = None
@@ -80,9 +80,7 @@ class ListedRun(NamedTuple):
     status: str
     score: float | None = None
     env_step: int = 0
-    max_env_step: int | None = None
     started: str | None = None
-    wall_time_s: float | None = None
     policy: str | None = None
     env_id: str | None = None
     seed: int | None = None
@@ -137,7 +135,7 @@ def runs_of(*arguments: str | Path) -> list[Path]:
 # ------------------------------------------------------------------ reading
 
 
-def read_run(folder: Path, wanted: Collection[str] = SCORE_COLUMNS) -> Run:
+def read_run(folder: Path, wanted: Collection[str] = (SCORE,)) -> Run:
     """Reads a run folder.
 
     Args:
@@ -147,8 +145,12 @@ def read_run(folder: Path, wanted: Collection[str] = SCORE_COLUMNS) -> Run:
     Raises:
         ConfigError: if a file of the run cannot be read.
     """
-    columns = _read_columns(folder / "metrics.csv", {*wanted, ENV_STEP})
-    run = Run(folder, read_config_of(folder), columns[ENV_STEP], columns)
+    file = folder / "config.json"
+    try:
+        config = dict(read_json(file)["config"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ConfigError(f"cannot read the config in {file}: {error!r}") from error
+    run = Run(folder, config, _read_columns(folder / "metrics.csv", {*wanted, ENV_STEP}))
     result = read_result(folder)
     if is_locked(folder):
         return run._replace(status="running")
@@ -168,7 +170,7 @@ def readable(folders: Sequence[str | Path], columns: Sequence[str], left_out: li
     runs = []
     for folder in runs_of(*folders):
         try:
-            run = read_run(folder, {*columns, *SCORE_COLUMNS})
+            run = read_run(folder, {*columns, SCORE})
         except ConfigError as error:
             left_out.append(f"Left out, since it cannot be read: {error}")
             continue
@@ -177,19 +179,6 @@ def readable(folders: Sequence[str | Path], columns: Sequence[str], left_out: li
         else:
             left_out.append(f"Left out, since it has no {' or '.join(columns)}: {folder} ({run.status})")
     return runs
-
-
-def read_config_of(folder: Path) -> dict[str, Any]:
-    """Returns the config that a run folder has.
-
-    Raises:
-        ConfigError: if it cannot be read.
-    """
-    file = folder / "config.json"
-    try:
-        return dict(read_json(file)["config"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ConfigError(f"cannot read the config in {file}: {error!r}") from error
 
 
 def _read_columns(path: Path, wanted: set[str]) -> dict[str, np.ndarray]:
@@ -217,15 +206,16 @@ def _read_columns(path: Path, wanted: set[str]) -> dict[str, np.ndarray]:
 
 def points_of(run: Run, column: str) -> tuple[np.ndarray, np.ndarray]:
     """Returns x and a column, without the rows where one of them is missing."""
-    y = run.columns.get(column, np.full_like(run.x, np.nan))
-    there = np.isfinite(run.x) & np.isfinite(y)
-    return run.x[there], y[there]
+    x = run.columns[ENV_STEP]
+    y = run.columns.get(column, np.full_like(x, np.nan))
+    there = np.isfinite(x) & np.isfinite(y)
+    return x[there], y[there]
 
 
 def last_step(run: Run) -> int:
     """Returns the last value of the horizontal axis; 0 if there is none."""
-    there = run.x[np.isfinite(run.x)]
-    return int(there[-1]) if len(there) else 0
+    steps, _ = points_of(run, ENV_STEP)
+    return int(steps[-1]) if len(steps) else 0
 
 
 def env_of(config: Mapping[str, Any]) -> str:
@@ -242,23 +232,19 @@ def list_runs(folder: Path) -> list[ListedRun]:
     if not folder.is_dir():
         raise ConfigError(f"there is no folder {folder}")
     described = [_listed(path) for path in find_runs(folder)]
-    alike: dict[tuple[str | None, str | None], list[dict[str, Any]]] = {}  # by policy and environment
+    alike: dict[tuple[str | None, str | None], list[list[Settings]]] = {}  # by policy and environment
     for run, settings in described:
         if settings:
-            alike.setdefault((run.policy, run.env_id), []).append(settings)
+            alike.setdefault((run.policy, run.env_id), []).append([settings])
+    keys = {kind: differing(runs) for kind, runs in alike.items()}
     runs = []
     for run, settings in described:
-        others = alike.get((run.policy, run.env_id), [])
-        differs = {
-            key: settings[key]
-            for key in _ordered(settings)
-            if any(repr(other.get(key, NOT_SET)) != repr(settings[key]) for other in others)
-        }
-        runs.append(run._replace(differs=differs))
+        of_kind = keys.get((run.policy, run.env_id), {})
+        runs.append(run._replace(differs={key: settings[key] for key in of_kind if key in settings}))
     return sorted(runs, key=lambda run: run.started or "", reverse=True)
 
 
-def _listed(folder: Path) -> tuple[ListedRun, dict[str, Any]]:
+def _listed(folder: Path) -> tuple[ListedRun, Settings]:
     """Returns a run in one line, and its settings; without settings if the run cannot be read."""
     try:
         with opened(folder / "log.txt") as stream:
@@ -267,32 +253,29 @@ def _listed(folder: Path) -> tuple[ListedRun, dict[str, Any]]:
         started = None
     line = ListedRun(folder, "unreadable", started=started and started[0])
     try:
-        config = read_config_of(folder)
-        line = line._replace(
-            policy=str(config["policy"]["type"]),
-            env_id=env_of(config),
-            seed=config["seed"],
-            max_env_step=config["max_env_step"],
-        )
         run = read_run(folder)
+        settings, seed = settings_of(run.config), run.config["seed"]
+        policy = settings["policy.type"]
     except (ConfigError, KeyError, TypeError, AttributeError) as fault:
-        return line._replace(error=str(fault) if isinstance(fault, ConfigError) else repr(fault)), {}
-    (_, scores), (_, seconds) = points_of(run, SCORE), points_of(run, "time/wall_s")
+        return line._replace(error=error_text(fault)), {}
+    _, scores = points_of(run, SCORE)
     line = line._replace(
         status=run.status,
-        error=run.error,
-        env_step=last_step(run),
         score=float(scores[-1]) if len(scores) else None,
-        wall_time_s=float(seconds[-1]) if len(seconds) else None,
+        env_step=last_step(run),
+        policy=policy,
+        env_id=settings["env.env_id"],
+        seed=seed,
+        error=run.error,
     )
-    return line, settings_of(config)
+    return line, settings
 
 
 # ------------------------------------------------------------------ grouping
 
 
-def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the config as ``{"path.of.key": value}``, without the keys that may differ inside a group.
+def settings_of(config: Mapping[str, Any]) -> Settings:
+    """Returns the values of the keys of a config, without those that may differ inside a group.
 
     An environment that has no id, such as a class, has the name of its type as ``env.env_id``.
     """
@@ -304,67 +287,9 @@ def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
     return {**settings, "env.env_id": env_of(config)}
 
 
-def same_config(runs: Sequence[Run]) -> list[list[Run]]:
-    """Groups the runs whose configs differ only in ``NOT_COMPARED``, such as in the seed."""
-    by_config: dict[str, list[Run]] = {}
-    for run in runs:
-        by_config.setdefault(repr(sorted(settings_of(run.config).items())), []).append(run)
-    return list(by_config.values())
-
-
-def seed_groups(runs: Sequence[Run]) -> list[list[Run]]:
-    """Groups the runs of each config; if a seed occurs twice, those of each launch.
-
-    Two runs of a config with the same seed are not independent samples, for example before and after a change
-    of the code. The seeds of one launch have folders of one name, as :func:`launch_of` returns it.
-    """
-    groups: list[list[Run]] = []
-    for alike in same_config(runs):
-        if not repeated_seeds(alike):
-            groups.append(alike)
-            continue
-        launches: dict[str, list[Run]] = {}
-        for run in alike:
-            launches.setdefault(launch_of(run), []).append(run)
-        for launch in launches.values():
-            groups += [[run] for run in launch] if repeated_seeds(launch) else [launch]
-    return groups
-
-
-def grouped(
-    arguments: Sequence[str | Path], columns: Sequence[str], left_out: list[str], *, by_task: bool = False
-) -> list[tuple[str, list[Run]]]:
-    """Returns the groups of runs that arguments name, and the :func:`seed_groups` of all other runs.
-
-    Args:
-        arguments: as :func:`runs_of` takes them. ``NAME=FOLDER`` puts the runs into the group NAME instead;
-            a name may occur repeatedly.
-        columns, left_out: as for :func:`readable`.
-        by_task: as for :func:`labels`, which name the other groups.
-
-    Raises:
-        ConfigError: if a named group has a seed of a config twice, since equal seeds are not independent, or
-            the name of another group.
-    """
-    folders: dict[str, list[str]] = {}
-    for argument in map(str, arguments):
-        match = None if Path(argument).exists() else NAMED.fullmatch(argument)
-        name, folder = match.groups() if match else ("", argument)
-        folders.setdefault(name, []).append(folder)
-    named = {name: readable(found, columns, left_out) for name, found in folders.items()}
-    others = seed_groups(named.pop("", []))
-    for name, runs in named.items():
-        for alike in same_config(runs):
-            if repeated_seeds(alike):
-                raise ConfigError(
-                    f"group {name}: runs of the same config and seed are not independent samples: "
-                    f"{', '.join(str(run.folder) for run in alike)}. Put them into groups of different names"
-                )
-    labelled = list(zip(labels(others, by_task=by_task), others, strict=True))
-    for label, _ in labelled:
-        if label in named:
-            raise ConfigError(f"another group is {label} already, by its config: choose another name")
-    return [(name, runs) for name, runs in [*named.items(), *labelled] if runs]
+def config_text(run: Run) -> str:
+    """Returns what the runs of a group have in common, see :func:`settings_of`."""
+    return repr(sorted(settings_of(run.config).items()))
 
 
 def launch_of(run: Run) -> str:
@@ -372,19 +297,97 @@ def launch_of(run: Run) -> str:
     return str(run.folder).removesuffix(f"_s{run.config.get('seed')}")
 
 
-def repeated_seeds(runs: Sequence[Run]) -> bool:
-    """Returns whether two of the runs have the same seed."""
-    return len({repr(run.config.get("seed")) for run in runs}) < len(runs)
+def repeated(runs: Sequence[Run]) -> list[Run]:
+    """Returns the runs of a config and a seed that another one has, too: they are not independent samples."""
+    samples = [(config_text(run), repr(run.config.get("seed"))) for run in runs]
+    count = Counter(samples)
+    return [run for run, sample in zip(runs, samples, strict=True) if count[sample] > 1]
 
 
-def shared(settings: Sequence[Mapping[str, Any]]) -> str:
+def seed_groups(
+    runs: Sequence[Run],
+    by: Sequence[Callable[[Run], object]] = (config_text, launch_of, lambda run: run.folder),
+) -> list[list[Run]]:
+    """Groups the runs of each config; if a seed occurs twice, those of each launch, or else each run.
+
+    A seed may occur twice, for example, before and after a change of the code.
+    """
+    together: dict[object, list[Run]] = {}
+    for run in runs:
+        together.setdefault(by[0](run), []).append(run)
+    groups: list[list[Run]] = []
+    for alike in together.values():
+        groups += seed_groups(alike, by[1:]) if repeated(alike) else [alike]
+    return groups
+
+
+def grouped(
+    arguments: Sequence[str | Path],
+    columns: Sequence[str],
+    left_out: list[str],
+    named_keys: Sequence[str] = HEADLINE_KEYS,
+) -> dict[str, list[Run]]:
+    """Returns the groups of runs that arguments name, and the :func:`seed_groups` of all other runs.
+
+    Args:
+        arguments: as :func:`runs_of` takes them. ``NAME=FOLDER`` puts the runs into the group NAME instead;
+            a name may occur repeatedly. The names of other groups may, too, if environments are not named.
+        columns, left_out: as for :func:`readable`.
+        named_keys: as for :func:`labels`, which name the other groups.
+
+    Raises:
+        ConfigError: if there is no run, or a named group has a seed of a config twice or the name of another
+            group.
+    """
+    folders: dict[str, list[str]] = {}
+    for argument in map(str, arguments):
+        match = None if Path(argument).exists() else NAMED.fullmatch(argument)
+        name, folder = match.groups() if match else ("", argument)
+        folders.setdefault(name, []).append(folder)
+    groups = {name: readable(found, columns, left_out) for name, found in folders.items()}
+    others = seed_groups(groups.pop("", []))
+    for name, runs in groups.items():
+        if same := repeated(runs):
+            raise ConfigError(
+                f"group {name}: runs of the same config and seed are not independent samples: "
+                f"{', '.join(str(run.folder) for run in same)}. Put them into groups of different names"
+            )
+    names = labels(others, named_keys)
+    if taken := [name for name in names if name in groups]:
+        raise ConfigError(f"another group is {taken[0]} already, by its config: choose another name")
+    for name, runs in zip(names, others, strict=True):
+        groups.setdefault(name, []).extend(runs)
+    groups = {name: runs for name, runs in groups.items() if runs}
+    if not groups:
+        raise ConfigError("\n  ".join([f"no run has {' or '.join(columns)}.", *left_out]))
+    return groups
+
+
+def shared(settings: Sequence[Settings], keys: Sequence[str] = HEADLINE_KEYS) -> str:
     """Returns the policy and the environment as text, each only if it is the same in all ``settings``."""
-    values = [{flat.get(key) for flat in settings} for key in HEADLINE_KEYS]
-    return ", ".join(str(next(iter(each))) for each in values if len(each) == 1 and each != {None})
+    values = [{flat.get(key) for flat in settings} for key in keys]
+    return ", ".join(str(*each) for each in values if len(each) == 1 and each != {None})
 
 
-def labels(groups: Sequence[Sequence[Run]], *, by_task: bool = False) -> list[str]:
-    """Returns what distinguishes each group of runs from the others, such as "ppg, learning_rate=0.001".
+def differing(groups: Sequence[Sequence[Settings]]) -> dict[str, list[str]]:
+    """Returns the keys in which groups of settings differ, with the values of each group as text.
+
+    They are in the order in which labels name them: the first ones say most about a run.
+    """
+
+    def place(key: str) -> list[bool]:
+        return [key != headline for headline in HEADLINE_KEYS] + [not key.startswith(s) for s in SECTIONS]
+
+    found = {}
+    for key in sorted({key: None for group in groups for flat in group for key in flat}, key=place):
+        texts = [" / ".join(dict.fromkeys(str(flat.get(key, NOT_SET)) for flat in group)) for group in groups]
+        if len(set(texts)) > 1:
+            found[key] = texts
+    return found
+
+
+def labels(groups: Sequence[Sequence[Run]], named_keys: Sequence[str] = HEADLINE_KEYS) -> list[str]:
+    """Returns what distinguishes each group of runs from others in its environment, such as "ppg, width=64".
 
     The policy and the environment come first, if they are not the same in all groups. Then come the first
     keys that distinguish further groups, in the order of ``SECTIONS``: a key that follows from those before
@@ -392,44 +395,32 @@ def labels(groups: Sequence[Sequence[Run]], *, by_task: bool = False) -> list[st
 
     Args:
         groups: each of one config.
-        by_task: only groups of the same environment are to be distinguished, without naming it.
+        named_keys: those of ``HEADLINE_KEYS`` that are named; without the environment, a label may occur once
+            in each.
     """
     settings = [settings_of(group[0].config) for group in groups]
-    tasks = [flat["env.env_id"] if by_task else "" for flat in settings]
 
     def classes(chosen: Sequence[str]) -> int:
-        """Returns how many groups the chosen keys distinguish."""
-        pairs = zip(tasks, settings, strict=True)
-        return len({repr((task, [flat.get(key) for key in chosen])) for task, flat in pairs})
+        """Returns how many groups the chosen keys distinguish in all environments."""
+        return len({repr([flat.get(key) for key in ("env.env_id", *chosen)]) for flat in settings})
 
     keys: list[str] = []
-    for key in _ordered({key: None for flat in settings for key in flat}):
-        varies = key in HEADLINE_KEYS and len({flat.get(key) for flat in settings}) > 1
-        if classes([*keys, key]) > classes(keys) or varies and not (by_task and key == "env.env_id"):
+    for key in differing([[flat] for flat in settings]):
+        if key in named_keys or classes([*keys, key]) > classes(keys):
             keys.append(key)
     prefixes = {key: "" if key in HEADLINE_KEYS else f"{name}=" for key, name in short_names(keys).items()}
     texts = [
         ", ".join(f"{prefix}{short_text(flat.get(key, NOT_SET))}" for key, prefix in prefixes.items())
         for flat in settings
     ]
-    pairs = list(zip(tasks, texts, strict=True))
-    places = [Path(launch_of(group[0])) if len(group) > 1 else group[0].folder for group in groups]
-    top = os.path.commonpath([place.resolve().parent for place in places]) if places else ""
-    named = []
+    pairs = [(flat["env.env_id"], text) for flat, text in zip(settings, texts, strict=True)]
+    places = [Path(launch_of(group[0]) if len(group) > 1 else group[0].folder).resolve() for group in groups]
+    top = os.path.commonpath([place.parent for place in places]) if places else ""
+    names = []
     for pair, flat, place in zip(pairs, settings, places, strict=True):
-        parts = [pair[1], os.path.relpath(place.resolve(), top) if pairs.count(pair) > 1 else ""]
-        headline = shared([{**flat, "env.env_id": None} if by_task else flat])
-        named.append(", ".join(filter(None, parts)) or headline)
-    return named
-
-
-def _ordered(keys: Collection[str]) -> list[str]:
-    """Returns keys in the order in which labels name them."""
-
-    def place(key: str) -> list[bool]:
-        return [key != headline for headline in HEADLINE_KEYS] + [not key.startswith(s) for s in SECTIONS]
-
-    return sorted(keys, key=place)
+        parts = [pair[1], os.path.relpath(place, top) if pairs.count(pair) > 1 else ""]
+        names.append(", ".join(filter(None, parts)) or shared([flat], named_keys))
+    return names
 
 
 def short_names(keys: Collection[str]) -> dict[str, str]:

@@ -13,6 +13,7 @@ a run at the edge of the middle half counts in part.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -101,7 +102,7 @@ def performance_profile(scores: Scores, levels: np.ndarray) -> np.ndarray:
     return np.asarray(np.mean([(task[..., None] > levels).mean(axis=-2) for task in scores], axis=0))
 
 
-def interval(statistic: Statistic, *groups: Scores, resamples: int = RESAMPLES) -> np.ndarray | None:
+def interval(statistic: Statistic, *groups: Scores, resamples: int = RESAMPLES) -> tuple[Any, Any] | None:
     """Returns the 95 % percentile interval of a statistic by the stratified bootstrap.
 
     The runs of each task and group are resampled by themselves. The same scores give the same interval.
@@ -114,8 +115,7 @@ def interval(statistic: Statistic, *groups: Scores, resamples: int = RESAMPLES) 
     Shapes:
         groups: T x (..., n_t) each; the statistic gets R resamples of them, T x (..., R, n_t), and returns
             (R, ...)
-        returns: (2, ...), the lower and the upper edge; None if a group has fewer than ``MIN_RUNS`` runs of a
-            task
+        returns: lower and upper edge (...); None if a group has fewer than ``MIN_RUNS`` runs in a task
     """
     if min(task.shape[-1] for scores in groups for task in scores) < MIN_RUNS:
         return None
@@ -128,15 +128,11 @@ def interval(statistic: Statistic, *groups: Scores, resamples: int = RESAMPLES) 
             for scores in groups
         ]
         results.append(statistic(*drawn))
-    return np.asarray(np.quantile(np.concatenate(results), [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0))
+    low, high = np.quantile(np.concatenate(results), [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
+    return low, high
 
 
-def as_range(edges: np.ndarray | None) -> tuple[float, float] | None:
-    """Returns the edges of :func:`interval` as two floats; None if there is no interval."""
-    return None if edges is None else (float(edges[0]), float(edges[1]))
-
-
-def curve_interval(values: np.ndarray, statistic: Statistic, resamples: int) -> np.ndarray | None:
+def curve_interval(values: np.ndarray, statistic: Statistic, resamples: int) -> tuple[Any, Any] | None:
     """Returns the :func:`interval` of a curve over seeds, resampling whole curves.
 
     Args:
@@ -146,6 +142,6 @@ def curve_interval(values: np.ndarray, statistic: Statistic, resamples: int) -> 
 
     Shapes:
         values: (S, P)
-        returns: (2, P)
+        returns: (P,) each
     """
     return interval(lambda drawn: statistic(drawn[0]).T, [values.T], resamples=resamples)

@@ -52,8 +52,6 @@ STARTUP_TRIALS = 5  # trials that must have ended before one is pruned
 WARM_UP = 0.2  # share of a run's env steps before which a trial is not pruned
 SECONDS_TO_FREE = 30.0  # for the workers of a sweep that was killed to save and end
 EXPECTED = "expected uniform(a, b), log(a, b), int(a, b) or choice(a, b, ...)"
-# Keys that the sweep sets itself for each run.
-OWN_KEYS = ("seed", "exp_name")
 
 Distribution: TypeAlias = CategoricalDistribution | FloatDistribution | IntDistribution
 Space = dict[str, Distribution]  # by the path of the key
@@ -79,7 +77,7 @@ def search_space(searches: Sequence[str]) -> Space:
     space = {}
     for search in searches:
         key, _, values = search.partition("=")
-        if key in OWN_KEYS:
+        if key in ("seed", "exp_name"):
             raise ConfigError(f"the search space: the sweep sets {key} itself; give seeds as -s 0,1,2")
         try:
             space[key] = _distribution(values.strip())

@@ -85,7 +85,7 @@ def test_custom_policy_brings_its_keys_and_keeps_those_of_its_bases(kind, monkey
     assert (values.policy.learn.batch_size, values.policy.learn.rounds) == (128, 5)
     assert (values.policy.learn.clip_ratio, values.policy.own.switch) == (0.2, False)
     assert (
-        "policy.learn.rounds: expected a number at least 1"
+        "policy.learn.rounds: expected a finite number at least 1"
         in faults_of(user(type=kind, learn={"rounds": 0}))[1]
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import importlib
 import importlib.util
 import json
@@ -15,8 +14,8 @@ from easydict import EasyDict
 
 from ding_lite import ENV_REGISTRY, SerialPipeline
 from ding_lite.cli import main
-from ding_lite.config.compile import as_config, compile_config, load_config
-from ding_lite.config.schema import leaves
+from ding_lite.config.compile import as_config, compile_config, load_config, parse_overrides
+from ding_lite.config.schema import leaves, set_value
 from ding_lite.errors import ConfigError
 
 # DI-engine's cartpole is CartPole-v0, of which gymnasium says that it is old.
@@ -84,12 +83,6 @@ def test_train_iterations_become_env_steps(kind, learn, envs, eval_freq, expecte
     assert any(f"{expected:,} env steps (policy.eval.eval_freq)" in note for note in config.notes)
 
 
-def test_snapshots_are_kept_as_often_as_in_di_engine():
-    hook = dict(save_ckpt_after_iter=80, log_show_after_iter=5)
-    config = compiled(learn=dict(epoch_per_collect=2, learner=dict(hook=hook)))
-    assert config.values.checkpoint.keep_freq == 10 * 256
-
-
 def test_learning_rate_falls_over_as_many_collects(tmp_path):
     learn = dict(lr_scheduler=dict(epoch_num=3, min_lr_lambda=0.25), learning_rate=0.4, batch_size=256)
     pipeline = SerialPipeline(
@@ -101,46 +94,73 @@ def test_learning_rate_falls_over_as_many_collects(tmp_path):
     assert rates == pytest.approx([0.4, 0.3, 0.2, 0.1], rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("kind", "model", "actor", "critic"),
-    [
-        ("ppo", {}, [], []),
-        ("ppo", dict(actor_head_hidden_size=32), [32], []),
-        ("ppg", dict(actor_head_hidden_size=32, critic_head_hidden_size=16), [32, 32], [16]),
-        (
-            "ppo",
-            dict(actor_head_layer_num=0, critic_head_layer_num=2, critic_head_hidden_size=16),
-            [],
-            [16, 16],
-        ),
-    ],
-)
-def test_heads_have_the_layers_that_the_pair_says(kind, model, actor, critic):
-    made = compiled(kind, model=model).values.policy.model
-    assert (made.actor_head_hidden_size_list, made.critic_head_hidden_size_list) == (actor, critic)
+# Policy and environment of a pair, keys of its main_config -> keys of the config that it becomes.
+CONVERTED = """\
+ppo cartpole -> env.env_id='CartPole-v0' policy.model.actor_head_hidden_size_list=[]
+ppo cartpole policy.model.actor_head_hidden_size=32 -> policy.model.actor_head_hidden_size_list=[32]
+ppg cartpole policy.model.actor_head_hidden_size=32 -> policy.model.actor_head_hidden_size_list=[32,32]
+ppg cartpole policy.model.critic_head_hidden_size=16 -> policy.model.critic_head_hidden_size_list=[16]
+ppo cartpole policy.model.actor_head_layer_num=0 -> policy.model.actor_head_hidden_size_list=[]
+ppo cartpole policy.model.critic_head_layer_num=2 -> policy.model.critic_head_hidden_size_list=[64,64]
+ppg cartpole -> policy.model.arch='dual'
+ppg cartpole policy.model.share_encoder=False -> policy.model.arch='dual'
+ppg cartpole policy.model.share_encoder=True -> policy.model.arch='shared'
+ppo cartpole env.manager.step_timeout=7 -> env.manager.step_timeout=7 env.manager.type='auto'
+ppo cartpole create_config.env_manager.type='async_subprocess' -> env.manager.type='subprocess'
+ppo cartpole create_config.env_manager.type='gym_vector' -> env.manager.type='vector'
+ppo pendulum env.env_id='Pendulum-v0' -> env.env_id='Pendulum-v1' env.wrappers=[]
+ppo pendulum env.act_scale=True -> env.wrappers=['action_rescale']
+ppo pendulum env.act_scale=True env.continuous=False -> env.wrappers=[{'type':'action_bins','bins':11}]
+ppo lunarlander env.env_id='LunarLanderContinuous-v2' -> env.env_id='LunarLanderContinuous-v3'
+ppo lunarlander env.act_scale=True env.action_clip=True -> env.wrappers=[]
+ppo bipedalwalker env.act_scale=True env.rew_clip=True -> env.wrappers=[{'type':'reward_clip','low':-10.0}]
+ppo mujoco env.env_id='Hopper-v3' -> env.env_id='Hopper-v5' policy.normalize.obs=False
+ppo mujoco env.env_id='Hopper-v5' -> env.env_id='Hopper-v5'
+ppo mujoco env.env_id='Ant-v3' env.action_bins_per_branch=5 -> env.wrappers=[{'type':'action_bins','bins':5}]
+ppo mujoco env.env_id='Ant-v3' env.norm_obs.use_norm=True -> policy.normalize.obs=True
+ppo mujoco env.env_id='Ant-v3' env.norm_reward.use_norm=True -> policy.normalize.reward=True
+ppo mujoco env.env_id='Ant-v3' env.norm_reward.use_norm=False -> policy.normalize.reward=False
+ppo atari env.env_id='P-v4' env.frame_stack=2 -> env.wrappers=[{'type':'atari','stack_size':2}] env.kwargs={}
+ppo atari env.env_id='P-v4' env.frame_stack=0 -> env.wrappers=[{'type':'atari','stack_size':1}]
+ppo atari env.env_id='ALE/Pong-v5' -> env.kwargs.frameskip=1
+ppo atari env.env_id='P-v4' policy.model.encoder_hidden_size_list=[32,64,64,512] -> \
+policy.model.encoder.type='nature_cnn' policy.model.encoder.widths=[32,64,64] \
+policy.model.encoder_hidden_size_list=[512]
+ppo atari env.env_id='P-v4' policy.model.encoder_hidden_size_list=[64,64,128] -> \
+policy.model.encoder.widths=[64,64,128] policy.model.encoder_hidden_size_list=[128]
+ppo procgen policy.model.encoder_hidden_size_list=[16,32] policy.model.impala_cnn_encoder=True \
+policy.model.actor_head_hidden_size=9 -> policy.model.encoder.type='impala_cnn' \
+policy.model.encoder.widths=[16,32] policy.model.encoder_hidden_size_list=[9]
+ppo procgen env.env_id='maze' -> env.env_id='MazeHard-v0' env.kwargs={}
+ppo procgen env.start_level=7 env.num_levels=9 -> env.kwargs.start_level=7 env.kwargs.num_levels=9
+ppo minigrid env.max_step=300 -> env.kwargs.max_steps=300 env.wrappers=['minigrid_flat']
+ppo minigrid env.full_obs=True -> env.wrappers=['minigrid.wrappers:FullyObsWrapper','minigrid_flat']
+ppo minigrid env.flat_obs=False -> env.wrappers=['minigrid_image']
+ppg cartpole policy.learn.aux_freq=100 -> policy.learn.aux_freq=100
+ppg_offpolicy cartpole policy.learn.aux_freq=100 policy.learn.update_per_collect=24 -> policy.learn.aux_freq=4
+ppo cartpole policy.learn.epoch_per_collect=2 policy.learn.learner.hook.save_ckpt_after_iter=80 -> \
+checkpoint.keep_freq=2560
+"""
+
+
+@pytest.mark.parametrize("row", CONVERTED.splitlines())
+def test_keys_of_the_pair_become_keys_here(row):
+    theirs, expected = (half.split() for half in row.split("->"))
+    main, create = pair(*theirs[:2])
+    written = parse_overrides(theirs[2:])
+    for path, value in written.items():
+        set_value({**main, "create_config": create}, path, value)
+    config = as_config((main, create))
+    assert {path: at(config, path) for path in parse_overrides(expected)} == parse_overrides(expected)
+    old, new = written.get("env.env_id"), config.values.env.env_id
+    assert any(f"env.env_id: {old} -> " in note and new in note for note in config.notes) == (
+        old not in (None, new)
+    )
 
 
 @pytest.mark.parametrize(("activation", "name"), [(nn.Tanh(), "tanh"), (nn.ReLU, "relu"), ("elu", "elu")])
 def test_activation_is_named(activation, name):
     assert compiled(model=dict(activation=activation)).values.policy.model.activation == name
-
-
-@pytest.mark.parametrize(
-    ("model", "encoder", "widths"),
-    [
-        (dict(encoder_hidden_size_list=[32, 64, 64, 512]), ("nature_cnn", [32, 64, 64]), [512]),
-        (dict(encoder_hidden_size_list=[64, 64, 128]), ("nature_cnn", [64, 64, 128]), [128]),
-        (
-            dict(encoder_hidden_size_list=[16, 32, 32], impala_cnn_encoder=True, actor_head_hidden_size=256),
-            ("impala_cnn", [16, 32, 32]),
-            [256],
-        ),
-    ],
-)
-def test_image_encoder_has_the_widths_of_the_pair(model, encoder, widths):
-    made = compiled(env_type="atari", env=dict(env_id="PongNoFrameskip-v4"), model=model).values.policy.model
-    assert (made.encoder["type"], made.encoder["widths"]) == encoder
-    assert made.encoder_hidden_size_list == widths
 
 
 def test_buffer_holds_at_least_a_rollout_and_uses_follow_from_the_updates():
@@ -157,22 +177,6 @@ def test_buffer_holds_at_least_a_rollout_and_uses_follow_from_the_updates():
         ConfigError, match=r"replay_buffer_size: 256 for the policy, 1000 for the value: .*one"
     ):
         compiled("ppg_offpolicy", **options, other=dict(replay_buffer=buffers))
-
-
-def test_auxiliary_phase_of_off_policy_ppg_is_counted_in_iterations():
-    assert (
-        compiled(
-            "ppg_offpolicy", learn=dict(aux_freq=100, update_per_collect=24)
-        ).values.policy.learn.aux_freq
-        == 4
-    )
-    assert compiled("ppg", learn=dict(aux_freq=100)).values.policy.learn.aux_freq == 100
-
-
-@pytest.mark.parametrize(("shares", "arch"), [(True, "shared"), (False, "dual"), (None, "dual")])
-def test_whether_ppg_shares_its_encoder_is_its_arch(shares, arch):
-    model = {} if shares is None else dict(share_encoder=shares)
-    assert compiled("ppg", model=model).values.policy.model.arch == arch
 
 
 @pytest.mark.parametrize("kind", ["ppg", "ppg_offpolicy"])
@@ -220,68 +224,36 @@ def test_misspelt_keys_are_refused():
         assert f"policy.{key}: there is no such key; did you mean {meant!r}" in str(caught.value)
 
 
-PPO_LEARN = dict(
-    value_norm=True, ppo_param_init=True, grad_clip_type="clip_norm", grad_clip_value=0.5, value_weight=0.5
-)
-DI_ENGINE = {  # the defaults of version 0.5.3
-    "ppo": dict(
-        recompute_adv=True,
-        nstep_return=False,
-        learn=dict(**PPO_LEARN, epoch_per_collect=10, lr_scheduler=None),
-    ),
-    "ppo_offpolicy": dict(
-        nstep_return=False,
-        nstep=3,
-        learn=dict(**PPO_LEARN, update_per_collect=5, weight_decay=0.0),
-        other=dict(replay_buffer=dict(replay_buffer_size=10_000, max_use=3, alpha=0.6, thruput_controller=1)),
-    ),
-    "ppg": dict(
-        learn=dict(
-            actor_epoch_per_collect=1,
-            critic_epoch_per_collect=1,
-            value_norm=True,
-            aux_freq=8,
-            aux_train_epoch=6,
-            aux_bc_weight=1,
-            grad_clip_type="clip_norm",
-            grad_clip_value=10,
-        )
-    ),
-    "ppg_offpolicy": dict(
-        learn=dict(update_per_collect=5, aux_freq=5, aux_train_epoch=6, aux_bc_weight=1),
-        other=dict(
-            replay_buffer=dict(
-                multi_buffer=True,
-                policy=dict(replay_buffer_size=1000, monitor=dict(sampled_data_attr=1)),
-                value=dict(replay_buffer_size=1000),
-            )
-        ),
-    ),
+# The defaults of version 0.5.3, in the section policy.
+IN_ALL = """\
+cuda=False priority=False priority_IS_weight=False action_space=discrete transition_with_policy_data=True
+multi_agent=False learn.batch_size=64 learn.learning_rate=1e-3 learn.entropy_weight=0.01 learn.clip_ratio=0.2
+learn.adv_norm=True learn.ignore_done=False
+"""
+IN_PPO = """\
+nstep_return=False learn.value_norm=True learn.ppo_param_init=True learn.grad_clip_type=clip_norm
+learn.grad_clip_value=0.5 learn.value_weight=0.5
+"""
+DI_ENGINE = {
+    "ppo": f"{IN_PPO} on_policy=True recompute_adv=True learn.epoch_per_collect=10 learn.lr_scheduler=None",
+    "ppo_offpolicy": f"""{IN_PPO} on_policy=False nstep=3 learn.update_per_collect=5 learn.weight_decay=0.0
+        other.replay_buffer={{'replay_buffer_size':10000,'max_use':3,'alpha':0.6,'thruput_controller':1}}""",
+    "ppg": """on_policy=True learn.actor_epoch_per_collect=1 learn.critic_epoch_per_collect=1
+        learn.value_norm=True learn.aux_freq=8 learn.aux_train_epoch=6 learn.aux_bc_weight=1
+        learn.grad_clip_type=clip_norm learn.grad_clip_value=10""",
+    "ppg_offpolicy": """on_policy=False learn.update_per_collect=5 learn.aux_freq=5 learn.aux_train_epoch=6
+        learn.aux_bc_weight=1 other.replay_buffer.multi_buffer=True
+        other.replay_buffer.policy={'replay_buffer_size':1000,'monitor':{'sampled_data_attr':1}}
+        other.replay_buffer.value.replay_buffer_size=1000""",
 }
 
 
 @pytest.mark.parametrize("kind", POLICIES)
 def test_every_default_of_di_engine_is_accepted(kind):
-    common = dict(
-        cuda=False,
-        on_policy="offpolicy" not in kind,
-        priority=False,
-        priority_IS_weight=False,
-        action_space="discrete",
-        transition_with_policy_data=True,
-        multi_agent=False,
-    )
-    learn = dict(
-        batch_size=64,
-        learning_rate=1e-3,
-        entropy_weight=0.01,
-        clip_ratio=0.2,
-        adv_norm=True,
-        ignore_done=False,
-    )
-    policy = copy.deepcopy(DI_ENGINE[kind])
-    policy["learn"] = {**learn, **policy["learn"]}
-    learn = compiled(kind, **common, **policy).values.policy.learn
+    main, create = pair(kind)
+    for path, value in parse_overrides([*IN_ALL.split(), *DI_ENGINE[kind].split()]).items():
+        set_value(main.policy, path, value)
+    learn = as_config((main, create)).values.policy.learn
     assert (learn.batch_size, learn.adv_norm) == (64, "minibatch")
 
 
@@ -334,75 +306,6 @@ def test_what_cannot_be_honoured_is_refused_with_the_reason(args, expected):
 
 
 # ------------------------------------------------------------------ environments
-
-
-@pytest.mark.parametrize(
-    ("env_type", "env", "expected"),
-    [
-        ("cartpole", {}, "CartPole-v0"),
-        ("pendulum", dict(env_id="Pendulum-v0"), "Pendulum-v1"),
-        ("lunarlander", dict(env_id="LunarLanderContinuous-v2", act_scale=True), "LunarLanderContinuous-v3"),
-        ("mujoco", dict(env_id="Hopper-v3"), "Hopper-v5"),
-        ("mujoco", dict(env_id="Hopper-v5"), "Hopper-v5"),
-        ("procgen", dict(env_id="coinrun"), "CoinrunHard-v0"),
-    ],
-)
-def test_environment_has_an_id_of_today(env_type, env, expected):
-    config = compiled(env_type=env_type, env=env)
-    assert config.values.env.env_id == expected
-    told = any(note.startswith("env.env_id: ") and f"{expected}" in note for note in config.notes)
-    assert told == ("env_id" in env and env["env_id"] != expected)
-    if env_type != "procgen":
-        assert expected in gym.registry  # that of the procgen games is EnvPool's
-
-
-@pytest.mark.parametrize(
-    ("env_type", "env", "wrappers"),
-    [
-        ("pendulum", dict(act_scale=True), ["action_rescale"]),
-        ("pendulum", dict(act_scale=False), []),
-        ("pendulum", dict(act_scale=True, continuous=False), [dict(type="action_bins", bins=11)]),
-        ("lunarlander", dict(env_id="LunarLanderContinuous-v2", act_scale=True, action_clip=True), []),
-        ("bipedalwalker", dict(act_scale=True, rew_clip=True), [dict(type="reward_clip", low=-10.0)]),
-        ("mujoco", dict(env_id="Hopper-v3", action_bins_per_branch=5), [dict(type="action_bins", bins=5)]),
-        ("atari", dict(env_id="PongNoFrameskip-v4", frame_stack=2), [dict(type="atari", stack_size=2)]),
-        ("atari", dict(env_id="PongNoFrameskip-v4", frame_stack=0), [dict(type="atari", stack_size=1)]),
-        ("minigrid", dict(full_obs=True), ["minigrid.wrappers:FullyObsWrapper", "minigrid_flat"]),
-        ("minigrid", dict(flat_obs=False), ["minigrid_image"]),
-    ],
-)
-def test_keys_of_an_environment_become_wrappers(env_type, env, wrappers):
-    assert compiled(env_type=env_type, env=env).values.env.wrappers == wrappers
-
-
-@pytest.mark.parametrize(
-    ("env_type", "env", "kwargs"),
-    [
-        ("procgen", dict(env_id="maze"), {}),
-        ("procgen", dict(env_id="maze", start_level=7, num_levels=200), dict(start_level=7, num_levels=200)),
-        ("minigrid", dict(max_step=300), dict(max_steps=300)),
-        ("atari", dict(env_id="ALE/Pong-v5"), dict(frameskip=1)),
-        ("atari", dict(env_id="PongNoFrameskip-v4"), {}),
-    ],
-)
-def test_keys_of_an_environment_become_arguments(env_type, env, kwargs):
-    assert compiled(env_type=env_type, env=env).values.env.kwargs == kwargs
-
-
-def test_manager_is_the_one_that_steps_environments_in_the_same_way():
-    for manager, expected in (("base", "auto"), ("async_subprocess", "subprocess"), ("gym_vector", "vector")):
-        config = compiled(create=dict(env_manager=dict(type=manager)), env=dict(manager=dict(step_timeout=7)))
-        assert (config.values.env.manager.type, config.values.env.manager.step_timeout) == (expected, 7)
-
-
-def test_scales_of_mujoco_are_those_of_the_policy():
-    env = dict(
-        env_id="Hopper-v3", norm_obs=dict(use_norm=True), norm_reward=dict(use_norm=True, reward_discount=0.9)
-    )
-    normalize = compiled(env_type="mujoco", env=env).values.policy.normalize
-    assert (normalize.obs, normalize.reward, normalize.reward_discount) == (True, True, 0.9)
-    off = dict(env_id="Hopper-v3", norm_obs=dict(use_norm=False), norm_reward=dict(use_norm=False))
-    assert compiled(env_type="mujoco", env=off).values.policy.normalize.obs is False
 
 
 def test_environment_of_the_users_own_takes_its_keys():

@@ -60,8 +60,8 @@ def test_entry_is_found_by_name_by_import_path_or_is_given(registry):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("rad", "Did you mean 'red'?"),
-        ("Blue", "Did you mean 'blue'?"),
+        ("rad", "did you mean 'red'?"),
+        ("Blue", "did you mean 'blue'?"),
         ("xyz", "Registered: blue, red"),
         (3, "blue, red"),
         ("no_such_module:Red", "no_such_module"),
@@ -102,7 +102,7 @@ def test_class_of_another_kind_is_refused():
     ],
 )
 def test_faults_of_a_list_of_entries(items, path, said):
-    faults = HOOK_REGISTRY.item_faults(items, "hooks")
+    faults = HOOK_REGISTRY.faults(items, "hooks")
     assert bool(faults) is (path is not None)
     assert all(fault.startswith(path) and said in fault for fault in faults)
 
@@ -115,17 +115,20 @@ def test_repeated_entries_have_names_of_their_own():
     ]
 
 
-def test_classes_have_names_that_another_process_can_import(monkeypatch):
+def test_classes_have_names_that_another_process_can_import(monkeypatch, tmp_path):
     assert name_of(Red) == f"{__name__}:Red"
     assert name_of(Red.Dark) == f"{__name__}:Red.Dark"
     assert name_of(EarlyStopping) == "early_stopping"
     assert name_of("any") == "any"
     own = type("Own", (), {"__module__": "__main__"})
     script = types.ModuleType("__main__")
-    script.__file__, script.Own = "/folder/my_script.py", own
+    script.__file__, script.Own = str(tmp_path / "my_script.py"), own
+    (tmp_path / "my_script.py").touch()
     monkeypatch.setitem(sys.modules, "__main__", script)
     assert name_of(own) == "my_script:Own"
     assert Registry("thing").get("my_script:Own") is own  # and the script is not executed again
+    script.__file__ = "<stdin>"
+    assert name_of(own) == "__main__:Own"
 
 
 def test_name_of_an_environment():

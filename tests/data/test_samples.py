@@ -104,12 +104,13 @@ def test_ranks_take_equally_many_minibatches_of_all_their_samples():
     torch.testing.assert_close(batch.advantage, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_chunks_are_all_samples_in_order_and_some_are_evenly_spaced():
+def test_chunks_are_all_samples_in_order_and_some_are_evenly_spaced(monkeypatch):
+    monkeypatch.setattr("ding_lite.data.samples.CHUNK_SAMPLES", 4)
     samples = numbered(10)
-    chunks = samples.chunks(4, lambda obs: obs["a"][:, 0] * 2)
-    found = [(rows, inputs.tolist()) for rows, inputs in chunks]
-    assert [inputs for _, inputs in found] == [[0, 2, 4, 6], [8, 10, 12, 14], [16, 18]]
-    assert torch.cat([torch.arange(10)[rows] for rows, _ in found]).tolist() == list(range(10))
+    samples.inputs = lambda obs: obs["a"][:, 0] * 2
+    batches, rows = samples.chunks()
+    assert [batch.obs.tolist() for batch in batches] == [[0, 2, 4, 6], [8, 10, 12, 14], [16, 18]]
+    assert rows.tolist() == list(range(10))
     assert samples.some(4).value_target.tolist() == [0, 3, 6, 9]
 
 
@@ -206,7 +207,8 @@ def test_runs_that_begin_with_a_chosen_row_are_drawn_whole(seed):
 
 
 @pytest.mark.parametrize("size", [7, 1000])
-def test_chunks_and_joined_samples_keep_their_runs(size):
+def test_chunks_and_joined_samples_keep_their_runs(size, monkeypatch):
+    monkeypatch.setattr("ding_lite.data.samples.CHUNK_SAMPLES", size)
     rollouts = [random_rollout(seed, 6) for seed in (0, 1)]
     rollouts[1].obs.place += STEPS * COLUMNS
     rollouts[1].hidden.h += 1000
@@ -214,13 +216,14 @@ def test_chunks_and_joined_samples_keep_their_runs(size):
     one, other = (naive_runs(each, 6) for each in rollouts)
     offset = STEPS * COLUMNS
     expected = one | {k + offset: ([p + offset for p in run], h) for k, (run, h) in other.items()}
-    found, rows = {}, []
-    for index, sequences in joined.chunks(size, lambda obs: obs):
-        found |= taken_apart(sequences)
-        assert torch.equal(joined.fields["obs"]["place"][index], sequences.obs["place"])
-        rows += index.tolist()
+    batches, rows = joined.chunks()
+    found, places = {}, []
+    for batch in batches:
+        found |= taken_apart(batch.obs)
+        places.append(batch.obs.obs["place"])
+    assert torch.equal(joined.fields["obs"]["place"][rows], torch.cat(places))
     assert found == expected
-    assert sorted(rows) == list(range(len(joined)))
+    assert rows.sort().values.tolist() == list(range(len(joined)))
     some = taken_apart(joined.some(20).obs)
     assert 1 < len(some) < len(expected)
     assert all(expected[key] == run for key, run in some.items())

@@ -17,7 +17,7 @@ from ding_lite.envs.native import EnvPoolVectorEnv, NativeVectorEnv
 from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.envs.spaces import split_actions
 from ding_lite.envs.vector import Episode
-from ding_lite.envs.workers.cores import cores
+from ding_lite.envs.workers.cores import cores, leaving_cores
 from ding_lite.envs.workers.vector_env import SubprocessVectorEnv
 from ding_lite.errors import CheckpointError, EnvError
 from ding_lite.rl.seeding import integer_seed
@@ -188,7 +188,7 @@ def test_two_halves_give_the_transitions_of_the_whole(workers):
     with contextlib.closing(
         own(SubprocessVectorEnv, world(tree=True), num_workers=workers, double_buffer=True)
     ) as envs:
-        with envs.beside_policy():
+        with leaving_cores(envs.busy_cores):
             assert torch.get_num_threads() == max(1, min(threads, cores() - workers))
         assert torch.get_num_threads() == threads
         whole.reset("x")

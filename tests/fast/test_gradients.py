@@ -35,8 +35,17 @@ from ding_lite.models.actor_critic import Stack
 
 def objectives(policy):
     """Returns every loss that a policy goes down."""
-    own = [policy.objective, policy.critic_objective]
-    return [*own, policy.actor_objective, policy.auxiliary_objective] if hasattr(policy, "store") else own
+    own = [policy.objective, policy.objective._replace(reads=("critic",))]
+    if not hasattr(policy, "store"):
+        return own
+    return [*own, policy.objective._replace(reads=("actor",)), policy.auxiliary_objective]
+
+
+def nothing():
+    """There are no slopes."""
+
+
+BOTH = [("actor", "critic"), ("critic",)]
 
 
 def in_torch(policy, objective, batch):
@@ -77,14 +86,14 @@ def assert_equal(found, plain, exact):
 
 
 def compare(policy, batch):
-    """Compares the gradients of every loss; returns the names of those with slopes in NumPy."""
+    """Compares the gradients of every loss; returns what those with slopes in NumPy read."""
     with_slopes = []
     for objective in objectives(policy):
         expected = in_torch(policy, objective, batch), in_float64(policy, objective, batch)
-        assert_equal(in_numpy(policy, objective._replace(slopes=None), batch), *expected)
-        if objective.slopes is not None:
+        assert_equal(in_numpy(policy, objective._replace(slopes=nothing), batch), *expected)
+        if objective.slopes() is not None:
             assert_equal(in_numpy(policy, objective, batch), *expected)
-            with_slopes.append(objective.loss.__name__)
+            with_slopes.append(objective.reads)
     return with_slopes
 
 
@@ -96,7 +105,7 @@ def test_every_network_has_the_gradient_that_torch_finds(network, arch):
         options = {}  # with no hidden layer there is nothing to distil into
     policy = policy_for(obs_space, action_space, kind, model=options | shares)
     found = compare(policy, batch_for(policy))
-    expected = ["loss", "critic_loss", *(["actor_loss"] if kind == "ppg" else [])]
+    expected = [*BOTH, ("actor",)] if kind == "ppg" else BOTH
     assert found == (expected if has_slopes else [])
 
 
@@ -108,7 +117,20 @@ def test_many_samples_are_learned_from_in_blocks(obs_space, action_space, activa
     monkeypatch.setattr(stacks, "BLOCK", 7)
     monkeypatch.setattr(stacks, "MANY_NUMBERS", 0)
     policy = policy_for(obs_space, action_space, model={"activation": activation})
-    assert compare(policy, batch_for(policy)) == ["loss", "critic_loss"]
+    assert compare(policy, batch_for(policy)) == BOTH
+
+
+@pytest.mark.parametrize("kind", ["ppo", "ppo_offpolicy"])
+@pytest.mark.parametrize("action_space", [DISCRETE, BOX])
+def test_a_large_minibatch_has_the_gradient_and_the_metrics_of_one_block(kind, action_space, monkeypatch):
+    policy = policy_for(VECTOR, action_space, kind, learn={"entropy_weight": 0.01})
+    batch = batch_for(policy, 3000, weights=kind != "ppo")
+    for each in (policy.objective, policy.objective._replace(reads=("critic",))):
+        monkeypatch.undo()
+        assert len(stacks.blocks(batch.obs)) == 3
+        in_blocks = in_numpy(policy, each, batch)
+        monkeypatch.setattr(stacks, "BLOCK", 3000)
+        assert_equal(in_blocks, in_numpy(policy, each, batch), in_float64(policy, each, batch))
 
 
 # One option each; every one changes the gradient of the batch.
@@ -135,7 +157,7 @@ def test_every_option_has_the_gradient_that_torch_finds_and_changes_it(option, o
     policy = policy_for(obs_space, action_space, learn=base | OPTIONS[option])
     batch = batch_for(policy)
     batch.log_prob[:8] += 3.0  # ratios near 0.05
-    assert compare(policy, batch) == ["loss", "critic_loss"]
+    assert compare(policy, batch) == BOTH
     found, before = (in_torch(each, each.objective, batch).values for each in (policy, plain))
     assert any(not torch.allclose(a, b, rtol=1e-3) for a, b in zip(found, before, strict=True))
     batch.policy_weight = None
@@ -161,8 +183,12 @@ class Predicting(VAC):
 
 
 class WithPrediction(PPOPolicy):
+    predicts = True
+
     def policy_loss(self, batch):
         loss, metrics = super().policy_loss(batch)
+        if not self.predicts:
+            return loss, metrics
         found = self.model.prediction(self.model.actor_encoder(batch.obs))
         error = (found - batch.obs).square().mean()
         return loss + error, {**metrics, "prediction": error}
@@ -182,6 +208,16 @@ def test_an_overridden_loss_runs_on_the_outputs_of_numpy(cls, model):
     assert all(value is not None and value.abs().max() > 1e-5 for value in values)
 
 
+def test_a_parameter_that_only_an_earlier_step_has_reached_is_not_in_the_norm():
+    policy = policy_for(cls=WithPrediction, made=Predicting(VECTOR, DISCRETE))
+    gradient_of, batch = policy.optimizer.gradient_of(policy.objective), batch_for(policy)
+    assert all(value is not None for value in gradient_of(batch).values)
+    policy.predicts = False
+    found = gradient_of(batch)
+    assert any(value is None for value in found.values)
+    assert_equal(found, *(way(policy, policy.objective, batch) for way in (in_torch, in_float64)))
+
+
 # ------------------------------------------------------------------ what is left to torch
 
 
@@ -198,8 +234,8 @@ def layer_norm(policy):
     policy.model.critic_encoder.trunk.insert(1, nn.LayerNorm(64))
 
 
-def other_layer(policy):
-    policy.model.critic_encoder.trunk[0] = nn.Linear(4, 64)  # whose parameters the optimiser does not have
+def elu(policy):
+    policy.model.critic_encoder.trunk[1] = nn.ELU(alpha=0.5)
 
 
 def spectral(policy):
@@ -233,7 +269,7 @@ def test_what_numpy_does_not_run_is_left_to_torch(make):
     is_left_to_torch(make())
 
 
-CHANGES = [hook, layer_norm, other_layer, spectral, actor_of_the_instance, layer_of_the_instance]
+CHANGES = [hook, layer_norm, elu, spectral, actor_of_the_instance, layer_of_the_instance]
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -276,7 +312,7 @@ class Small(ActorCritic):
 
 def test_a_model_of_the_user_that_declares_its_layers_runs_in_numpy():
     policy = policy_for(made=Small(VECTOR, DISCRETE))
-    assert compare(policy, batch_for(policy)) == ["loss", "critic_loss"]
+    assert compare(policy, batch_for(policy)) == BOTH
     assert policy.acting().name == "NumPy"
 
 
@@ -302,13 +338,24 @@ def test_frozen_layers_have_no_gradient(part, when):
     policy = policy_for(VECTOR, BOX, made=model)
     model.get_submodule(part).requires_grad_(False)
     frozen, batch = {id(p) for p in model.get_submodule(part).parameters()}, batch_for(policy)
-    for objective in (policy.objective, policy.objective._replace(slopes=None)):
+    for objective in (policy.objective, policy.objective._replace(slopes=nothing)):
         found = policy.optimizer.gradient_of(objective)(batch)
         assert_equal(found, in_torch(policy, objective, batch), in_float64(policy, objective, batch))
         reached = {
             id(p) for p, x in zip(policy.optimizer.parameters, found.values, strict=True) if x is not None
         }
         assert reached == {id(p) for p in model.parameters()} - frozen
+
+
+def test_a_layer_that_the_optimiser_does_not_have_is_used_and_has_no_gradient():
+    policy, other = policy_for(), policy_for()
+    policy.model.critic_encoder.trunk[0] = nn.Linear(4, 64)
+    batch = batch_for(other)
+    found, expected = (each(policy, policy.objective, batch).values for each in (in_numpy, in_torch))
+    assert [x is None for x in found] == [x is None for x in expected]
+    assert sum(x is None for x in found) == 2
+    for x, y in zip(found, expected, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-5)
 
 
 # ------------------------------------------------------------------ far from the clip
@@ -319,7 +366,7 @@ def policy_by(way, **learn):
     policy = policy_for(
         model={"activation": activation}, learn={"entropy_weight": 0.0, "value_norm": False, **learn}
     )
-    objective = policy.objective._replace(**({"slopes": None} if way == "stacks" else {}))
+    objective = policy.objective._replace(**({"slopes": nothing} if way == "stacks" else {}))
     return policy, policy.optimizer.gradient_of(objective)
 
 

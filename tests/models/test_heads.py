@@ -50,7 +50,7 @@ def test_actions_of_a_box_are_stretched_to_its_bounds_and_in_it_even_far_out(box
     numbers = {"beta": st.floats(0, 1, width=32)}.get(kind, st.floats(-(2.0**99), 2.0**99, width=32))
     raw = data.draw(hnp.arrays(np.float32, (3, math.prod(box.shape)), elements=numbers))
     share = {"beta": lambda x: x, "tanh_normal": lambda x: (np.tanh(x) + 1) / 2}.get(kind)
-    actions = head_for(box, box_distribution=kind).to_env(raw.copy())
+    actions = head_for(box, box_distribution=kind).out.to_env(raw.copy())
     low, high = box.low.astype(float), box.high.astype(float)
     for action, one in zip(actions, raw.reshape(3, *box.shape).astype(float), strict=True):
         assert np.asarray(action) in box
@@ -92,7 +92,7 @@ def test_the_branches_of_a_tree_read_their_own_raw_outputs():
 )
 def test_environment_actions_by_hand(space, options, raw, expected):
     given = raw.copy()
-    action = head_for(space, **options).to_env(raw)
+    action = head_for(space, **options).out.to_env(raw)
     assert action.tolist() == expected
     assert action.dtype == space.dtype
     action += 1
@@ -105,7 +105,7 @@ def test_tree_action_is_turned_branch_by_branch():
         "arm": {"0": np.array([[9.0, -0.5]], np.float32), "1": np.array([[1, 0, 1]])},
         "grid": {"cells": np.array([[1, 2, 3, 4]])},
     }
-    action = map_tree(np.ndarray.tolist, head_for(NESTED).to_env(raw))
+    action = map_tree(np.ndarray.tolist, head_for(NESTED).out.to_env(raw))
     arm = {"0": [[2, -0.5]], "1": [[1, 0, 1]]}
     assert action == {"move": [1], "arm": arm, "grid": {"cells": [[[1, 2], [3, 4]]]}}
 
@@ -115,9 +115,9 @@ def test_density_is_that_of_the_environment_action(kind):
     """log_prob equals the raw density times d(raw)/d(env action), by finite differences."""
     head = head_for(spaces.Box(-2, 6, (1,), np.float64), box_distribution=kind)
     with torch.no_grad():
-        dist = head.distribution(head(features(1)))
+        dist = head.out.distribution(head(features(1)))
     raw, step = 0.3, 1e-4
-    ends = head.to_env(np.array([[raw - step], [raw + step]], np.float64)).flatten()
+    ends = head.out.to_env(np.array([[raw - step], [raw + step]], np.float64)).flatten()
     base = (
         torch.distributions.Normal(dist.mu, dist.sigma)
         if kind == "tanh_normal"
@@ -174,7 +174,7 @@ def test_independent_sigma_has_a_gradient_outside_of_its_range():
 def test_beta_parameters_are_above_one_and_the_mode_is_finite_where_they_reach_it():
     head, logit = box_logit(scale=3.0, box_distribution="beta")
     assert min(logit["alpha"].min(), logit["beta"].min()) > 1
-    assert torch.isfinite(head.distribution(head.out.logit(torch.full((1, 4), -30.0))).mode()).all()
+    assert torch.isfinite(head.out.distribution(head.out.logit(torch.full((1, 4), -30.0))).mode()).all()
 
 
 # ------------------------------------------------------------------ masks and layers
@@ -184,9 +184,9 @@ def test_mask_of_a_tree_reaches_its_branch_and_leaves_the_others():
     head = head_for(NESTED)
     logit = head(features(100))
     mask = {"move": torch.tensor([[False, False, True]]).expand(100, -1)}
-    dist = head.distribution(logit, mask)
+    dist = head.out.distribution(logit, mask)
     assert (dist.sample(torch.Generator().manual_seed(0))["move"] == 2).all()
-    assert torch.equal(dist.parts["arm"].entropy(), head.distribution(logit).parts["arm"].entropy())
+    assert torch.equal(dist.parts["arm"].entropy(), head.out.distribution(logit).parts["arm"].entropy())
 
 
 # ------------------------------------------------------------------ refused

@@ -57,7 +57,7 @@ def test_network_calls_over_a_rollout_are_bounded_in_bytes(monkeypatch):
     whole, sizes = policy.credit(rollout)["value"], []
     critic = policy.model.compute_critic
     policy.model.compute_critic = lambda inputs: (sizes.append(len(inputs.obs)), critic(inputs))[1]
-    monkeypatch.setattr("ding_lite.policies.base.CHUNK_BYTES", 10 * 4 * 3)  # of 10 samples
+    monkeypatch.setattr("ding_lite.data.samples.CHUNK_BYTES", 10 * 4 * 3)  # of 10 samples
     torch.testing.assert_close(policy.credit(rollout)["value"], whole)
     assert len(sizes) > 3
     assert max(sizes) < 20

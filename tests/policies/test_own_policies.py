@@ -80,7 +80,7 @@ WAYS = {
 }
 ACTS = ("_forward_collect", "_forward_eval", "_process_transition", "_to_env", "scaled", "distribution")
 LEARNS = ("_get_train_sample", "_prepare_rollout", "_forward_learn", "credit", "improve", "with_outputs")
-LOSSES = ("policy_loss", "value_loss", "actor_loss", "critic_loss")
+LOSSES = ("policy_loss", "value_loss", "loss")
 PHASES = ("policy_phase", "auxiliary_loss", "auxiliary_phase")
 
 
@@ -92,10 +92,10 @@ def collected_learned_evaluated(method, policy, collector):
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("method", [*ACTS, *LEARNS, *LOSSES, "loss", *PHASES])
+@pytest.mark.parametrize("method", [*ACTS, *LEARNS, *LOSSES, *PHASES])
 def test_a_method_that_is_replaced_is_called_in_every_way(method, way):
     world, model = WAYS[way]
-    kind, learn = ("ppo", {}) if method == "loss" else ("ppg", {"aux_freq": 1, "critic_epoch_per_collect": 2})
+    kind, learn = "ppg", {"aux_freq": 1, "critic_epoch_per_collect": 2}
     for how, replace in REPLACED.items():
         if how in ("class", "mixin") and way != "NumPy, slopes":
             continue
@@ -114,9 +114,7 @@ def test_a_method_that_is_replaced_in_the_library_itself_is_called(monkeypatch):
         policy.learn_mode.forward(collector.collect())
 
 
-@pytest.mark.parametrize(
-    "method", ["actor_loss", "loss", "with_outputs", "distribution", "_process_transition"]
-)
+@pytest.mark.parametrize("method", ["loss", "with_outputs", "distribution", "_process_transition"])
 def test_a_replaced_method_changes_nothing_if_it_is_the_same(method):
     own = type("Own", (PPOPolicy,), {method: lambda self, *given: getattr(PPOPolicy, method)(self, *given)})
     found = []

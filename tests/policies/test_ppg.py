@@ -91,7 +91,7 @@ def test_the_kl_that_is_told_is_of_the_end_of_the_phase_from_old_to_new():
         return policy.distribution(inputs, policy.model.compute_actor(inputs))
 
     def recorded():
-        obs = policy.store.samples().fields["obs"].clone()
+        obs = policy.stored_samples().fields["obs"].clone()
         old = dist_of(obs)
         found["told"] = phase()["aux_kl"]
         new = dist_of(obs)
@@ -116,12 +116,11 @@ def test_the_store_holds_raw_images_and_masks_at_their_own_dtype(tmp_path):
     config = dict(num_threads=1, env=world, policy=policy, logger=dict(trackers=[]))
     with SerialPipeline(config, folder=tmp_path / "run") as pipeline:
         for progress in pipeline:
-            store = pipeline.policy.store
             if progress.iteration == 2:
                 break
-            dtypes = {str(leaf.dtype) for leaf in tree_leaves(store.samples().fields["obs"])}
+            dtypes = {str(leaf.dtype) for leaf in tree_leaves(pipeline.policy.stored_samples().fields["obs"])}
             assert dtypes == {"torch.bool", "torch.uint8"}
-        assert store.size == 0
+        assert not pipeline.policy.store.rollouts
         assert progress.metrics["learn/aux_updates"] > 0
 
 

@@ -40,13 +40,13 @@ class OwnPhasicLoss(OwnLoss, PPGPolicy):
 def test_the_penalty_is_added_to_an_overridden_policy_loss(kind, cls, critic):
     epochs = {} if kind == "ppo" else dict(critic_epoch_per_collect=critic)
     policy, collector = with_reference(kind, cls=cls, **epochs)
-    objective = policy.objective if critic == 1 else policy.actor_objective
+    objective = policy.objective if critic == 1 else policy.objective._replace(reads=("actor",))
     batch = next(policy.minibatches(collector.collect()).batches)
     batch = policy.with_outputs(batch, outputs_of(policy.model, objective.reads, batch.obs))
     total, metrics = objective.loss(batch)
     without = policy.policy_loss(batch)[0]
     if critic == 1:
-        without = without + policy.critic_loss(batch)[0]
+        without = without + policy.value_weight * policy.value_loss(batch)[0]
     assert metrics["reference_kl"].detach() > 0.05
     rounding = (
         4 * torch.finfo(torch.float32).eps * float(total.detach().abs())

@@ -81,8 +81,8 @@ def no_value_in_the_auxiliary_phase(auxiliary_loss, policy, batch):
     return total - policy.cfg.learn.aux_value_weight * terms["aux_value_loss"], terms
 
 
-def no_std_of_the_targets(critic_loss, policy, batch):
-    loss, terms = critic_loss(policy, batch)
+def no_std_of_the_targets(value_loss, policy, batch):
+    loss, terms = value_loss(policy, batch)
     return loss / policy.cfg.learn.value_norm_std**2, terms
 
 
@@ -125,7 +125,7 @@ FAULTS = (
     ),
     Fault(
         "the value loss is weighed for targets of std 1",
-        "ding_lite.policies.ppo:PPOPolicy.critic_loss",
+        "ding_lite.policies.ppo:PPOPolicy.value_loss",
         no_std_of_the_targets,
         lambda case: case.policy["learn"]["value_norm"] and case.policy["learn"]["value_norm_std"] != 1,
     ),

@@ -19,7 +19,7 @@ def test_the_parts_of_all_ranks_are_the_whole_in_order_and_differ_by_one_at_most
 
 def test_numbers_that_ranks_cannot_share_are_refused():
     config = compile_config({"env": {"env_id": "CartPole-v1", "collector_env_num": 8}}).values
-    with pytest.raises(ConfigError, match="collector_env_num: 8 cannot be shared equally by 3 ranks"):
+    with pytest.raises(ConfigError, match="collector_env_num: 8 cannot be divided by 3 ranks"):
         own_share(config, SimpleNamespace(size=3))
 
 

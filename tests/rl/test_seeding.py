@@ -3,9 +3,9 @@
 import numpy as np
 import torch
 
+from ding_lite.policies.base import global_streams
 from ding_lite.rl.seeding import (
     GeneratorState,
-    global_streams,
     integer_seed,
     seed_sequence,
     seeded_layers,

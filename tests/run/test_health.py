@@ -7,10 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 from cases import slow_but
+from gymnasium.spaces import Box, Discrete
 from small_worlds import LengthEnv
 
 from ding_lite import SerialPipeline, compile_config
 from ding_lite.run.health import WINDOW, HealthCheck
+from ding_lite.run.progress import Progress
 
 SICK = {
     "the policy moves too far in one iteration": dict(learn=dict(learning_rate=0.1)),
@@ -38,7 +40,7 @@ def trained(policy, folder, n_sample=128, **env):
     pipeline = SerialPipeline(config, folder=folder)
     for _ in pipeline:
         pass
-    health = pipeline._watchers[0]
+    health = pipeline._all_hooks[0]
     return health.findings, (pipeline.folder / "log.txt").read_text()
 
 
@@ -69,7 +71,14 @@ class Waits(LengthEnv):
 def test_a_run_that_waits_for_its_environments_says_so(kind, tmp_path):
     findings, log = trained({}, tmp_path / "run", 64, type=Waits, manager=dict(type=kind, worker_num=1))
     assert ("the run waits for its environments" in findings) == (kind == "base")
-    assert log.count("env.manager.type=subprocess, with env.manager.worker_num") == (kind == "base")
+    assert log.count("env.manager.type=subprocess, env.manager.worker_num") == (kind == "base")
+
+
+@pytest.mark.parametrize(("seconds", "is_said"), [(20.0, True), (5.0, False)])
+def test_a_wait_of_many_seconds_is_said_in_the_first_iteration(seconds, is_said):
+    health = HealthCheck(compile_config({"env": {"env_id": "CartPole-v1"}}).values, 1)
+    found = health.check({"time/env_s": seconds, "time/cpu_s": 1.0}, 1000)
+    assert ("the run waits for its environments" in found) == is_said
 
 
 @pytest.mark.slow
@@ -79,10 +88,22 @@ def test_run_with_the_defaults_has_no_findings(tmp_path):
     assert "health" not in log
 
 
-def health(policy, max_env_step=1000, numbers=0, stop_value=None):
-    """Returns the check of a run whose config has this section ``policy``."""
+def findings(policy, rows, max_env_step=1000, numbers=0, stop_value=None, first=1):
+    """Returns the findings of a run whose config has this section ``policy``, by env steps and metrics."""
     env = SimpleNamespace(stop_value=stop_value, manager=SimpleNamespace(type="auto"))
-    return HealthCheck(SimpleNamespace(policy=policy, max_env_step=max_env_step, env=env), numbers)
+    space = Box(-1, 1, (numbers,)) if numbers else Discrete(2)
+    pipeline = SimpleNamespace(
+        cfg=SimpleNamespace(policy=policy, max_env_step=max_env_step, env=env),
+        policy=SimpleNamespace(action_space=space),
+        say=lambda line: None,
+    )
+    check = HealthCheck()
+    for iteration, (env_step, metrics) in enumerate(rows, first):
+        episodes = [None] if "collect/episode_return" in metrics else []
+        metrics = {"collect/episode_count": 0.0, **metrics}
+        pipeline.progress = Progress(env_step, iteration=iteration, metrics=metrics, episodes=episodes)
+        check.after_iter(pipeline)
+    return check.findings
 
 
 RISING = [10.0 * i for i in range(40)]
@@ -91,13 +112,12 @@ STANDING = [10.0 * min(i, 12) for i in range(40)]
 
 def findings_of(returns, entropy=0.001, stop_value=None, numbers=0):
     """The findings of a run whose entropy collapses after its first iteration, by the returns of episodes."""
-    learn = {"value_norm": False}
-    policy = {"learn": learn, "normalize": {"reward": False}}
-    check = health(policy, 10_000, numbers, stop_value)
-    for i, value in enumerate(returns):
-        metrics = {"learn/entropy_loss": entropy if i else 0.69, "collect/episode_return": value}
-        check.check(metrics, 100 * (i + 1))
-    return set(check.findings)
+    policy = {"learn": {"value_norm": False}, "normalize": {"reward": False}}
+    rows = [
+        (100 * (i + 1), {"learn/entropy_loss": entropy if i else 0.69, "collect/episode_return": value})
+        for i, value in enumerate(returns)
+    ]
+    return set(findings(policy, rows, 10_000, numbers, stop_value))
 
 
 @pytest.mark.parametrize(
@@ -132,10 +152,7 @@ NOTHING_TO_LEARN = {
     "learn/value_loss": 1.0,
     "learn/value_mean": 100.0,
 }
-STANDS_STILL = {
-    "the policy hardly moves",
-    "the value network predicts worse than a constant would",
-}
+STANDS_STILL = {"the policy hardly moves", "the value network predicts worse than a constant would"}
 TO_THE_BEST = [min(20.0 + 20 * i, 500.0) for i in range(60)]
 
 
@@ -143,22 +160,19 @@ TO_THE_BEST = [min(20.0 + 20 * i, 500.0) for i in range(60)]
     ("returns", "found"),
     [
         (TO_THE_BEST, False),
-        (
-            [value - 8 * (i % 2) for i, value in enumerate(TO_THE_BEST)],
-            False,
-        ),  # sampled actions fail at times
+        ([value - 8 * (i % 2) for i, value in enumerate(TO_THE_BEST)], False),  # sampled actions fail
         ([*TO_THE_BEST, *[400.0] * 30], True),  # it has fallen
         ([20.0 + (i % 7) for i in range(60)], True),  # it has never learned
         ([*[500.0] * 10, *[300.0] * 20, *[500.0] * 30], True),  # it has learned nothing that it did not have
     ],
 )
 def test_a_run_that_stays_at_its_best_returns_need_not_move(returns, found):
-    learn = {"value_norm": True}
-    check = health({"learn": learn, "normalize": {"reward": False}})
+    policy = {"learn": {"value_norm": True}, "normalize": {"reward": False}}
+    rows = []
     for i, value in enumerate(returns):
         metrics = {"learn/entropy_loss": 0.69} if i < 40 else NOTHING_TO_LEARN
-        check.check({**metrics, "collect/episode_return": value}, 10 * i)
-    assert set(check.findings) == (STANDS_STILL if found else set())
+        rows.append((10 * i, {**metrics, "collect/episode_return": value}))
+    assert set(findings(policy, rows)) == (STANDS_STILL if found else set())
 
 
 def test_a_policy_without_scales_is_checked_too():
@@ -166,26 +180,19 @@ def test_a_policy_without_scales_is_checked_too():
     cfg = compile_config({"env": {"env_id": "CartPole-v1"}, "policy": {"type": "ppo"}}).values.policy
     del cfg["normalize"]
     cfg.learn.value_norm = False
-    check = health(cfg)
     metrics = {"learn/explained_variance": -2.0, "learn/value_loss": 9.0, "learn/value_mean": 1.0}
-    found = [line for step in range(1, 1001, 20) for line in check.check(metrics, step).values()]
+    found = findings(cfg, [(step, metrics) for step in range(1, 1001, 20)]).values()
     assert any("worse than a constant" in line and "value_norm=True" in line for line in found)
 
 
 @pytest.mark.parametrize("is_whole", [True, False])
 def test_equal_returns_since_a_resume_say_nothing_about_those_before(is_whole):
-    check = health({"learn": {}})
-    for i in range(WINDOW):
-        metrics = {"collect/episode_return": 500.0, "collect/episode_count": 100.0 + i}
-        check.check(metrics, 500, is_whole=is_whole)
-    assert bool(check.findings) == is_whole
+    rows = [(500, {"collect/episode_return": 500.0, "collect/episode_count": 100.0})] * WINDOW
+    assert bool(findings({"learn": {}}, rows, first=1 if is_whole else 7)) == is_whole
 
 
 @pytest.mark.parametrize(("loss", "found"), [(4.0, False), (6.0, True)])
 def test_an_error_below_a_twentieth_of_the_squared_mean_is_small(loss, found):
     cause = "the value network predicts worse than a constant would"
     metrics = {"learn/explained_variance": -2.0, "learn/value_loss": loss, "learn/value_mean": 10.0}
-    check = health({"learn": {}})
-    for _ in range(WINDOW):
-        check.check(metrics, 500)
-    assert set(check.findings) == ({cause} if found else set())
+    assert set(findings({"learn": {}}, [(500, metrics)] * WINDOW)) == ({cause} if found else set())

@@ -63,10 +63,8 @@ def test_act_speaks_the_units_of_the_environment_and_the_modes_those_of_its_wrap
     modes = pipeline.policy.eval_mode
     expected = 2 * modes.to_env(modes.forward(obs)["action"])  # of -2 .. 2
     assert np.abs(expected).max() > 0.01
-    for policy in (
-        pipeline.policy,
-        load_policy(pipeline.folder, checkpoint="last", trust=[*TRUST, "test_load"]),
-    ):
+    loaded = load_policy(pipeline.folder, checkpoint="last", trust=[*TRUST, "test_load"])
+    for policy in (pipeline.policy, loaded):
         np.testing.assert_allclose(policy.act(obs), expected, rtol=1e-6)
         assert (policy.action_space.high == 1).all()
 
@@ -136,7 +134,9 @@ def test_classes_of_the_running_script_need_no_trust(tmp_path, monkeypatch):
     monkeypatch.delattr(main, "__file__", raising=False)
     monkeypatch.setattr(main, "__spec__", None)  # as in a notebook
     summary = train(tmp_path / "notebook", small_config(OfScript, max_env_step=256)).summary()
-    assert summary.endswith(f"try: load_policy('{tmp_path}/notebook') in the notebook that has its classes")
+    assert summary.endswith(
+        f"try: load_policy('{tmp_path}/notebook') in the notebook or shell that has its classes"
+    )
 
 
 # ---------------------------------------------------------------------- init_from
@@ -204,11 +204,8 @@ def test_weights_of_stable_baselines3_act_as_there_by_the_table_of_names_in_the_
     there.save(tmp_path / "ppo.zip")
     with zipfile.ZipFile(tmp_path / "ppo.zip").open("policy.pth") as stream:
         weights = torch.load(stream, weights_only=True)
-    page = (
-        (Path(__file__).parents[2] / "docs" / "runs.md")
-        .read_text()
-        .partition("| Stable-Baselines3 | here |")[2]
-    )
+    page = (Path(__file__).parents[2] / "docs" / "runs.md").read_text()
+    page = page.partition("| Stable-Baselines3 | here |")[2]
     for old, new in re.findall(r"^\| `(\S+)` \| `(\S+)` \|$", page, re.MULTILINE):
         weights = {name.replace(old, new) if name.startswith(old) else name: x for name, x in weights.items()}
     torch.save(weights, tmp_path / "all.pt")
@@ -219,9 +216,8 @@ def test_weights_of_stable_baselines3_act_as_there_by_the_table_of_names_in_the_
     for file, has_value in (("all.pt", True), ("actor.pt", False)):
         folder = tmp_path / file.removesuffix(".pt")
         with SerialPipeline(config, folder=folder, init_from=tmp_path / file) as pipeline:
-            expected = np.clip(
-                there.policy(torch.as_tensor(obs), deterministic=True)[0].detach().numpy(), -2, 2
-            )
+            action, *_ = there.policy(torch.as_tensor(obs), deterministic=True)
+            expected = np.clip(action.detach().numpy(), -2, 2)
             acts = lambda policy=pipeline.policy: policy.act(obs)  # noqa: E731
             np.testing.assert_allclose(acts(), expected, rtol=1e-5, atol=1e-6)
             value = pipeline.policy.model.critic_head[0].weight.clone()
@@ -248,8 +244,6 @@ def test_the_reference_of_a_run_is_loaded_and_a_fault_names_the_key(trained, tmp
     learn = {"pretrained_model_path": str(trained), "kl_beta": 0.1}
     pipeline = train(tmp_path / "run", merged(CONFIG, {"policy": {"learn": learn}}))
     assert pipeline.progress.metrics["learn/reference_kl"] > 0
+    learn["pretrained_model_path"] = "no_run"
     with pytest.raises(CheckpointError, match="policy.learn.pretrained_model_path"):
-        train(
-            tmp_path / "other",
-            merged(CONFIG, {"policy": {"learn": {**learn, "pretrained_model_path": "no_run"}}}),
-        )
+        train(tmp_path / "other", merged(CONFIG, {"policy": {"learn": learn}}))

@@ -248,9 +248,13 @@ def test_override_applies_what_is_refused_with_new_episodes(tmp_path):
 
 RATE = {"policy.learn.learning_rate": 1e-3}
 NEW_LIMITS = {
-    "option": (dict(max_env_step=1024), 512, "from here on.*schedule_env_step=1024"),
-    "option, rate": (dict(max_env_step=1024, changes=RATE), 512, "from here on.*schedule_env_step=1024"),
-    "rate": (dict(changes=RATE), 512, "from here on.*max_env_step=N"),
+    "option": (dict(max_env_step=1024), 512, "from 512 env steps on.*schedule_env_step=1024"),
+    "option, rate": (
+        dict(max_env_step=1024, changes=RATE),
+        512,
+        "from 512 env steps on.*schedule_env_step=1024",
+    ),
+    "rate": (dict(changes=RATE), 512, "from 512 env steps on.*max_env_step=N"),
     "key": (dict(changes={"max_env_step": 1024}), 1024, ""),
     "key beyond the option": (dict(max_env_step=768, changes={"max_env_step": 1024}), 1024, ""),
     "length, key": (

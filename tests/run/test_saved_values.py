@@ -104,12 +104,7 @@ class Table:
 
 @pytest.mark.parametrize(
     ("value", "what"),
-    [
-        (Pair(1, 2), "a Pair"),
-        (Pair, "the class Pair"),
-        (torch.ones(1), "a Tensor"),
-        (Table(), "a Table"),
-    ],
+    [(Pair(1, 2), "a Pair"), (Pair, "the class Pair"), (torch.ones(1), "a Tensor"), (Table(), "a Table")],
 )
 def test_value_that_cannot_be_saved_is_refused_when_the_run_is_built(value, what, tmp_path):
     kwargs = {"file": str(tmp_path / "record"), "value": [{"mode": (1, value)}]}

@@ -76,15 +76,11 @@ def test_a_tracker_gets_rows_at_the_interval_and_at_evaluations_and_is_closed_la
     (_, _, run), *rows, (*_, result), closed = received
     assert (run.folder, run.resume_at) == (tmp_path / "run", None)
     assert run.config["env"]["env_id"] == "CartPole-v1"
-    assert [(method, step) for _, method, step, _ in rows] == [
-        ("scalars", step) for step in (512, 768, 1024, 1536)
-    ]
+    assert [entry[1:3] for entry in rows] == [("scalars", step) for step in (512, 768, 1024, 1536)]
     assert rows[-1][-1].items() > pipeline.progress.metrics.items()
     assert [row.get("seldom") for *_, row in rows] == [1, 3, None, 5], "the newest since the last row"
     assert (result["status"], closed) == ("finished", ("kept", "close"))
-    assert "kept: https://kept" in (tmp_path / "run" / "log.txt").read_text().replace(
-        f"{__name__}:Kept", "kept"
-    )
+    assert f"{__name__}:Kept: https://kept" in (tmp_path / "run" / "log.txt").read_text()
 
 
 def test_a_resumed_run_has_the_same_id_and_begins_after_its_checkpoint(tmp_path, received):
@@ -138,11 +134,8 @@ def test_events_have_the_config_and_the_rows_and_a_resumed_run_hides_what_came_l
     assert head.file_version == "brain.Event:2"
     assert b'"seed": 3' in config.summary.value[0].tensor.string_val[0]
     values = {value.tag: value.simple_value for value in row.summary.value}
-    assert (row.step, values["collect/episode_return"], math.isnan(values["learn/policy_loss"])) == (
-        200,
-        3,
-        True,
-    )
+    assert (row.step, values["collect/episode_return"]) == (200, 3)
+    assert math.isnan(values["learn/policy_loss"])
     assert (second[1].step, second[1].session_log.status) == (151, SessionLog.START)
 
 

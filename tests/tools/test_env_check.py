@@ -22,8 +22,6 @@ from ding_lite.tools.env_check import (
     suited_backend,
 )
 
-TIME_LIMIT = "gymnasium.wrappers:TimeLimit"
-
 
 def alone(env, steps=100):
     """Returns the findings in this process by check, the worst of each."""
@@ -39,7 +37,7 @@ def troubles(found):
 
 
 def limited(env, steps):
-    return {"type": env, "wrappers": [{"type": TIME_LIMIT, "max_episode_steps": steps}]}
+    return {"type": env, "wrappers": [{"type": "time_limit", "max_episode_steps": steps}]}
 
 
 # ------------------------------------------------------------------ sound ones
@@ -96,45 +94,26 @@ def test_backend_is_advised_where_it_is_clear(milliseconds, num_envs, cores, sui
 
 # ------------------------------------------------------------------ faults that end a training
 
-STEP = r"env \d \(seed \d+, episode \d+, step \d+\), .*action .*: "
-RESET = r"env \d \(seed \d+, episode 0, step 0\), .*reset: "
 WORKERS = {"manager": {"type": "subprocess", "worker_num": 1, "step_timeout": 0.5, "restart_share": 0.0}}
-FAULTS = [
-    # making and spaces
+FAULTS = [  # tests/envs has those of single steps
     (broken.WholeBoxAction, "contract", "Box of integers"),
     (broken.IntegerKeys, "make", r"observation_space is Dict\(0: .*texts as their names"),
     (broken.EmptyPart, "make", r"observation_space\['bag'\] is Dict\(\): a Dict needs parts"),
-    # the old API, and exceptions
-    (broken.OldStep, "contract", f"{STEP}step returned 4 values, not 5.*old gym API"),
-    (broken.Raises, "contract", rf"{STEP}KeyError: 'key' \(at broken_worlds.py:\d+\)"),
-    # observations
-    (broken.WrongShape, "contract", rf"{RESET}observation .*shape \(3,\).*Box\("),
+    (
+        broken.Raises,
+        "contract",
+        r"env \d \(seed \d+, ep.*, step \d+\), .*action .*: KeyError: 'key' \(at broken_worlds.py:\d+\)",
+    ),
     (broken.OutOfRange, "contract", r"env \d .*: observation\['0'\] = 2, which is not in Discrete\(2\)"),
-    (broken.NanObservation, "contract", r"env \d .*: observation\['a'\]\[1\] = nan, which is not finite"),
-    # rewards
-    ({"type": broken.Reward, "kwargs": {"pays": float("nan")}}, "contract", r"env \d .*: reward = nan"),
-    # actions
-    (broken.CountsFromZero, "contract", f"{STEP}AssertionError"),
-    (broken.RefusesTheEnds, "contract", f"{STEP}ValueError: too strong"),
-    # that a process of its own survives
     (
         {"type": broken.Hangs, **WORKERS},
         "contract",
         r"worker 0 .*did not answer within step_timeout=0.5 s, in env 0 \(seed \d+, ep.*step \d\)",
     ),
-    pytest.param(
-        *({"type": broken.Dies, **WORKERS}, "contract", r"worker \d .*exit code 7"), marks=pytest.mark.slow
-    ),
 ]
 
 
-def name_of(value):
-    if isinstance(value, dict):
-        return f"{name_of(value['type'])}-{value.get('kwargs', '')}"
-    return getattr(value, "__name__", None) or str(value)
-
-
-@pytest.mark.parametrize(("env", "check", "words"), FAULTS, ids=name_of)
+@pytest.mark.parametrize(("env", "check", "words"), FAULTS)
 def test_fault_has_the_same_words_from_training_and_from_check_env(env, check, words, tmp_path):
     *_, finding = check_env(env, steps=100)
     assert (finding.check, finding.verdict) == (check, FAIL)
@@ -168,11 +147,10 @@ def test_fault_has_the_same_words_from_training_and_from_check_env(env, check, w
             limited(broken.OldDone, 6),
             "time limit",
             FAIL,
-            "every episode of 6 steps.*terminated.*truncated=True",
+            r"all \d+ episodes of 6 steps were terminated.*truncated=True",
         ),
-        (broken.OldDone, "time limit", WARN, "all 32 episodes had 6 steps and were terminated"),
+        (broken.OldDone, "time limit", WARN, "all 32 episodes of 6 steps were terminated"),
     ],
-    ids=name_of,
 )
 def test_other_fault_is_found(env, check, verdict, words):
     found = alone(env)
@@ -189,7 +167,6 @@ def test_other_fault_is_found(env, check, verdict, words):
         (broken.OneGeneratorForAll, r"step 1 of env \d: obs\[1\] was 0"),
         (functools.partial(broken.KnowsItsProcess, os.getpid()), "step 0 of env 0: reward was 0.0, is 1.0"),
     ],
-    ids=["seeds", "process"],
 )
 def test_what_depends_on_its_process_is_found_by_worker_processes(env, seen):
     (failed,) = [f for f in check_env(env, steps=60) if f.verdict == FAIL]
@@ -288,7 +265,6 @@ class Levels(broken.Sound):
         ({"type": broken.Sound, "wrappers": ADAPTIVE[1:], "manager": "subprocess"}, "scale", "reward=True"),
         ({"type": NormalizedCarts, "manager": "vector"}, "scale", "obs=True"),
         ({"type": Levels}, "seed", "env.seed_resets=first"),
-        ({"type": Levels, "manager": "subprocess"}, "seed", "env.seed_resets=first"),
         ({"type": MaskInInfo}, "action mask", "env.action_mask='info'"),
     ],
 )

@@ -5,20 +5,15 @@ from __future__ import annotations
 import ast
 import re
 from pathlib import Path
-from typing import Literal
-
-import pytest
 
 import ding_lite
 from ding_lite.config.compile import POLICIES
-from ding_lite.config.schema import Key
-from ding_lite.tools.key_reference import keys_of, rules
+from ding_lite.tools.key_reference import keys_of
 
 LIBRARY = Path(ding_lite.__file__).parent
 # Words of messages that look like keys, and are methods, files, keys of the user or placeholders.
 NO_KEYS = {
     "policy.onnx",
-    "env.step",
     "env.kwargs.size",
     "env.kwargs.g",
     "env.kwargs.max_episode_steps",
@@ -55,15 +50,3 @@ def texts_of(file):
     }
     nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in docstrings]
     return [node.value for node in nodes if isinstance(node.value, str)]
-
-
-@pytest.mark.parametrize(
-    ("key", "said"),
-    [
-        (Key(0.5, low=0, high=1), "float, at least 0 and at most 1"),
-        (Key("auto", int | Literal["auto"], low=1), "int | Literal['auto'], at least 1"),
-        (Key([16], list[int] | None), "list[int] | None"),
-    ],
-)
-def test_type_and_range_in_words(key, said):
-    assert rules(key) == said

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
-import sys
-import time
-from pathlib import Path
 
 import pytest
+from processes import run, start, until
 from worlds import small_config, state_of
 
 from ding_lite import compile_config, serial_pipeline
@@ -18,32 +15,10 @@ from ding_lite.run.checkpoint import load_checkpoint
 from ding_lite.tools.parallel import (
     Load,
     Outcome,
-    error_of,
     exit_code_of,
     load_of,
     seeds_report,
 )
-
-TESTS = Path(__file__).parents[1]
-
-
-@pytest.mark.parametrize(
-    ("text", "code", "message"),
-    [
-        ("a warning\nding-lite train: error: c.py has 1 fault:\n  lr: unknown\n", 2, "c.py has 1 fault:"),
-        ("Traceback ...\nValueError: no\n\n", 1, "Traceback ...\nValueError: no"),
-        ("", -9, "ended by SIGKILL"),
-        ("", 3, "ended with exit code 3"),
-    ],
-)
-def test_error_of_a_process(text, code, message):
-    assert error_of(text, code).startswith(message)
-
-
-def test_exit_code_is_that_of_the_first_failure_and_that_of_a_killed_run_is_1():
-    assert exit_code_of([Outcome(0), Outcome(130)]) == 0
-    assert exit_code_of([Outcome(0), Outcome(5), Outcome(3)]) == 5
-    assert exit_code_of([Outcome(-9), Outcome(3)]) == 1
 
 
 @pytest.mark.parametrize(
@@ -78,36 +53,10 @@ def test_report_of_seeds(tmp_path):
     low, high = report["interval"]
     assert 10 <= low < 20 < high <= 30
     assert (report["runs"][4]["exit_code"], report["runs"][4]["error"]) == (3, "broken")
+    assert exit_code_of(outcomes) == 3
 
 
 # ------------------------------------------------------------------ processes
-
-
-def start(*words, cwd):
-    paths = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return subprocess.Popen(
-        [sys.executable, "-m", "ding_lite", *map(str, words)],
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": paths},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-
-
-def run(*words, cwd):
-    process = start(*words, cwd=cwd)
-    output, errors = process.communicate(timeout=600)
-    return process.returncode, output, errors
-
-
-def until(condition, process=None, seconds=300):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert process is None or process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def result_of(folder):
@@ -132,7 +81,7 @@ def iterations_of(folder):
 
 def processes_of(folder):
     found = subprocess.run(["pgrep", "-f", f"train .*{folder}"], capture_output=True, text=True).stdout
-    return [each for each in found.split() if int(each) != os.getpid()]
+    return found.split()
 
 
 @pytest.mark.slow

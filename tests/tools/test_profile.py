@@ -47,7 +47,6 @@ def profiled(world=SeededEnv, kind="ppo", iterations=2, eval_freq=0, **learn):
         (dict(world=SlowEnv), "env"),
         (dict(kind=SlowToAct), "act"),
         (dict(kind=SlowToLearn), "updates"),
-        (dict(kind="ppg", aux_freq=1, aux_train_epoch=40), "auxiliary"),
     ],
 )
 def test_blame_goes_where_the_time_went(options, blamed):

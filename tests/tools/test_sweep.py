@@ -6,16 +6,13 @@ import json
 import os
 import signal
 import subprocess
-import sys
-import time
-from pathlib import Path
 
 import pytest
+from processes import run, start, until
 from small_worlds import LengthEnv
 from worlds import small_config
 
 from ding_lite import compile_config
-from ding_lite.cli import main
 from ding_lite.config.compile import read_config
 from ding_lite.config.schema import leaves
 from ding_lite.errors import ConfigError, EnvError
@@ -23,7 +20,6 @@ from ding_lite.errors import ConfigError, EnvError
 optuna = pytest.importorskip("optuna", reason="the extra sweep is not installed")
 from ding_lite.tools.sweep import Worker, begin, open_study, reopen, report, search_space, values_of  # noqa: E402
 
-TESTS = Path(__file__).parents[1]
 RATE = "policy.learn.learning_rate"
 LENGTH = "env.kwargs.length"
 SIZES = "policy.model.encoder_hidden_size_list"
@@ -33,40 +29,17 @@ SIZES = "policy.model.encoder_hidden_size_list"
 
 
 def test_values_of_keys():
-    space = search_space(
-        [
-            "a=uniform(0, 0.5)",
-            "b=log(1e-5,1e-2)",
-            "c= int(-2, 10) ",
-            "d=choice(64, tanh, 'a b', none, [1, 2])",
-        ]
-    )
+    searches = ["a=uniform(0, 0.5)", "b=log(1e-5,1e-2)", "c= int(-2, 10) ", "d=choice(64, 'a b', none, [1])"]
+    space = search_space(searches)
     assert (space["a"].low, space["a"].high, space["a"].log) == (0.0, 0.5, False)
     assert (space["b"].low, space["b"].high, space["b"].log) == (1e-5, 1e-2, True)
     assert (space["c"].low, space["c"].high) == (-2, 10)
-    values = [values_of({"a": 1e-05, "c": 3, "d": choice}) for choice in space["d"].choices]
-    assert values == [{"a": 1e-05, "c": 3, "d": choice} for choice in (64, "tanh", "a b", None, [1, 2])]
-
-
-@pytest.mark.parametrize(
-    "searches",
-    [
-        [],
-        ["seed=int(0, 3)"],
-        *([f"key={spec}"] for spec in ("lgo(1, 2)", "log(", "uniform(1, __import__('os'))")),
-    ],
-)
-def test_wrong_searches_are_refused(searches):
-    with pytest.raises(ConfigError, match="search"):
-        search_space(searches)
-
-
-def test_missing_package_is_named_before_the_search(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(sys.modules, "optuna", None)
-    monkeypatch.delitem(sys.modules, "ding_lite.tools.sweep")
-    assert main(["sweep", "--env", "CartPole-v1", "--search", f"{RATE}=log(1e-4,1e-2)"]) == 2
-    assert 'pip install "ding_lite[sweep]"' in capsys.readouterr().err
+    values = [values_of({"a": 1e-05, "d": choice}) for choice in space["d"].choices]
+    assert values == [{"a": 1e-05, "d": choice} for choice in (64, "a b", None, [1])]
+    wrong = ("lgo(1, 2)", "log(", "uniform(1, __import__('os'))")
+    for searches in ([], ["seed=int(0, 3)"], *([f"key={values}"] for values in wrong)):
+        with pytest.raises(ConfigError, match="search"):
+            search_space(searches)
 
 
 # ------------------------------------------------------------------ one worker, in this process
@@ -164,18 +137,15 @@ def test_an_open_trial_continues_its_run_with_its_values(tmp_path):
 # ------------------------------------------------------------------ processes
 
 
-def command_of(folder, *words, **changes):
-    """Writes a config, and returns the command of a sweep on it, and what starts it in this folder."""
+def write(folder, **changes):
     (folder / "c.py").write_text(f"config = {small_config(**changes)!r}\n")
-    command = [sys.executable, "-m", "ding_lite", "sweep", "-c", "c.py", *words, "--exp-name", "s"]
-    paths = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return command, dict(cwd=folder, env={**os.environ, "PYTHONPATH": paths}, text=True)
 
 
 def test_the_score_of_a_trial_is_the_mean_over_its_seeds(tmp_path):
-    words = ["--search", f"{RATE}=log(1e-4,1e-2)", "--trials", "2", "-s", "0,1", "--json"]
-    command, options = command_of(tmp_path, *words, max_env_step=512)
-    trials = json.loads(subprocess.run(command, stdout=subprocess.PIPE, **options).stdout)["trials"]
+    write(tmp_path, max_env_step=512)
+    words = ["--search", f"{RATE}=log(1e-4,1e-2)", "--trials", "2", "-s", "0,1", "--exp-name", "s", "--json"]
+    _, output, _ = run("sweep", "-c", "c.py", *words, cwd=tmp_path)
+    trials = json.loads(output)["trials"]
     for trial in trials:
         runs = [tmp_path / "s" / f"trial_00{trial['trial']}_s{seed}" for seed in (0, 1)]
         first, second = (json.loads((run / "result.json").read_text())["eval_value"] for run in runs)
@@ -187,16 +157,11 @@ def test_the_score_of_a_trial_is_the_mean_over_its_seeds(tmp_path):
 @pytest.mark.parametrize("what", ["sweep", "worker"])
 def test_sweep_that_was_killed_continues_and_has_all_its_trials(what, tmp_path):
     world = {"type": "slow_worlds:SlowEnv", "env_id": "", "kwargs": {"pause": 0.001}}
-    words = ["--search", f"{LENGTH}=int(1,30)", "--trials", "3", "--jobs", "2"]
-    slow = dict(max_env_step=2048, env=world, checkpoint={"freq": 256})
-    command, options = command_of(tmp_path, *words, **slow)
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+    write(tmp_path, max_env_step=2048, env=world, checkpoint={"freq": 256})
+    words = ["sweep", "-c", "c.py", "--exp-name", "s", "--search", f"{LENGTH}=int(1,30)", "--trials", "3"]
+    process = start(*words, "--jobs", "2", cwd=tmp_path)
     metrics = [tmp_path / "s" / f"trial_00{number}_s0" / "metrics.csv" for number in (0, 1)]
-    deadline = time.monotonic() + 300
-    while not all(file.exists() and file.read_text().count("\n") > 2 for file in metrics):
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: all(file.exists() and file.read_text().count("\n") > 2 for file in metrics), process)
     workers = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout
     os.kill(process.pid if what == "sweep" else int(workers.split()[0]), signal.SIGKILL)
     errors = process.communicate(timeout=300)[1]
@@ -209,9 +174,9 @@ def test_sweep_that_was_killed_continues_and_has_all_its_trials(what, tmp_path):
         assert process.returncode == 1
         assert f"trial {number} did not end" in errors
         assert "worker 1: ended by SIGKILL" in errors
-    done = subprocess.run([*command, "--resume", "--json"], capture_output=True, timeout=600, **options)
-    assert (done.returncode, done.stderr) == (0, "")
-    trials = json.loads(done.stdout)["trials"]
+    code, output, errors = run(*words, "--jobs", "2", "--resume", "--json", cwd=tmp_path)
+    assert (code, errors) == (0, "")
+    trials = json.loads(output)["trials"]
     assert [trial["state"] for trial in trials] == ["complete"] * 3
     assert all(trial["score"] == trial["values"][LENGTH] for trial in trials)
     for number in set(still_open) & {0, 1}:  # from their checkpoints, and not anew

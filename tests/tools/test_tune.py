@@ -47,11 +47,8 @@ def test_other_settings_than_the_present_ones_are_tried(manager, expected):
     assert found == [*expected, {"num_threads": 2}]
 
 
-def test_what_the_config_has_is_not_tried():
+def test_what_the_config_has_is_not_tried_and_a_setting_replaces_its_overrides():
     assert {"num_threads": 2} not in settings(config_of("base", num_threads=2))
-
-
-def test_a_setting_replaces_the_overrides_of_its_keys():
     assert with_setting(["num_threads=2", "a.b=1"], {"num_threads": 1}) == ["a.b=1", "num_threads=1"]
 
 

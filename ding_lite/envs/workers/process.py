@@ -16,16 +16,13 @@ import tempfile
 import threading
 from multiprocessing.connection import Pipe
 
-import gymnasium as gym
-
 from ding_lite.envs.workers.cores import cores
-from ding_lite.envs.workers.shared import SharedArrays
 from ding_lite.errors import EnvError
 
 BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from ding_lite.envs.workers.worker import main; "
-    "main(*map(int, sys.argv[2:5]), float(sys.argv[5]))"
+    "main(*map(int, sys.argv[2:5]))"
 )
 # A worker computes in one thread: thread pools in many workers would compete for the cores.
 ONE_THREAD = dict.fromkeys(["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"], "1")
@@ -37,16 +34,15 @@ class WorkerProcess:
 
     Args:
         memory: descriptor of the shared memory, which the process inherits.
-        grace: seconds that its environments have to close.
     """
 
-    def __init__(self, memory: int, grace: float) -> None:
+    def __init__(self, memory: int) -> None:
         # The kernel ends a tied child with the thread that started it: only the main thread lives on.
         is_tied = threading.current_thread() is threading.main_thread()
         paths = json.dumps([path for path in sys.path if isinstance(path, str)])
         self._connection, theirs = Pipe()
         with theirs:
-            numbers = theirs.fileno(), memory, os.getpid() if is_tied else 0, grace
+            numbers = theirs.fileno(), memory, os.getpid() if is_tied else 0
             self.process = subprocess.Popen(
                 [sys.executable, "-c", BOOT, paths, *map(str, numbers)],
                 pass_fds=[theirs.fileno(), memory],
@@ -100,11 +96,11 @@ class Processes:
     """Starts worker processes on this machine, which write into memory that they share with it.
 
     Attributes:
-        unit: what a worker is called, in the singular and in the plural.
+        unit: what a worker is called.
         advice: what to do if a worker does not answer in time.
     """
 
-    unit = ("worker process", "worker processes")
+    unit = "worker"
     advice = "raise that limit if the environment may take longer"
 
     def __init__(self) -> None:
@@ -117,25 +113,20 @@ class Processes:
             with tempfile.TemporaryFile() as file:
                 self._memory = os.dup(file.fileno())
 
-    def default_workers(self, double_buffer: bool) -> int:
-        """Returns the number of workers where the config gives none."""
-        # With two halves, one steps while the policy acts on the other.
-        return max(1, cores() // 2) if double_buffer else cores()
+    def default_workers(self, groups: int) -> int:
+        """Returns the number of workers where the config gives none: one of two groups steps at a time."""
+        return max(1, cores() // groups)
 
-    def start(self, grace: float) -> WorkerProcess:
-        """Starts a worker without waiting for it; its environments have ``grace`` seconds to close."""
-        return WorkerProcess(self._memory, grace)
+    def start(self) -> WorkerProcess:
+        """Starts a worker without waiting for it."""
+        return WorkerProcess(self._memory)
 
-    def share(self, obs_space: gym.Space, num_envs: int, num_workers: int) -> SharedArrays:
-        """Returns the arrays of the vector; raises an OSError if so much memory is not available."""
-
-        def allocate(size: int) -> mmap.mmap:
-            # Reserves the memory now: a later write to missing memory would kill the process.
-            reserve = getattr(os, "posix_fallocate", lambda fd, _, size: os.ftruncate(fd, size))
-            reserve(self._memory, 0, size)
-            return mmap.mmap(self._memory, size)
-
-        return SharedArrays(allocate, obs_space, num_envs, num_workers)
+    def allocate(self, size: int) -> mmap.mmap:
+        """Returns the memory of all workers; raises an OSError if so many bytes are not available."""
+        # Reserves the memory now: a later write to missing memory would kill the process.
+        reserve = getattr(os, "posix_fallocate", lambda fd, _, size: os.ftruncate(fd, size))
+        reserve(self._memory, 0, size)
+        return mmap.mmap(self._memory, size)
 
     def close(self) -> None:
         """Frees the memory, once the workers and the arrays are gone."""

@@ -14,16 +14,11 @@ from collections import deque
 from concurrent.futures import Future
 from typing import Any
 
-import gymnasium as gym
-import numpy as np
-
 from ding_lite.envs.vector import signals_kept
 from ding_lite.envs.workers import cores
 from ding_lite.envs.workers.process import ONE_THREAD
-from ding_lite.envs.workers.shared import SharedArrays
-from ding_lite.envs.workers.worker import WorkerActor
+from ding_lite.envs.workers.worker import Responder
 from ding_lite.errors import EnvError, error_text
-from ding_lite.trees import map_tree
 
 KNOCK_SECONDS = 10.0  # to connect to a cluster
 
@@ -45,16 +40,14 @@ def connect(num_workers: int = 1) -> Any:
         raise EnvError(f"{error}. Install it: pip install ray") from error
     if ray.is_initialized():
         return ray
-    address = os.environ.get("RAY_ADDRESS")
-    options: dict[str, Any] = {"address": address}
+    address = os.environ.get("RAY_ADDRESS", "")
+    options: dict[str, Any] = {"address": address or "local"}
     if not address:
-        options = {"address": "local", "include_dashboard": False}
-        options["num_cpus"] = max(cores.cores(), num_workers)
+        options |= {"include_dashboard": False, "num_cpus": max(cores.cores(), num_workers)}
         # Ray gives its workers a low priority by default; worker processes have that of this process.
         options["_system_config"] = {"worker_niceness": 0}
     try:
-        if address:
-            knock(address)
+        knock(address)
         with signals_kept():
             ray.init(**options, log_to_driver=False, logging_level="ERROR")
     except Exception as error:
@@ -76,9 +69,9 @@ class RayWorker:
     Each request is a call. Its future makes ``fileno`` readable, so that one poll waits for all actors.
     """
 
-    def __init__(self, ray: Any, actor: Any, starter: RayActors) -> None:
-        self._ray, self._actor, self._starter = ray, actor, starter
-        self._calls: deque[Future[tuple[bytes, Any]]] = deque()  # in the order of sending
+    def __init__(self, ray: Any, actor: Any) -> None:
+        self._ray, self._actor = ray, actor
+        self._calls: deque[Future[bytes]] = deque()  # in the order of sending
         self._ours, self._theirs = socket.socketpair()
         self._fault: Exception | None = None  # why the actor has died
         self._closing: Any = None  # the call that closes the environments
@@ -87,7 +80,7 @@ class RayWorker:
         return self._ours.fileno()
 
     def send(self, request: bytes) -> None:
-        future = self._actor.answer.remote(request).future()
+        future = self._actor.respond.remote(request).future()
         self._calls.append(future)
         future.add_done_callback(self._wake)
 
@@ -98,14 +91,10 @@ class RayWorker:
     def recv(self) -> bytes:
         self._ours.recv(1)
         try:
-            answer, results = self._calls.popleft().result()
+            return self._calls.popleft().result()
         except self._ray.exceptions.RayError as error:
             self._fault = error
             raise EOFError from error
-        if results is not None and self._starter.arrays is not None:
-            rows, values = results
-            map_tree(np.copyto, self._starter.arrays.results(rows), values)
-        return answer
 
     def death(self, seconds: float = 0.0) -> str:
         if self._fault is None:
@@ -138,7 +127,7 @@ class RayActors:
         EnvError: if Ray is not installed, or cannot be reached.
     """
 
-    unit = ("Ray actor", "Ray actors")
+    unit = "Ray actor"
     advice = (
         "raise that limit if the environment may take longer, or lower env.manager.worker_num if the Ray "
         "cluster has fewer free CPUs than that"
@@ -146,25 +135,23 @@ class RayActors:
 
     def __init__(self, num_workers: int | None = None, reserve: bool = True) -> None:
         self._ray = connect(num_workers or 1)
-        self.arrays: SharedArrays | None = None
         self._cpus = int(reserve)
 
-    def default_workers(self, double_buffer: bool) -> int:
+    def default_workers(self, groups: int) -> int:
         free = int(self._ray.available_resources().get("CPU", 0))
         return max(1, free // int(os.environ.get("WORLD_SIZE", "1")))
 
-    def start(self, grace: float) -> RayWorker:
+    def start(self) -> RayWorker:
         paths = [path or os.getcwd() for path in sys.path if isinstance(path, str)]
-        actor = self._ray.remote(WorkerActor).options(
+        actor = self._ray.remote(Responder).options(
             num_cpus=self._cpus,
             scheduling_strategy="SPREAD",
             runtime_env={"env_vars": {**ONE_THREAD, "PYTHONPATH": os.pathsep.join(paths)}},
         )
-        return RayWorker(self._ray, actor.remote(), self)
+        return RayWorker(self._ray, actor.remote(-1))
 
-    def share(self, obs_space: gym.Space, num_envs: int, num_workers: int) -> SharedArrays:
-        self.arrays = SharedArrays(lambda size: mmap.mmap(-1, size), obs_space, num_envs, num_workers)
-        return self.arrays
+    def allocate(self, size: int) -> mmap.mmap:
+        return mmap.mmap(-1, size)
 
     def close(self) -> None:
-        self.arrays = None
+        """There is nothing to free."""

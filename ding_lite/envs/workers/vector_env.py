@@ -39,12 +39,10 @@ import cloudpickle  # type: ignore[import-untyped]
 import gymnasium as gym
 import numpy as np
 
-from ding_lite import errors
 from ding_lite.envs.vector import ALL, NO_ENVS, NOTES, Episode, Transition, VectorEnv, common_spaces
-from ding_lite.envs.workers.cores import leaving_cores
 from ding_lite.envs.workers.process import KILL_SECONDS, Processes
-from ding_lite.envs.workers.shared import IDLE, ErrorReport, Job, SharedArrays, StepReply
-from ding_lite.errors import DingLiteError, EnvError, EnvWorkerError
+from ding_lite.envs.workers.shared import CLOSE_SECONDS, shared_arrays
+from ding_lite.errors import EnvError, EnvWorkerError, counted
 from ding_lite.trees import Tree, leading_size, map_tree
 
 if TYPE_CHECKING:
@@ -53,6 +51,7 @@ if TYPE_CHECKING:
 
     Worker = WorkerProcess | RayWorker  # of the same six methods
     Starter = Processes | RayActors
+    StepReply = tuple[Tree | None, np.ndarray, list[Episode]]  # last observations, their rows, episodes
 
 LEAST_RESTARTS = 3  # of a whole run, and of a worker without a step between
 START_SECONDS = 300.0  # that a worker has at least to make its environments; a reset may be quicker
@@ -92,7 +91,6 @@ class SubprocessVectorEnv(VectorEnv):
         num_workers: W, at most B; by default one per core, or with ``double_buffer`` one per two cores.
         step_timeout, reset_timeout: seconds after which a worker counts as hung. To make its environments it
             has as long as for a reset, but at least ``START_SECONDS``.
-        close_timeout: seconds that all environments together have to close.
         restart_share: workers that may be replaced, as a share of the finished episodes, and at least
             ``LEAST_RESTARTS``; 0: none. Environments that cannot be made at the start, or break their
             contract, are an error at once.
@@ -116,7 +114,6 @@ class SubprocessVectorEnv(VectorEnv):
         num_workers: int | None = None,
         step_timeout: float = 300.0,
         reset_timeout: float = 300.0,
-        close_timeout: float = 5.0,
         restart_share: float = 0.0,
         double_buffer: bool = False,
         index_offset: int = 0,
@@ -128,24 +125,21 @@ class SubprocessVectorEnv(VectorEnv):
         self.index_offset = index_offset
         self.seed_every = self.restorable = seed_every
         self._timeouts = dict(step_timeout=step_timeout, reset_timeout=reset_timeout)
-        self.close_timeout = close_timeout
         self.restart_share = restart_share
-        self.episode_returns = np.zeros(num_envs)
         self.episode_lengths = np.zeros(num_envs, np.int64)
-        double_buffer = double_buffer and num_envs > 1
+        num_groups = 1 + (double_buffer and num_envs > 1)
         self._starter = starter or Processes()
-        num_workers = min(num_envs, num_workers or self._starter.default_workers(double_buffer))
+        num_workers = min(num_envs, num_workers or self._starter.default_workers(num_groups))
         bounds = [num_envs * k // num_workers for k in range(num_workers + 1)]
-        self._rows = [range(*pair) for pair in itertools.pairwise(bounds)]  # of each worker
-        self._whole = _group(ALL, self._rows)
-        self._groups, self._busy_cores = [self._whole], 0  # cores that are used while the policy acts
-        self.backend = f"{num_envs} environments in {num_workers} {self._starter.unit[num_workers > 1]}"
-        if double_buffer:
-            self._groups = [_group(slice(first, None, 2), self._rows) for first in range(2)]
-            self._busy_cores = num_workers if starter is None else 0  # actors may be on other machines
+        self._rows = [slice(*pair) for pair in itertools.pairwise(bounds)]  # of each worker
+        self._groups = [_group(ALL, self._rows)]  # the last one is the whole vector
+        self.backend = f"{num_envs} environments in {counted(num_workers, self._starter.unit)}"
+        if num_groups > 1:
+            self._groups[:0] = [_group(slice(first, None, 2), self._rows) for first in range(2)]
+            self.busy_cores = num_workers if starter is None else 0  # actors may be on other machines
             self.backend += ", one half stepping while the other is acted on"
-        self.groups = tuple(group.rows for group in self._groups)
-        self._shared: SharedArrays | None = None
+        self.groups = tuple(group.rows for group in self._groups[:num_groups])
+        self._arrays: dict[str, Tree] = {}  # none before the first start
         self._workers: list[Worker] = []  # none before the start, and after an exchange that was interrupted
         self._failed: dict[int, EnvWorkerError] = {}  # of the workers to be replaced, by their numbers
         self._rows_lost = np.zeros(num_envs, bool)  # replaced with their worker since their last transition
@@ -153,24 +147,20 @@ class SubprocessVectorEnv(VectorEnv):
         self._episodes = 0  # that have ended
         self._in_a_row = [0] * num_workers  # failures of each worker since its last step
         # Runs once: at close(), when this object is garbage-collected, or when the interpreter exits.
-        self._finalize = weakref.finalize(
-            self, _end_all, self._workers, close_timeout, self._starter, os.getpid()
-        )
+        self._finalize = weakref.finalize(self, _end_all, self._workers, self._starter, os.getpid())
         try:
             # Pickled before any worker is started, because pickling ``make`` is what fails most often.
             try:
                 self._jobs = [
-                    cloudpickle.dumps(
-                        ("make", (Job(make, n, num_workers, rows, num_envs, index_offset, seed, seed_every),))
-                    )
-                    for n, rows in enumerate(self._rows)
+                    cloudpickle.dumps(("make", (make, rows, num_envs, seed, index_offset, seed_every)))
+                    for rows in self._rows
                 ]
             except Exception as error:
                 raise EnvError(
                     f"the environments cannot be made in a worker process: {error}. Use plain env.kwargs and "
                     "classes or functions at the top of a module, or set env.manager.type='base'"
                 ) from error
-            self._start()
+            self._make_ready()
         except BaseException:
             self.close()
             raise
@@ -178,34 +168,26 @@ class SubprocessVectorEnv(VectorEnv):
     # ---- the interface of every vector environment
 
     def notes(self) -> dict[str, str]:
-        self._start_if_ended()
         self._is_ready, self._stream = False, NOTES
         notes: dict[str, str] = self._request("notes", {0: ()})[0]
         return notes
 
     def reset(self, *stream: str | int) -> Tree:
-        self._start_if_ended()
         self._stream = stream
-        arguments = {n: (stream, [0] * len(rows)) for n, rows in enumerate(self._rows)}
+        arguments = {n: (stream, [0] * (rows.stop - rows.start)) for n, rows in enumerate(self._rows)}
         self._request("begin", arguments)
         return self._begun()
 
     def step(self, action: Tree) -> Transition:
-        self._begin_step(self._whole, action)
+        self.send(action, -1)
         return self.receive()
 
-    def beside_policy(self) -> contextlib.AbstractContextManager[None]:
-        return leaving_cores(self._busy_cores)
-
     def send(self, action: Tree, group: int = 0) -> None:
-        self._begin_step(self._groups[group], action)
-
-    def _begin_step(self, group: Group, action: Tree) -> None:
         self._check_ready()
         action = map_tree(np.asarray, action)
-        requests = {}
-        lost = group.of(self._rows_lost)
-        for number, (envs, rows) in group.shares.items():
+        requests, sent = {}, self._groups[group]
+        lost = sent.of(self._rows_lost)
+        for number, (envs, rows) in sent.shares.items():
             # A transition must report the loss before the new episodes are stepped.
             if lost[rows].any():
                 lost[rows] = True
@@ -214,75 +196,59 @@ class SubprocessVectorEnv(VectorEnv):
                 requests[number] = _request("step_shared", envs, own)
         with self._ending_on_error():
             exchange = self._send(requests, "step_timeout")
-        self._in_flight.append((group, exchange))
+        self._in_flight.append((sent, exchange))
 
     def receive(self, group: int = 0) -> Transition:
         sent, exchange = self._in_flight.popleft()
         with self._ending_on_error():
-            replies = self._receive(exchange)
+            replies: dict[int, StepReply | None] = self._receive(exchange)
             while self._failed:
                 self._replace()
-        transition = self._transition(sent, replies)
-        sent.of(self._rows_lost)[:] = False
-        self._note_progress(sent.rows)
-        return transition
-
-    def _transition(self, group: Group, replies: Mapping[int, StepReply | None]) -> Transition:
-        shared = self._arrays
         final_obs: list[Tree] = []
-        final_env: list[np.ndarray] = []
-        episodes: list[Episode] = []
-        for number, (_, of_group) in group.shares.items():
-            if number in replies:
-                self._in_a_row[number] = 0
-            if reply := replies.get(number):
-                first = of_group.start
-                self._episodes += len(reply.episodes)
-                episodes += [episode._replace(env=episode.env + first) for episode in reply.episodes]
-                if reply.final_obs is not None:
-                    final_obs.append(reply.final_obs)
-                    final_env.append(reply.final_env + first)
-        lost = group.of(self._rows_lost)
-        rows = {name: group.of(getattr(shared, name)).copy() for name in Transition._fields[1:5]}
+        final_env, episodes = [NO_ENVS], list[Episode]()
+        for number, reply in sorted(replies.items()):
+            self._in_a_row[number] = 0
+            if reply is not None:
+                last, envs, ended = reply
+                first = sent.shares[number][1].start
+                episodes += [episode._replace(env=episode.env + first) for episode in ended]
+                final_env.append(envs + first)
+                final_obs += [] if last is None else [last]
+        self._episodes += len(episodes)
+        lost = sent.of(self._rows_lost)
+        rows = {name: sent.of(self._arrays[name]).copy() for name in Transition._fields[1:5]}
         for array in rows.values():
             array[lost] = 0
+        lost[:] = False
+        self.episode_lengths[sent.rows] = sent.of(self._arrays["step"])
         return Transition(
-            obs=group.of(shared.obs),
+            obs=sent.of(self._arrays["obs"]),
             **rows,
             final_obs=map_tree(lambda *leaves: np.concatenate(leaves), *final_obs) if final_obs else None,
-            final_env=np.concatenate(final_env) if final_env else NO_ENVS,
+            final_env=np.concatenate(final_env),
             episodes=episodes,
         )
 
     def describe(self, env: int) -> str:
-        return self._description(env, int(self._arrays.episode[env]), int(self._arrays.step[env]))
+        return self._description(env, int(self._arrays["episode"][env]), int(self._arrays["step"][env]))
 
     def state_dict(self) -> dict[str, Any]:
         self._check_ready()
-        replies = self._request("state_dict", dict.fromkeys(range(len(self._rows)), ()))
-        parts = [part for _, part in sorted(replies.items())]
+        parts = self._request("state_dict", dict.fromkeys(range(len(self._rows)), ()))
         return {
             "stream": list(self._stream),
-            "returns": np.concatenate([part["returns"] for part in parts]),
-            "obs": map_tree(np.copy, self._arrays.obs),
+            "returns": self.episode_returns.copy(),
+            "obs": map_tree(np.copy, self._arrays["obs"]),
             "envs": [env for part in parts for env in part["envs"]],
             **({"lost": self._rows_lost.copy()} if self._rows_lost.any() else {}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> Tree:
-        self._start_if_ended()
         self._stream = tuple(state["stream"])
-        arguments = {}
+        whole, arguments = {name: state[name] for name in ("obs", "returns", "envs")}, {}
         for number, rows in enumerate(self._rows):
-            part = slice(rows.start, rows.stop)
-            arguments[number] = (
-                {
-                    "stream": self._stream,
-                    "returns": np.asarray(state["returns"])[part],
-                    "obs": map_tree(lambda leaf, part=part: np.asarray(leaf)[part], state["obs"]),
-                    "envs": list(state["envs"])[part],
-                },
-            )
+            part = map_tree(lambda leaf, rows=rows: leaf[rows], whole)
+            arguments[number] = ({"stream": self._stream, **part},)
         # Each worker plays every action of its open episodes again, one environment after the other.
         records = [env["actions"] for env in state["envs"] if env["actions"] is not None]
         step, reset = (self._timeouts[name] for name in ("step_timeout", "reset_timeout"))
@@ -293,77 +259,66 @@ class SubprocessVectorEnv(VectorEnv):
         return obs
 
     def _call(self, name: str, args: Sequence[Any]) -> list[Any]:
-        self._start_if_ended()
-        replies = self._request("call", dict.fromkeys(range(len(self._rows)), (name, *args)))
-        return list(itertools.chain(*(results for _, results in sorted(replies.items()))))
+        results = self._request("call", dict.fromkeys(range(len(self._rows)), (name, *args)))
+        return list(itertools.chain(*results))
 
     def close(self) -> None:
-        self._is_ready, self._shared = False, None
+        self._is_ready, self._arrays = False, {}
         self._finalize()
 
     # ---- the parts of the interface
 
     @property
-    def _arrays(self) -> SharedArrays:
-        assert self._shared is not None
-        return self._shared
+    def episode_returns(self) -> np.ndarray:  # type: ignore[override]
+        returns: np.ndarray = self._arrays["episode_return"]
+        return returns
 
     def _begun(self) -> Tree:
         """Returns the current observations after all environments have begun or restored their episodes."""
         self._rows_lost[:] = False
-        self._note_progress(ALL)
+        self.episode_lengths[:] = self._arrays["step"]
         self._is_ready = True
-        return self._arrays.obs
-
-    def _note_progress(self, rows: slice) -> None:
-        self.episode_returns[rows] = self._arrays.episode_return[rows]
-        self.episode_lengths[rows] = self._arrays.step[rows]
+        return self._arrays["obs"]
 
     # ---- workers: start, exchange, replacement
 
-    def _start_if_ended(self) -> None:
-        """Makes all workers idle: discards steps that were sent, or starts workers anew after a failure."""
+    def _make_ready(self) -> None:
+        """Starts the workers if there are none, or discards the steps that were sent."""
         if not self._finalize.alive:
             raise EnvError("these environments have been closed; make them anew")
-        if not self._workers:
-            self._start()
         while self._in_flight:
             self.receive()
-
-    def _start(self) -> None:
-        with self._ending_on_error():
-            for _ in self._rows:  # does not wait: all workers start at the same time
-                self._workers.append(self._starter.start(self.close_timeout))
-            self._prepare(range(len(self._rows)))
-            while self._failed:
-                self._replace()
+        if not self._workers:
+            with self._ending_on_error():
+                for _ in self._rows:  # does not wait: all workers start at the same time
+                    self._workers.append(self._starter.start())
+                self._prepare(range(len(self._rows)))
+                while self._failed:
+                    self._replace()
 
     def _prepare(self, numbers: Sequence[int]) -> None:
-        """Lets new workers make their environments, attaches them to the memory, and repeats calls."""
+        """Lets new workers make their environments, and repeats calls."""
         jobs = {number: self._jobs[number] for number in numbers}
         timeout = max(START_SECONDS, self._timeouts["reset_timeout"])
         replies = self._receive(self._send(jobs, "reset_timeout", timeout))
-        if self._shared is None:
+        if not self._arrays:
             (self.obs_space, self.action_space), self.action_maps = replies[0]
-        spaces = [(self.index_offset + self._rows[n][0], replies[n][0]) for n in sorted(replies)]
+        spaces = [(self.index_offset + self._rows[n].start, replies[n][0]) for n in sorted(replies)]
         common_spaces([(self.index_offset, (self.obs_space, self.action_space)), *spaces])
-        if self._shared is None:
-            self._shared = self._starter.share(self.obs_space, self.num_envs, len(self._rows))
-            self._shared.busy[:] = IDLE  # an actor does not show what it is doing
-        for method, *arguments in [
-            ("attach",),
-            *(("call", name, *args) for name, args in self.calls.items()),
-        ]:
-            request = dict.fromkeys(numbers, _request(method, *arguments))
-            self._receive(self._send(request, "reset_timeout"))
+        if not self._arrays:
+            self._arrays = shared_arrays(self._starter.allocate, self.obs_space, self.num_envs)
+        for name, args in self.calls.items():
+            request = _request("call", name, *args)
+            self._receive(self._send(dict.fromkeys(numbers, request), "reset_timeout"))
 
     def _request(
         self, method: str, arguments: Mapping[int, tuple[Any, ...]], timeout: float | None = None
-    ) -> dict[int, Any]:
-        """Lets all workers call a method and returns their results; replaces the workers that fail.
+    ) -> list[Any]:
+        """Lets workers call a method, and returns their results in order; replaces the workers that fail.
 
         New workers have begun new episodes. They get the request again, except for ``begin``.
         """
+        self._make_ready()
         requests = {number: _request(method, *given) for number, given in arguments.items()}
         replies: dict[int, Any] = {}
         with self._ending_on_error():
@@ -374,7 +329,7 @@ class SubprocessVectorEnv(VectorEnv):
                     new |= self._failed.keys()
                     self._replace()
                 requests = {n: requests[n] for n in new if n in requests and method != "begin"}
-        return replies
+        return [reply for _, reply in sorted(replies.items())]
 
     def _send(self, requests: Mapping[int, bytes], setting: str, timeout: float | None = None) -> Exchange:
         """Sends requests, by number of the worker; workers that have failed are left out.
@@ -392,7 +347,7 @@ class SubprocessVectorEnv(VectorEnv):
                 worker.send(requests[number])
                 workers[number] = worker
             except OSError:
-                self._lose_dead(number)
+                self._lose(number)
         return Exchange(workers, time.monotonic() + timeout, f"within {setting}={timeout:g} s")
 
     def _receive(self, exchange: Exchange) -> dict[int, Any]:
@@ -416,19 +371,24 @@ class SubprocessVectorEnv(VectorEnv):
             for worker in ready:
                 number = waiting.pop(worker)
                 try:
-                    succeeded, reply = pickle.loads(worker.recv())
+                    succeeded, reply, arrays = pickle.loads(worker.recv())
                 except (EOFError, OSError):
-                    self._lose_dead(number)
+                    self._lose(number)
                     continue
+                if arrays and self._arrays:
+                    rows = self._rows[number]
+                    map_tree(lambda leaf, new, r=rows: np.copyto(leaf[r], new), self._arrays, arrays)
                 if succeeded:
                     replies[number] = reply
+                elif isinstance(reply, EnvWorkerError):
+                    self._mark_failed(number, reply)
                 else:
-                    self._mark_failed(number, self._reported_failure(number, reply))
+                    raise reply
             if not ready:
                 is_late = time.monotonic() >= deadline
                 for worker, number in list(waiting.items()):
                     if worker.death():
-                        self._lose_dead(number)
+                        self._lose(number)
                     elif is_late:
                         worker.end()  # first, so that it no longer writes to the shared memory
                         advice = f". Killed; {self._starter.advice}"
@@ -439,41 +399,23 @@ class SubprocessVectorEnv(VectorEnv):
         return replies
 
     def _name(self, number: int) -> str:
-        first, last = (self.index_offset + self._rows[number][k] for k in (0, -1))
+        rows = self._rows[number]
+        first, last = self.index_offset + rows.start, self.index_offset + rows.stop - 1
         return f"worker {number} ({f'env {first}' if first == last else f'envs {first}-{last}'})"
 
-    def _lose(self, number: int, what: str, advice: str = "") -> None:
-        """Marks a worker that died or is late as failed, with the environment that it was calling."""
-        if self._shared is None:
-            where = ", in the making of its environments"
-        else:
-            busy = int(self._shared.busy[number])
-            where = "" if busy == IDLE else f", in {self.describe(busy)}"
+    def _lose(self, number: int, what: str = "", advice: str = "") -> None:
+        """Marks a worker that died, or is late, as failed, with the environment that it was calling."""
+        what = what or self._workers[number].death(KILL_SECONDS) or "closed its connection"
+        where = "" if self._arrays else ", in the making of its environments"
+        if self._arrays and (called := np.flatnonzero(self._arrays["busy"][self._rows[number]])).size:
+            where = f", in {self.describe(self._rows[number].start + int(called[0]))}"
         self._mark_failed(number, EnvWorkerError(f"{self._name(number)} {what}{where}{advice}"))
-
-    def _reported_failure(self, number: int, report: ErrorReport) -> EnvWorkerError:
-        """Returns the failure that a worker reports.
-
-        Raises:
-            DingLiteError: if the error is of another kind, because a new worker would meet it again.
-        """
-        kind = getattr(errors, report.kind, None)
-        failure: DingLiteError = EnvWorkerError(f"{self._name(number)}: {report.message}")
-        if kind is not None:
-            failure = (EnvWorkerError if kind is EnvError else kind)(report.message)
-        failure.__cause__ = Exception(f"\n{report.traceback}")
-        if isinstance(failure, EnvWorkerError):
-            return failure
-        raise failure
-
-    def _lose_dead(self, number: int) -> None:
-        self._lose(number, self._workers[number].death(KILL_SECONDS) or "closed its connection")
 
     def _mark_failed(self, number: int, failure: EnvWorkerError) -> None:
         """Marks a worker as failed; raises its failure if no restart is left."""
         episodes = self._episodes + self.num_envs  # with the open ones
         allowed = max(LEAST_RESTARTS, self.restart_share * episodes) if self.restart_share else 0
-        if self._shared is None or not allowed:
+        if not self._arrays or not allowed:
             raise failure
         self._in_a_row[number] += 1
         restarts = self.restarts + len(self._failed)
@@ -491,16 +433,15 @@ class SubprocessVectorEnv(VectorEnv):
 
         New workers that fail, too, are listed as failed again.
         """
-        shared = self._arrays
         failed, self._failed = self._failed, {}
         for number, failure in failed.items():
-            self._workers[number].end(min(FAILURE_GRACE, self.close_timeout))
-            self._workers[number] = self._starter.start(self.close_timeout)
-            rows = slice(self._rows[number].start, self._rows[number].stop)
+            self._workers[number].end(FAILURE_GRACE)
+            self._workers[number] = self._starter.start()
+            rows = self._rows[number]
             cut = int(self.episode_lengths[rows].sum())
-            for array in (self.episode_lengths, self.episode_returns, shared.step, shared.episode_return):
-                array[rows] = 0
-            shared.busy[number] = IDLE
+            self.episode_lengths[rows] = 0
+            for name in ("step", "episode_return", "busy"):
+                self._arrays[name][rows] = 0
             self._rows_lost[rows] = True
             self.restarts += 1
             self.cut_steps += cut
@@ -508,12 +449,12 @@ class SubprocessVectorEnv(VectorEnv):
                 f"{failure}. {self._name(number)} is replaced, and its open episodes are cut ({cut} steps): "
                 f"restart {self.restarts} in {self._episodes:,} episodes"
             )
-            if failure.__cause__:
-                self.explain(str(failure.__cause__))
+            for traceback in getattr(failure, "__notes__", ()):
+                self.explain(traceback)
         self._prepare(list(failed))
         requests = {}
         for number in failed:
-            episodes = shared.episode[self._rows[number].start : self._rows[number].stop]
+            episodes = self._arrays["episode"][self._rows[number]]
             episodes += 1  # also here, because a worker that fails at once has not written the new numbers
             requests[number] = _request("begin", self._stream, episodes.tolist())
         self._receive(self._send(requests, "reset_timeout"))
@@ -527,19 +468,19 @@ class SubprocessVectorEnv(VectorEnv):
             self._is_ready = False
             self._in_flight.clear()
             self._failed.clear()
-            _end_workers(self._workers, min(FAILURE_GRACE, self.close_timeout))
+            _end_workers(self._workers, FAILURE_GRACE)
             raise
 
 
-def _group(rows: slice, workers: Sequence[range]) -> Group:
+def _group(rows: slice, workers: Sequence[slice]) -> Group:
     """Returns the group of these rows of the vector, of which each worker has some."""
     numbers = range(workers[-1].stop)[rows]
     shares = {}
-    for worker, worker_rows in enumerate(workers):
-        envs = slice((numbers.start - worker_rows.start) % numbers.step, None, numbers.step)
-        if count := len(worker_rows[envs]):
-            first = numbers.index(worker_rows[envs][0])
-            shares[worker] = envs, slice(first, first + count)
+    for number, worker in enumerate(workers):
+        envs = slice((numbers.start - worker.start) % numbers.step, None, numbers.step)
+        if own := range(worker.start, worker.stop)[envs]:
+            first = numbers.index(own[0])
+            shares[number] = envs, slice(first, first + len(own))
     return Group(rows, shares)
 
 
@@ -561,7 +502,7 @@ def _end_workers(workers: list[Worker], grace: float) -> None:
         workers.clear()
 
 
-def _end_all(workers: list[Worker], grace: float, starter: Starter, owner: int) -> None:
+def _end_all(workers: list[Worker], starter: Starter, owner: int) -> None:
     if os.getpid() == owner:  # a fork inherits this function, but must not end the workers
-        _end_workers(workers, grace)
+        _end_workers(workers, CLOSE_SECONDS)
         starter.close()

@@ -1,7 +1,7 @@
 """The worker's side of ``subprocess`` and ``ray``: steps a slice of the environments.
 
-A worker is a fresh interpreter (see :func:`main`) or a Ray actor (see :class:`WorkerActor`). It makes its
-environments, answers with their spaces, and then answers one request after the other. A process writes
+A worker is a fresh interpreter (see :func:`main`) or a Ray actor, whose class is :class:`Responder`. It makes
+its environments, answers with their spaces, and then answers one request after the other. A process writes
 results into memory that it shares with the parent; an actor sends them with its answers.
 
 Every worker imports this module: it must not import torch.
@@ -18,122 +18,124 @@ import pickle
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
 import gymnasium as gym
-import numpy as np
 
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.spaces import ObservationBuffer
-from ding_lite.envs.vector import ALL, Transition
-from ding_lite.envs.workers.shared import IDLE, ErrorReport, Job, SharedArrays, StepReply
-from ding_lite.errors import error_text
-from ding_lite.trees import Tree
+from ding_lite.envs.vector import Transition
+from ding_lite.envs.workers.shared import CLOSE_SECONDS, shared_arrays
+from ding_lite.errors import DingLiteError, EnvError, EnvWorkerError, error_text
+from ding_lite.trees import Tree, map_tree
 
 PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
 
 
 class WorkerEnvs(InProcessVectorEnv):
-    """A slice of the whole vector. The shared arrays show at any moment what it is doing."""
+    """A slice of the whole vector. The shared arrays show at any moment what it is doing.
+
+    Args:
+        make, seed, seed_every: as in :class:`InProcessVectorEnv`.
+        rows: of its environments in the vector.
+        num_envs: in the whole vector.
+        index_offset: number of the vector's first environment.
+
+    Attributes:
+        arrays: the rows of this slice of the ``shared_arrays``.
+    """
 
     advice = ""
 
-    def __init__(self, job: Job) -> None:
-        self.job = job
-        self.stepped = ALL  # the environments that the last request was for
-        self._busy: Any = [IDLE]  # until the shared one is attached
-        first = job.index_offset + job.rows.start
-        super().__init__(job.make, len(job.rows), job.seed, first, job.seed_every)
+    def __init__(
+        self,
+        make: Callable[[int], gym.Env],
+        rows: slice,
+        num_envs: int,
+        seed: int,
+        index_offset: int,
+        seed_every: bool,
+    ) -> None:
+        self._whole, self._rows = num_envs, rows
+        self.arrays: dict[str, Tree] = {}
+        super().__init__(make, rows.stop - rows.start, seed, index_offset + rows.start, seed_every)
 
-    def attach(self, memory: int) -> SharedArrays:
+    def attach(self, memory: int) -> None:
         """Moves the batches of this slice into the memory of a descriptor; -1: of this process alone."""
-        job = self.job
-        sizes = self.obs_space, job.num_envs, job.num_workers
-        shared = SharedArrays(lambda size: mmap.mmap(memory, size), *sizes)
-        own = shared.results(slice(job.rows.start, job.rows.stop))
-        self._buffer = ObservationBuffer(self.obs_space, self.num_envs, own["obs"])
-        self._results = [own[name] for name in Transition._fields[1:5]]
-        self._shared_return = own["episode_return"]
+        whole = shared_arrays(lambda size: mmap.mmap(memory, size), self.obs_space, self._whole)
+        self.arrays = map_tree(lambda leaf: leaf[self._rows], whole)
+        self._buffer = ObservationBuffer(self.obs_space, self.num_envs, self.arrays["obs"])
         # Memoryviews write single numbers three times as fast as arrays.
-        self._shared_episode, self._shared_step = _view(own["episode"]), _view(own["step"])
-        self._busy = _view(shared.busy[job.number : job.number + 1])
-        return shared
+        self._episode, self._step, self._busy = (
+            memoryview(self.arrays[name]) for name in ("episode", "step", "busy")
+        )
 
     def _reset_one(self, i: int, episode: int, seeded: bool = True) -> None:
-        self._busy[0] = self.job.rows[i]
-        self._shared_episode[i], self._shared_step[i] = episode, 0
+        self._busy[i] = True
+        self._episode[i], self._step[i] = episode, 0
         super()._reset_one(i, episode, seeded)
         game = self._recorders[i].game
-        self._shared_episode[i], self._shared_step[i] = game.number, game.length
+        self._episode[i], self._step[i] = game.number, game.length
+        self._busy[i] = False
 
     def _step_one(self, i: int, action: Any) -> tuple[float, bool, bool]:
-        self._busy[0] = self.job.rows[i]
-        self._shared_step[i] += 1
-        return super()._step_one(i, action)
+        self._busy[i] = True
+        self._step[i] += 1
+        result = super()._step_one(i, action)
+        self._busy[i] = False
+        return result
 
     def answer(self, method: str, arguments: Sequence[Any]) -> Any:
         """Carries out one request, a method, and returns its result; observations stay in the memory."""
-        self.stepped = ALL
         result = getattr(self, method)(*arguments)
-        result = None if method in ("begin", "load_state_dict") else result
-        self._shared_return[:] = self.episode_returns
-        self._busy[0] = IDLE
-        return result
+        self.arrays["episode_return"][:] = self.episode_returns
+        return None if method in ("begin", "load_state_dict") else result
 
-    def step_shared(self, rows: slice, action: Tree) -> StepReply | None:
-        """Steps some environments, and writes into the shared arrays."""
-        self.stepped = rows
+    def step_shared(self, rows: slice, action: Tree) -> tuple[Any, ...] | None:
+        """Steps some environments, writes into the shared arrays, and returns what is not in them, if any."""
         transition = self.step(action, rows)
-        for array, values in zip(self._results, transition[1:5], strict=True):
-            array[rows] = values
-        if transition.final_obs is None and not transition.episodes:
-            return None
-        return StepReply(transition.final_obs, transition.final_env, transition.episodes)
-
-
-def _view(array: np.ndarray) -> Any:
-    return memoryview(array)  # type: ignore[arg-type]
+        for name in Transition._fields[1:5]:
+            self.arrays[name][rows] = getattr(transition, name)
+        has_others = transition.final_obs is not None or transition.episodes
+        return transition[5:] if has_others else None
 
 
 class Responder:
-    """Answers requests: the first one makes the environments, the second one attaches them to the memory.
+    """Answers requests: the first one makes the environments.
 
     Args:
-        memory: descriptor of the shared memory; -1: of this process alone.
+        memory: descriptor of the shared memory; -1: of this process alone, so each answer has the arrays.
     """
 
     def __init__(self, memory: int) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
         self._memory = memory
         self.envs: WorkerEnvs | None = None
 
     def respond(self, request: bytes) -> bytes:
-        """Returns the answer to a request: (True, its result), or (False, an ErrorReport)."""
+        """Returns the answer to a request: (True, its result, arrays), or (False, the failure, None)."""
         try:
             method, arguments = pickle.loads(request)
-            if self.envs is None or method == "attach":
-                result = getattr(self, method)(*arguments)
+            if self.envs is None:
+                self.envs = WorkerEnvs(*arguments)
+                result = (self.envs.obs_space, self.envs.action_space), self.envs.action_maps
             else:
+                if not self.envs.arrays:  # the parent has allocated the memory after the first answer
+                    self.envs.attach(self._memory)
                 result = self.envs.answer(method, arguments)
             # Results of methods, and spaces, may be of classes that pickle cannot find by their names.
             dumps = cloudpickle.dumps if method in ("make", "call") else pickle.dumps
-            answer: bytes = dumps((True, result))
-            return answer
+            answer: bytes = dumps((True, result, self.envs.arrays if self._memory < 0 else None))
         except Exception as error:
-            report = ErrorReport(type(error).__name__, error_text(error), traceback.format_exc())
-            return pickle.dumps((False, report))
-
-    def make(self, job: Job) -> tuple[tuple[gym.Space, gym.Space], Sequence[Any]]:
-        """Makes the environments and returns the spaces and the action maps of one."""
-        self.envs = WorkerEnvs(job)
-        return (self.envs.obs_space, self.envs.action_space), self.envs.action_maps
-
-    def attach(self) -> None:
-        """Lets the environments write into the memory, which the parent has laid out now."""
-        assert self.envs is not None
-        self.shared = self.envs.attach(self._memory)
+            # A new worker would meet errors of the other kinds again.
+            is_other = isinstance(error, DingLiteError) and type(error) is not EnvError
+            failure = (type(error) if is_other else EnvWorkerError)(error_text(error))
+            failure.add_note(traceback.format_exc())
+            answer = cloudpickle.dumps((False, failure, None))
+        return answer
 
     def close(self) -> None:
         """Closes the environments."""
@@ -141,16 +143,14 @@ class Responder:
             self.envs.close()
 
 
-def main(fd: int, memory: int, parent: int, grace: float) -> None:
+def main(fd: int, memory: int, parent: int) -> None:
     """Runs a worker until the parent closes its end of the connection.
 
     Args:
         fd: the worker's end of the connection.
         memory: descriptor of the shared memory.
         parent: the parent's process id if the kernel may tie this process to it, 0 otherwise.
-        grace: seconds that the environments have to close.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     # A batch system sends these to all processes of a job. The parent then saves the run, with this worker.
     # They are not ignored, since programs that an environment starts would inherit that.
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -170,23 +170,6 @@ def main(fd: int, memory: int, parent: int, grace: float) -> None:
         pass  # the parent has closed the connection or is dead
     finally:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(math.ceil(grace))  # ends this process if an environment hangs below
+        signal.alarm(math.ceil(CLOSE_SECONDS))  # ends this process if an environment hangs below
         with contextlib.suppress(Exception):
             responder.close()
-
-
-class WorkerActor(Responder):
-    """A worker as a Ray actor. It shares no memory, so each answer has the rows that it wrote."""
-
-    def __init__(self) -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
-        super().__init__(-1)  # only the pages of this worker's rows are ever written, and take memory
-
-    def answer(self, request: bytes) -> tuple[bytes, Any]:
-        """Returns the answer to a request, and the rows that it wrote with their ``results``, if any."""
-        answer = self.respond(request)
-        if not hasattr(self, "shared") or self.envs is None:
-            return answer, None
-        numbers = self.envs.job.rows[self.envs.stepped]
-        rows = slice(numbers.start, numbers.stop, numbers.step)
-        return answer, (rows, self.shared.results(rows))

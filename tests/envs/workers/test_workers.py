@@ -370,7 +370,7 @@ def test_close_is_bounded_kills_what_environments_started_and_can_be_called_twic
 @pytest.mark.slow
 def test_an_environment_that_hangs_in_close_is_killed_after_the_grace():
     began = time.monotonic()
-    with pool(world(fault="hang", at=["close"]), close_timeout=0.5) as envs:
+    with pool(world(fault="hang", at=["close"])) as envs:
         envs.reset("x")
         workers = pids(envs)
     assert time.monotonic() - began < 20

@@ -15,14 +15,10 @@ class MyEnv(gym.Env):
 
     Args:
         max_steps: length of an episode that does not reach the target.
-        render_mode: "rgb_array" for pictures, which `ding-lite eval RUN --video videos` asks for.
     """
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 20}
-
-    def __init__(self, max_steps=100, render_mode=None):
+    def __init__(self, max_steps=100):
         self.max_steps = max_steps
-        self.render_mode = render_mode
         self.observation_space = gym.spaces.Box(-2.0, 2.0, (3,), np.float32)
         self.action_space = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
 
@@ -46,15 +42,6 @@ class MyEnv(gym.Env):
         reward = 10.0 if terminated else -distance
         # Numbers of the info dict that env.info_keys names are written to episodes.csv.
         return self._observation(), float(reward), terminated, truncated, {"is_success": float(terminated)}
-
-    def render(self):
-        """Draws the rail, the target in green and the cart in red."""
-        image = np.full((64, 256, 3), 255, np.uint8)
-        image[48] = 0
-        for place, color in ((self.target, (0, 160, 0)), (self.position, (200, 0, 0))):
-            column = int(np.interp(place, (-2.0, 2.0), (8, 248)))
-            image[24:48, column - 8 : column + 8] = color
-        return image
 
     def _observation(self):
         return np.array([self.position, self.velocity, self.target], np.float32)

@@ -22,4 +22,3 @@ def test_objective_is_highest_at_the_edge_of_the_trust_region():
 def test_config_trains(tmp_path):
     with SerialPipeline(config, folder=tmp_path / "run") as pipeline:
         assert next(iter(pipeline)).train_iter > 0  # after one iteration
-    assert pipeline.policy.cfg.learn.epsilon == 0.2
