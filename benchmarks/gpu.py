@@ -6,7 +6,7 @@
 
     tests        the tests that need a GPU; runs/gpu/tests.txt has what they print
     atari        steps per second with LeanRL's settings of PPO on Atari
-    tensors_gpu  steps per second with 4,096 torch Pendulums on the GPU
+    tensors_gpu  steps per second with 4,096 torch Pendulums on the GPU; tensors_gpu_16384: with 16,384
     procgen      steps per second of PPG with the network of arXiv:2009.04416
 
 Speed is stored in throughput.csv after each measurement. Learning on a GPU: learning.py --device cuda.

@@ -71,6 +71,8 @@ def _is_complete(folder: Path) -> bool:
 
 def _imports(row: Row) -> list[str]:
     """Returns the modules of a config as options: a checkpoint imports only what the command names."""
+    if row.config.endswith(".py"):
+        return ["--import", row.config]
     return [word for module in load_config(row.config).trusted for word in ("--import", module)]
 
 
@@ -103,7 +105,7 @@ def run_seed(name: str, seed: int, device: str) -> tuple[dict[str, Any], list[li
 def curve_of(folder: Path, column: str) -> list[list[float]]:
     """Returns ``[env_step, value]`` of each row of metrics.csv that has a value in a column."""
     with (folder / "metrics.csv").open() as file:
-        rows = [row for row in csv.DictReader(file) if row[column]]
+        rows = [row for row in csv.DictReader(file) if row.get(column)]
     return [[int(row["env_step"]), round(float(row[column]), 3)] for row in rows]
 
 

@@ -163,7 +163,7 @@ class Pendulum(TorchEnv):
 
 config = dict(
     exp_name="torch_pendulum",
-    max_env_step=2_000_000,
+    max_env_step=1_000_000,
     env=dict(
         type=Pendulum,
         manager=dict(type="vector"),
@@ -173,8 +173,8 @@ config = dict(
     ),
     policy=dict(
         normalize=dict(obs=True),
-        collect=dict(n_step=32, discount_factor=0.9),
-        learn=dict(learning_rate=1e-3, batch_size=2048, epoch_per_collect=8),
-        eval=dict(eval_freq=200_000),
+        collect=dict(n_step=8, discount_factor=0.9),
+        learn=dict(learning_rate=2e-3, batch_size=1024, epoch_per_collect=8),
+        eval=dict(eval_freq=50_000),
     ),
 )

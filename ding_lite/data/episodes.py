@@ -48,6 +48,13 @@ class Evaluation:
         """The population standard deviation of the returns."""
         return float(np.std(self.returns))
 
+    @staticmethod
+    def of(own: list[Episode], ranks: Ranks) -> Evaluation:
+        """Returns the evaluation whose episodes are those of all ranks."""
+        episodes = [episode for of_rank in ranks.from_all(own) for episode in of_rank]
+        _, returns, lengths, infos, cut = zip(*episodes, strict=True) if episodes else [()] * 5
+        return Evaluation(returns, lengths, sum(cut), infos)
+
     def __add__(self, other: Evaluation) -> Evaluation:
         """Returns one evaluation with the episodes of both."""
         return Evaluation(
@@ -117,10 +124,7 @@ class Evaluator:
                 results[episode.env].append(episode)
                 left[episode.env] -= 1
             round_number += 1
-        own = [episode for of_env in results for episode in of_env]
-        episodes = [episode for of_rank in self.ranks.from_all(own) for episode in of_rank]
-        _, returns, lengths, infos, cut = zip(*episodes, strict=True)
-        return Evaluation(returns, lengths, sum(cut), infos)
+        return Evaluation.of([episode for of_env in results for episode in of_env], self.ranks)
 
     def _play_round(
         self, acting: Acting, share: list[int], stream: tuple[str | int, ...], number: int

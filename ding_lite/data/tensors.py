@@ -16,11 +16,13 @@ import torch
 from torch import Tensor
 
 from ding_lite.data.collector import Collector
+from ding_lite.data.episodes import Evaluation
 from ding_lite.data.modes import ActingPolicy
 from ding_lite.data.rollout import Rollout, as_rollout, to_device, view
 from ding_lite.envs.tensor import APPROXIMATE, TensorVectorEnv
 from ding_lite.envs.vector import ALL, RECENT_EPISODES, Episode
 from ding_lite.errors import EnvContractError, EnvError, NotFiniteError
+from ding_lite.ranks import ALONE, Ranks
 from ding_lite.trees import Tree, map_tree, named_leaves, path_text
 
 ROOM = 2  # truncated episodes of an environment in a rollout whose last observations have room at first
@@ -33,6 +35,7 @@ class TensorCollector(Collector):
     Args:
         envs, policy, n_sample: as of :class:`Collector`.
         strict: refuse to train where the last observation of a truncated episode is unknown.
+        greedy: gets the episodes of the last environments, which play greedily: their rows are not valid.
 
     Attributes:
         rows: the tensors (T, N, ...) that every rollout is written into, by name.
@@ -43,11 +46,18 @@ class TensorCollector(Collector):
     envs: TensorVectorEnv
 
     def __init__(
-        self, envs: TensorVectorEnv, policy: ActingPolicy, n_sample: int, *, strict: bool = False
+        self,
+        envs: TensorVectorEnv,
+        policy: ActingPolicy,
+        n_sample: int,
+        *,
+        strict: bool = False,
+        greedy: GreedyEpisodes | None = None,
     ) -> None:
         if strict and not envs.has_last_obs:
             raise EnvContractError(f"{envs.backend}: {APPROXIMATE}")
-        self.strict, self.rows, self.log = strict, {}, {}  # type: ignore[var-annotated]
+        self.strict, self.greedy, self.rows, self.log = strict, greedy, {}, {}  # type: ignore[var-annotated]
+        self.on_host = envs.device.type == "cpu"  # then NumPy may act
         self._has_said = not envs.has_last_obs  # that values are approximate
         self._written: set[str] = set()  # the names of the rows of this rollout
         super().__init__(envs, policy, n_sample)
@@ -62,9 +72,8 @@ class TensorCollector(Collector):
             self.hidden.begin_all()
 
     def collect(self) -> Rollout:
-        envs, hidden, finals = self.envs, self.hidden, self.finals
-        is_on_host = envs.device.type == "cpu"
-        acting = self.policy.acting(self.n_sample, on_device=not is_on_host)
+        envs, hidden, finals, greedy = self.envs, self.hidden, self.finals, self.greedy
+        acting = self.policy.acting(self.n_sample, on_device=not self.on_host)
         log: dict[str, list[Tensor]] = {}
         approximate = torch.zeros((), dtype=torch.int64, device=envs.device)
         self.is_incomplete = True
@@ -75,15 +84,20 @@ class TensorCollector(Collector):
                 self.timer("store")
                 obs = self._write(t, "obs", self.current)
                 self.timer("act")
-                inputs = map_tree(view, obs) if is_on_host else obs
+                inputs = map_tree(view, obs) if self.on_host else obs
                 before = {} if hidden is None else {"hidden": hidden.before(t, 0, ALL)}
                 output = dict(acting.sample(inputs, *before.values()))
                 action = to_device(acting.to_env(output["action"]), envs.device)
+                if greedy is not None:
+                    last = [map_tree(lambda x: x[greedy.first :], x) for x in (inputs, *before.values())]
+                    best = to_device(acting.to_env(acting.greedy(*last)["action"]), envs.device)
+                    action = map_tree(lambda x, y: torch.cat([x[: greedy.first], y]), action, best)
                 self.timer("env")
                 step = envs.step_tensors(action)
                 self.timer("store")
                 after = {name: output.pop(name) for name in before}
-                for name, value in acting.process_transition(obs, output, step).items():
+                learned = step if greedy is None else step._replace(valid=step.valid & greedy.others)
+                for name, value in acting.process_transition(obs, output, learned).items():
                     self._write(t, name, value)
                 for name, value in zip(OF_EPISODES, (step.returns, step.lengths), strict=True):
                     self._write(t, name, value)
@@ -171,13 +185,20 @@ class TensorCollector(Collector):
 
     def _note_episodes(self, place: Tensor) -> None:
         """Records the episodes that ended at some rows (M, 2), at most ``RECENT_EPISODES`` of them."""
+        if self.greedy is not None:
+            is_greedy = ~self.greedy.others[place[:, 1]]
+            self.greedy.episodes[0] += self._episodes_at(place[is_greedy])
+            place = place[~is_greedy]
         self.episode_count += len(place)
+        self.episodes = self._episodes_at(place)
+        self.recent += self.episodes
+
+    def _episodes_at(self, place: Tensor) -> list[Episode]:
         count = min(len(place), RECENT_EPISODES)
         place = place[torch.linspace(0, len(place) - 1, count).long()] if count else place
         env = place[:, 1].tolist()
         returns, lengths = (self.rows[name][place.unbind(1)].tolist() for name in OF_EPISODES)
-        self.episodes = [Episode(*each, {}) for each in zip(env, returns, lengths, strict=True)]
-        self.recent += self.episodes
+        return [Episode(*each, {}) for each in zip(env, returns, lengths, strict=True)]
 
     def _note_approximate(self, count: float) -> None:
         """Counts truncated episodes whose last observation is unknown."""
@@ -192,6 +213,40 @@ class TensorCollector(Collector):
 
     def metrics(self) -> dict[str, float]:
         return {**self.log, **super().metrics()}
+
+
+class GreedyEpisodes:
+    """Evaluates by the episodes of the last environments of a simulator, which play greedily in all rollouts.
+
+    Args:
+        envs: of the simulator.
+        count: of these environments.
+        ranks: that share an evaluation.
+
+    Attributes:
+        first: the first of these environments.
+        others: (N,), the environments that are learned from.
+        episodes: since the last evaluation, of the last one, and of the one before.
+    """
+
+    def __init__(self, envs: TensorVectorEnv, count: int, ranks: Ranks = ALONE) -> None:
+        self.envs, self.first, self.ranks = envs, envs.num_envs - count, ranks
+        self.others = torch.arange(envs.num_envs, device=envs.device) < self.first
+        self.episodes: list[list[Episode]] = [[], [], []]
+
+    def evaluate(self, iteration: Any, attempt: int = 0) -> Evaluation:
+        """Returns the episodes since the last evaluation; with ``attempt`` 1 those of the one before."""
+        if not attempt:
+            self.episodes = [[], *self.episodes[:2]]
+        return Evaluation.of(self.episodes[1 + attempt], self.ranks)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"episodes": [[list(episode) for episode in each] for each in self.episodes]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.episodes = [
+            [Episode(*episode) for episode in each] for each in state.get("episodes", self.episodes)
+        ]
 
 
 class LastObservations:

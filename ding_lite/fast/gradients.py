@@ -20,7 +20,7 @@ from ding_lite.data.rollout import as_field, view
 from ding_lite.data.samples import Batch
 from ding_lite.errors import ContractError
 from ding_lite.fast.cuda_graphs import CapturedFunction, GraphPool
-from ding_lite.fast.stacks import NumpyLayers, NumpyStack
+from ding_lite.fast.stacks import NumpyLayers, NumpyStack, blocks
 
 Number = Tensor | float
 Metrics = Mapping[str, Number]
@@ -38,7 +38,7 @@ class Objective(NamedTuple):
         loss: of a batch with these outputs -> (0-d loss, dict of 0-d metrics).
         reads: outputs of the model: "actor", "auxiliary", "critic".
         with_outputs: (batch, {output: its value}) -> the batch for the loss.
-        slopes: returns NumPy code for this loss and its slopes (``fast.clipped``); None: there is none.
+        slopes: returns NumPy code for this loss, a mean over samples, and its slopes; None: there is none.
         name: of the loss, for messages.
     """
 
@@ -175,20 +175,35 @@ class ThroughStacks(ByAutograd):
             part.gradients = [view(self._memory.get(id(p), torch.empty_like(p))) for p in part.parameters]
         self._places = [(id(p), self._memory.get(id(p))) for p in self.parameters]
 
+    @np.errstate(all="ignore")  # the optimiser looks for numbers that are not finite
     def __call__(self, batch: Batch) -> Gradient:
+        fields = {name: field for name, field in vars(batch).items() if field is not None}
+        if self.calls_layers or len(parts := blocks(fields)) == 1:
+            return self._of(batch)
+        # NumPy's losses are means over samples, so the gradient is the mean of the blocks' gradients.
+        numbers: Any = 0.0
+        flat = np.zeros_like(self._flat)
+        for part in parts:
+            gradient, share = self._of(Batch(**part)), len(part["value_target"]) / len(batch)
+            flat += share * self._flat
+            numbers += share * np.array([gradient.total, *gradient.metrics.values()])
+        self._flat[...] = flat
+        total, *means = numbers.tolist()
+        return gradient._replace(total=total, metrics=dict(zip(gradient.metrics, means, strict=True)))
+
+    def _of(self, batch: Batch) -> Gradient:
         self._flat.fill(0)
         of_features: dict[NumpyLayers, np.ndarray] = {}  # slopes by the features of an encoder
-        with np.errstate(all="ignore"):  # the optimiser looks for numbers that are not finite
-            features = {encoder: encoder.of(batch.obs) for encoder in self._encoders}
-            raw = {name: head.forward(features[encoder]) for name, (encoder, head, _) in self.stacks.items()}
-            total, metrics, slopes, direct = self._slopes(batch, raw)
-            for name, slope in slopes.items():
-                encoder, head, detached = self.stacks[name]
-                back = head.backward(slope, to_input=not detached)
-                if back is not None:
-                    of_features[encoder] = of_features[encoder] + back if encoder in of_features else back
-            for encoder, slope in of_features.items():
-                encoder.backward(slope)
+        features = {encoder: encoder.of(batch.obs) for encoder in self._encoders}
+        raw = {name: head.forward(features[encoder]) for name, (encoder, head, _) in self.stacks.items()}
+        total, metrics, slopes, direct = self._slopes(batch, raw)
+        for name, slope in slopes.items():
+            encoder, head, detached = self.stacks[name]
+            back = head.backward(slope, to_input=not detached)
+            if back is not None:
+                of_features[encoder] = of_features[encoder] + back if encoder in of_features else back
+        for encoder, slope in of_features.items():
+            encoder.backward(slope)
         parts = [*of_features, *(self.stacks[name].head for name in slopes)]
         reached = {key for part in parts for key in part.keys}
         for p, value in direct:

@@ -21,14 +21,24 @@ from torch import Tensor, nn
 from ding_lite.data.rollout import view
 from ding_lite.models.actor_critic import COMBINED, Stack
 from ding_lite.models.encoders import Encoder, IndexEncoder, VectorEncoder
-from ding_lite.trees import value_at
+from ding_lite.trees import Tree, leading_size, map_tree, value_at
 
 # Number of weights in a layer up to which NumPy is faster, with several threads and with one.
 MAX_WEIGHTS, MAX_WEIGHTS_OF_ONE_THREAD = 2**14, 2**18
-MANY_NUMBERS = 2**13  # torch's sigmoid is faster than NumPy's tanh from here on
+MANY_NUMBERS = 2**13  # from here on torch runs what is not a product of matrices, in half the time
+BLOCK = 2**10  # samples whose outputs of a layer stay in the cache of a core
 MAX_INDICES = 8  # in an observation; above it torch looks them up as fast
+# torch's kernels: input -> output, and slope by the output, output -> slope by the input.
+KERNELS: dict[str, tuple[Any, Any]] = {
+    "tanh": (torch.tanh, torch.ops.aten.tanh_backward),
+    "relu": (torch.relu, lambda slope, output: torch.ops.aten.threshold_backward(slope, output, 0)),
+    "elu": (
+        lambda x: torch.maximum(x, x.clamp(max=0).exp_().sub_(1)),  # in half the time of torch's own
+        lambda slope, output: torch.ops.aten.elu_backward(slope, 1, 1, 1, True, output),
+    ),
+}
 METHODS = frozenset(("forward", "logit", "stacks", *COMBINED["stacks"]))  # which NumPy does not call
-ACTIVATIONS: dict[type, str] = {nn.Tanh: "tanh", nn.ReLU: "relu"}
+ACTIVATIONS: dict[type, str] = {nn.Tanh: "tanh", nn.ReLU: "relu", nn.ELU: "elu"}
 PLAIN: list[tuple[tuple[str, ...], Any]] = [((), None)]  # leaves of observations that are vectors
 _ones = lru_cache(partial(np.ones, dtype=np.float32))
 
@@ -78,7 +88,7 @@ def runs_in_numpy(part: Any) -> bool:
     if kind is IndexEncoder:
         return bool(part.offset.numel() <= MAX_INDICES)
     if kind is not nn.Linear:
-        return kind in ACTIVATIONS
+        return kind in ACTIVATIONS and getattr(part, "alpha", 1.0) == 1.0  # of ELU
     size, tensors = part.weight.numel(), (part.weight, part.bias)
     if size > MAX_WEIGHTS_OF_ONE_THREAD or (size > MAX_WEIGHTS and not has_one_thread()):
         return False
@@ -133,22 +143,22 @@ class NumpyLayers:
         return self.forward(features[0] if len(features) == 1 else np.concatenate(features, 1))
 
     def forward(self, x: np.ndarray) -> np.ndarray:
-        """Returns the output (N, K) for features (N, F); an activation overwrites its input."""
+        """Returns the output (N, K) for features (N, F); an activation may overwrite its input."""
         outputs = self._outputs = [x]  # of all layers, for :meth:`backward`
         for step in self._steps:
             out = x if len(outputs) > 1 else None
             if isinstance(step, tuple):
                 x = x @ step[2]
-                x += step[0]
-            elif step == "relu":
-                x = np.maximum(x, 0, out=out)
-            elif x.size < MANY_NUMBERS:
+                if x.size < MANY_NUMBERS:
+                    x += step[0]
+                else:
+                    torch.from_numpy(x).add_(torch.from_numpy(step[0]))
+            elif x.size >= MANY_NUMBERS:
+                x = KERNELS[step][0](torch.from_numpy(x)).numpy()
+            elif step == "tanh":
                 x = np.tanh(x, out=out)
-            else:  # tanh x = 2 sigmoid(2 x) - 1, within 2e-7 and in half the time
-                x = np.add(x, x, out=out)
-                torch.from_numpy(x).sigmoid_()
-                x += x
-                x -= 1
+            else:
+                x = np.maximum(x, 0 if step == "relu" else np.exp(np.minimum(x, 0)) - 1, out=out)
             outputs.append(x)
         return x
 
@@ -169,13 +179,18 @@ class NumpyLayers:
                 if not (left or to_input):
                     return None
                 # With one output it is a product of vectors, in a quarter of the time.
-                slope = slope * step[1] if slope.shape[1] == 1 else slope @ step[1]
+                if slope.shape[1] == 1:
+                    slope = torch.from_numpy(slope).mul(torch.from_numpy(step[1])).numpy()
+                else:
+                    slope = slope @ step[1]
+            elif output.size >= MANY_NUMBERS:
+                slope = KERNELS[step][1](torch.from_numpy(slope), torch.from_numpy(output)).numpy()
             elif step == "tanh":  # slope (1 - output^2)
                 square = output * output
                 square *= slope
                 slope = np.subtract(slope, square, out=square)
             else:
-                slope = slope * (output > 0)
+                slope = slope * (output > 0 if step == "relu" else np.minimum(output, 0) + 1)
         if left:
             self._into_tables(slope)
         return slope
@@ -208,7 +223,16 @@ class NumpyStack(NamedTuple):
 
     def __call__(self, obs: Any) -> np.ndarray:
         """Returns raw outputs (N, K) of observations (N, ...)."""
-        return self.head.forward(self.encoder.of(obs))
+        parts = [self.head.forward(self.encoder.of(part)) for part in blocks(obs)]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def blocks(samples: Tree) -> list[Tree]:
+    """Returns samples (N, ...) in parts whose numbers stay in the cache as a network runs on them."""
+    count = leading_size(samples)
+    if count <= BLOCK:
+        return [samples]
+    return [map_tree(lambda x, k=k: x[k : k + BLOCK], samples) for k in range(0, count, BLOCK)]
 
 
 def _rows(leaf: IndexEncoder, x: np.ndarray) -> np.ndarray:

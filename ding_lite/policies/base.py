@@ -423,7 +423,15 @@ class Policy:
     def values(self, obs: Any, hidden: Tree = None) -> Tensor:
         """Returns the values (N,) of observations (N, ...), in units of the training reward."""
         inputs = self._inputs(obs, None if hidden is None else to_device(hidden, self.device))
-        return self.value_norm.denormalize(self.model.compute_critic(inputs))
+        return self.value_norm.denormalize(self.critic(inputs))
+
+    @np.errstate(all="ignore")  # of rows that are not valid
+    def critic(self, inputs: Any) -> Tensor:
+        """Returns the values (N,) of scaled observations, in the units of the heads."""
+        stacks = numpy_stacks(self.model, ("critic",))
+        if stacks is None:
+            return self.model.compute_critic(inputs)
+        return self.model.from_raw("critic", torch.from_numpy(stacks["critic"](inputs)))
 
     def log_prob(self, inputs: Any, action: Any) -> Tensor:
         """Returns the log-probs (N,) of actions under the newest policy."""

@@ -17,7 +17,7 @@ from ding_lite.config.values import encode
 from ding_lite.data.collector import Collector
 from ding_lite.data.episodes import Evaluator
 from ding_lite.data.samples import even_sizes
-from ding_lite.data.tensors import TensorCollector
+from ding_lite.data.tensors import GreedyEpisodes, TensorCollector
 from ding_lite.envs.make import EnvSetting, make_vector_env
 from ding_lite.envs.tensor import TensorVectorEnv
 from ding_lite.envs.vector import VectorEnv
@@ -96,7 +96,7 @@ def _copied(section: EasyDict) -> EasyDict:
 
 def build(
     config: Config, cfg: Any, ranks: Ranks, model: torch.nn.Module | None, resources: ExitStack
-) -> tuple[Policy, Collector, Evaluator | None]:
+) -> tuple[Policy, Collector, Evaluator | GreedyEpisodes | None]:
     """Builds the parts of a run, or those of one of its ranks.
 
     Args:
@@ -110,7 +110,8 @@ def build(
         The policy, what collects, and what evaluates; None without environments to evaluate on.
 
     Raises:
-        ConfigError: if the policy or its model cannot be built for the spaces of the environments.
+        ConfigError: if the policy or its model cannot be built for the spaces of the environments, or if
+            ``env.one_simulator`` is set and their numbers are arrays.
         EnvError: if the environments cannot be made.
         CheckpointError: if ``policy.learn.pretrained_model_path`` cannot be loaded.
     """
@@ -123,8 +124,10 @@ def build(
         resources.callback(envs.close)
         return envs
 
-    envs = made("collector")
-    evaluator_envs = made("evaluator") if own.env.evaluator_env_num else None
+    envs, is_shared = made("collector"), own.env.one_simulator
+    if is_shared and not isinstance(envs, TensorVectorEnv):
+        raise ConfigError(f"env.one_simulator: it needs environments of tensors, got {envs.backend}")
+    evaluator_envs = made("evaluator") if own.env.evaluator_env_num and not is_shared else None
     resources.enter_context(threads(cfg.num_threads, envs.obs_space))
     lines = resources.enter_context(torch_defaults())
     factory, section = POLICY_REGISTRY.get(cfg.policy.type), own.policy
@@ -143,7 +146,11 @@ def build(
     ranks.copy_first([*policy.model.state_dict().values()])
     n_sample = section.collect.n_sample
     if isinstance(envs, TensorVectorEnv):
-        collector: Collector = TensorCollector(envs, policy, n_sample, strict=own.env.strict_truncation)
+        greedy = GreedyEpisodes(envs, own.env.evaluator_env_num, ranks) if is_shared else None
+        strict = own.env.strict_truncation
+        collector: Collector = TensorCollector(envs, policy, n_sample, strict=strict, greedy=greedy)
+        if is_shared:
+            return policy, collector, greedy
     else:
         collector = Collector(envs, policy, n_sample)
     if evaluator_envs is None:
@@ -197,6 +204,8 @@ def description(config: Config, policy: Policy, collector: Collector) -> list[st
         lines.append("WARNING: only this notebook or shell can load the run: write its classes to a .py file")
     elif (script := script_name()) in config.trusted:
         lines.append(f"what loads this run executes {script}.py: train under if __name__ == '__main__'")
+    if cfg.env.one_simulator:
+        lines.append(f"the last {cfg.env.evaluator_env_num:,} environments play greedily: they evaluate")
     lines += policy.lines
     if not envs.restorable:
         lines.append("open episodes are not saved: a resumed run begins new ones")

@@ -227,10 +227,10 @@ class SerialPipeline:
             keep_for_restart(str(self.folder.absolute()))
             # The tracebacks of workers that were replaced go to the log alone.
             self.collector.envs.explain = self.files.say
-        self.collector.envs.say = self.say
         if self.evaluator is not None:
             self.evaluator.envs.say = lambda line: self.say(f"in evaluation: {line}")
             self.evaluator.envs.explain = self.collector.envs.explain
+        self.collector.envs.say = self.say  # after: they may be the same ones
         lines = [f"run {self.folder}", *lines]
         for line in lines + description(self.config, self.policy, self.collector):
             self.say(line)
@@ -320,7 +320,8 @@ class SerialPipeline:
             evaluation = progress.evaluate(self.evaluator, self.cfg.env.stop_value)
             timer("other")
             progress.metrics["time/eval_s"] = timer.seconds.pop("eval")
-            self.say(self._line_about(evaluation))
+            if evaluation is not None:
+                self.say(self._line_about(evaluation))
         progress.wall_time = progress.metrics["time/wall_s"] = time.monotonic() - began
         self._call("after_iter")
         self._save_what_is_due()  # so every checkpoint has its row

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ding_lite.data.episodes import SUCCESS, Evaluation, Evaluator, means_of
+from ding_lite.data.tensors import GreedyEpisodes
 from ding_lite.data.timer import PHASES
 from ding_lite.envs.vector import Episode
 
@@ -70,17 +71,19 @@ class Progress:
         self.episodes = [episode for *_, episodes in turns for episode in episodes]
         self.evaluation = None
 
-    def evaluate(self, evaluator: Evaluator, stop_value: float | None) -> Evaluation:
+    def evaluate(self, evaluator: Evaluator | GreedyEpisodes, stop_value: float | None) -> Evaluation | None:
         """Evaluates once, or twice if the first mean reaches ``stop_value``: both must, if it is solved.
 
         Returns:
-            the new ``evaluation``, with the episodes of both rounds.
+            the new ``evaluation``, with the episodes of both rounds; None if no episode has ended.
         """
         found = evaluator.evaluate(self.iteration, 0)
         self.solved = False
+        if not found.returns:
+            return None
         if stop_value is not None and found.mean >= stop_value:
             second = evaluator.evaluate(self.iteration, 1)
-            self.solved = second.mean >= stop_value
+            self.solved = bool(second.returns) and second.mean >= stop_value
             found = found + second
         self.evaluation, self.eval_value, self.eval_value_std = found, found.mean, found.std
         self.metrics |= evaluation_metrics(found)

@@ -1,7 +1,10 @@
 """Environments of tensors: the same transitions, advantages and parameters as of arrays; credit; faults."""
 
+import collections
+import itertools
 import math
 import sys
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,17 +13,18 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from worlds import digest, policy_for
 
 from ding_lite import SerialPipeline
 from ding_lite.config.compile import compile_config
 from ding_lite.data.collector import Collector
-from ding_lite.data.tensors import TensorCollector
+from ding_lite.data.tensors import GreedyEpisodes, TensorCollector
 from ding_lite.envs.make import make_vector_env
 from ding_lite.envs.native import NativeVectorEnv
 from ding_lite.envs.tensor import TensorVectorEnv
 from ding_lite.errors import ConfigError, EnvContractError, EnvError, NotFiniteError
-from ding_lite.trees import map_tree, to_dict
+from ding_lite.trees import map_tree, to_dict, tree_leaves
 
 sys.path.append(str(Path(__file__).parents[2] / "examples"))
 from torch_envs import CartPole, Pendulum
@@ -201,6 +205,59 @@ def test_truncated_episodes_without_room_are_approximate_once():
     assert not torch.isclose(rollout.final.obs[: 2 * N], rollout.obs.flatten(0, 1)[: 2 * N]).all()
 
 
+class Poisoned(CartPole):
+    """Gives other numbers in the last two environments, and keeps the actions of each step."""
+
+    factor = 1.0
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.actions = []
+
+    def step(self, action):
+        self.actions.append((self.observe(self.state), action.clone()))
+        obs, reward, terminated, truncated, info = super().step(action)
+        reward[-2:] *= self.factor
+        return obs, reward, terminated, truncated, info
+
+    def observe(self, state):
+        return torch.cat([state[:-2], state[-2:] * self.factor])
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_the_last_environments_evaluate_and_nothing_is_learned_from_them(options):
+    found = []
+    for factor in (1.0, 50.0):
+        env = Poisoned(N, max_episode_steps=9)
+        envs = TensorVectorEnv(env)
+        greedy = GreedyEpisodes(envs, 2)
+        collector = TensorCollector(envs, policy_for(envs, **OPTIONS[options]), N * STEPS, greedy=greedy)
+        policy = collector.policy
+        if steps := policy.warm_up_steps:  # random steps of all environments
+            policy.warm_up(collector.random_observations(steps, 0))
+        env.factor = factor
+        collector.current = env.observe(env.state)
+        env.actions.clear()
+        rollout = collector.collect()
+        assert rollout.valid.all(0).tolist() == [True] * 4 + [False] * 2
+        if policy.recurrence is None:
+            for obs, action in env.actions:
+                best = policy.eval_mode.forward(obs[-2:])["action"]
+                assert torch.equal(action[-2:], torch.as_tensor(best))
+        else:
+            assert all(leaf[-2:].all() for leaf in tree_leaves(rollout.last_hidden))
+        for _ in range(2):
+            policy.learn_mode.forward(rollout)
+            rollout = collector.collect()
+        metrics = {k: v for k, v in collector.metrics().items() if k != "step_reward"}
+        found.append((policy.state_dict(), metrics, [x for x in collector.recent], collector.episode_count))
+        evaluation = greedy.evaluate(0, 0)
+        assert len(evaluation.returns) > 4
+        assert max(evaluation.lengths) <= 9
+    assert digest(found[0]) == digest(found[1])
+    assert {episode.env for episode in found[0][2]} == set(range(4))
+
+
 class Spoiled(Pendulum):
     """Writes infinity into one number of step 7."""
 
@@ -312,12 +369,31 @@ class Forgetful(Pendulum):
 @pytest.mark.parametrize(("mode", "rnn"), [("SAME_STEP", None), ("NEXT_STEP", "gru"), ("DISABLED", None)])
 def test_a_resumed_run_goes_on_within_its_episodes_bit_for_bit(mode, rnn, tmp_path):
     changes = {"env.kwargs.autoreset": mode, "policy.model.rnn": rnn, "env.init_at_random_ep_len": True}
+    changes["env.one_simulator"] = mode == "DISABLED"
     whole = finished(SerialPipeline(config(**changes), folder=tmp_path / "whole"))
     half = config(**changes)
     finished(SerialPipeline(half, folder=tmp_path / "half", max_env_step=2 * N * STEPS))
     again = SerialPipeline.resume(tmp_path / "half", trust=TRUST, max_env_step=half.values.max_env_step)
     assert digest(finished(again).policy.state_dict()) == digest(whole.policy.state_dict())
     assert digest(again.collector.state_dict()) == digest(whole.collector.state_dict())
+
+
+def test_one_simulator_is_trained_and_evaluated(tmp_path):
+    made = []
+
+    def make(num_envs, **kwargs):
+        made.append(num_envs)
+        return Pendulum(num_envs, **kwargs)
+
+    changes = {"env.one_simulator": True, "env.stop_value": -1e9, "policy.eval.eval_freq": 60}
+    pipeline = finished(SerialPipeline(config(make, **changes), folder=tmp_path / "run"))
+    assert made == [N]
+    assert (pipeline.status, pipeline.progress.iteration) == ("solved", 2)  # by two evaluations in a row
+    assert pipeline.progress.env_step == 2 * (N - 2) * STEPS
+    assert set(pipeline.progress.evaluation.lengths) == {11}
+    assert "the last 2 environments play greedily" in (tmp_path / "run/log.txt").read_text()
+    with pytest.raises(ConfigError, match="evaluator_env_num must be above 0 and below"):
+        config(make, **changes | {"env.evaluator_env_num": N})
 
 
 def test_a_simulator_that_saves_no_episodes_begins_new_ones_and_says_so(tmp_path):
@@ -361,6 +437,75 @@ def test_a_simulator_is_seeded_when_it_is_made():
         make_vector_env(config(make).values.env, N, seed, evaluate=evaluate)
     assert len({seed for seed, _ in seeds}) == 3
     assert [evaluate for _, evaluate in seeds] == [False, False, True]
+
+
+class Waits(TorchDispatchMode):
+    """Counts what would wait for a device: reads of numbers, and results whose size depends on numbers."""
+
+    OPS = ("_local_scalar_dense", "nonzero", "is_nonzero", "item", "masked_select", "repeat_interleave")
+    READS = ("cpu", "numpy", "tolist")
+
+    def __enter__(self):
+        self.found, self.kept = (
+            collections.Counter(),
+            {name: getattr(torch.Tensor, name) for name in self.READS},
+        )
+        for name, method in self.kept.items():
+            setattr(torch.Tensor, name, self.counted(name, method))
+        return super().__enter__()
+
+    def __exit__(self, *error):
+        for name, method in self.kept.items():
+            setattr(torch.Tensor, name, method)
+        return super().__exit__(*error)
+
+    def counted(self, name, method):
+        def read(*args):
+            self.found[name] += 1
+            return method(*args)
+
+        return read
+
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        name = op.overloadpacket.__name__
+        is_masked = name.startswith("index") and any(
+            getattr(x, "dtype", None) is torch.bool for x in itertools.chain(*filter(is_list, args))
+        )
+        if name in self.OPS or is_masked:
+            self.found[name] += 1
+        return op(*args, **(kwargs or {}))
+
+
+def is_list(x):
+    return isinstance(x, (list, tuple))
+
+
+def waits_of(steps, device):
+    """Returns what an iteration of so many steps and minibatches waits for."""
+    env = CartPole(N, max_episode_steps=9, device=device)
+    options = {"learn": {"epoch_per_collect": 2, "batch_size": N * 4}, "model": {"activation": "gelu"}}
+    collector = collector_of(env, N * steps, **options)
+    policy = collector.policy
+    collector.on_host = policy.optimizer.on_host = False  # as on a GPU
+    for _ in range(2):
+        policy.learn_mode.forward(collector.collect())
+    if device == "cpu":
+        with Waits() as waits:
+            policy.learn_mode.forward(collector.collect())
+        return waits.found
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        policy.learn_mode.forward(collector.collect())
+        torch.cuda.set_sync_debug_mode("default")
+    return collections.Counter(f"{each.filename}:{each.lineno}" for each in found)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_no_step_and_no_minibatch_waits_for_the_device(device):
+    short, long = waits_of(8, device), waits_of(16, device)
+    assert short == long
+    assert 0 < sum(long.values()) < 50
 
 
 @pytest.mark.gpu

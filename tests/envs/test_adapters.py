@@ -1,10 +1,17 @@
 """Simulators of other libraries: each with its real package, but for what is installed nowhere."""
 
+import re
 import sys
+from itertools import accumulate
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
+import gymnasium
+import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
 
 from ding_lite import SerialPipeline
 from ding_lite.envs.adapters import BraxEnv, RslRlEnv
@@ -87,6 +94,104 @@ def test_brax_gives_its_own_last_observations_and_begins_anew(tmp_path):
     assert reward.shape == (3,)
     found = trained(tmp_path / "run", type="brax", kwargs={"env_id": "fast", "episode_length": 6})
     assert found.progress.metrics["collect/episode_length"] == 6
+
+
+# -- Isaac Lab and ManiSkill run on no machine here: stand-ins of their documented interfaces
+
+
+class IsaacLab(gymnasium.Env):
+    """One simulation in a process; groups of observations; the same buffers at each step."""
+
+    metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
+    is_vector_env, count = True, 0
+
+    def __init__(self, cfg):
+        IsaacLab.count += 1
+        assert IsaacLab.count == 1, "only one simulation in a process"
+        self.inner, self.num_envs, self.cfg = Pendulum(cfg.num_envs, max_episode_steps=7), cfg.num_envs, cfg
+        self.episode_length_buf, self.max_episode_length = self.inner.episode_length_buf, 7
+        box = self.inner.single_observation_space
+        self.single_observation_space = spaces.Dict(policy=box, critic=box)
+        self.single_action_space = spaces.Box(-np.inf, np.inf, (1,))
+        self.terminated, self.truncated = (torch.zeros(self.num_envs, dtype=torch.bool) for _ in range(2))
+        self.final = None  # as it was at the last end of an episode
+
+    def groups(self, obs):
+        return {"policy": obs, "critic": obs * 2}
+
+    def reset(self, seed=None, options=None):
+        if seed is not None:
+            torch.manual_seed(seed)
+        return self.groups(self.inner.reset(seed)[0]), {}
+
+    def step(self, action):
+        obs, reward, _, truncated, info = self.inner.step(action)
+        self.truncated.copy_(truncated)
+        self.terminated.copy_(truncated).logical_and_(self.inner.state[:, 0] > 0)
+        if self.cfg.compute_final_obs and truncated.any():
+            self.final = self.groups(info["final_obs"])
+        log = {"Episode_Reward/upright": reward.mean()}
+        return (
+            self.groups(obs),
+            reward,
+            self.terminated,
+            self.truncated,
+            {"final_obs": self.final, "log": log},
+        )
+
+
+class ManiSkillVectorEnv:
+    """A VectorEnv whose info is that after the reset, with the last observations of all environments."""
+
+    def __init__(self, env, ignore_terminations):
+        assert ignore_terminations
+        self.inner, self.num_envs, self.device = env, env.num_envs, env.device
+        self.single_observation_space = env.single_observation_space
+        self.single_action_space = env.single_action_space
+        self.metadata = {}
+
+    def reset(self, seed=None, options=None):
+        return self.inner.reset(seed)
+
+    def step(self, action):
+        obs, reward, terminated, truncated, info = self.inner.step(action.clamp(-1, 1))
+        last, ended = info["final_obs"], truncated
+        info = {
+            "final_observation": last.masked_fill(~ended[:, None], torch.nan),
+            "_final_observation": ended,
+        }
+        return obs, reward, terminated, truncated, info if ended.any() else {}
+
+
+@pytest.mark.parametrize("name", ["make", "make_maniskill"])
+def test_the_recipes_of_the_guide_train_exactly(name, tmp_path, monkeypatch):
+    guide = (Path(__file__).parents[2] / "docs" / "tensors.md").read_text()
+    (recipes,) = [
+        block for block in re.findall(r"```python no-run\n(.*?)```", guide, re.S) if "def make" in block
+    ]
+    modules = {
+        "isaaclab_tasks.utils": {"parse_env_cfg": lambda task, num_envs: SimpleNamespace(num_envs=num_envs)},
+        "mani_skill.envs": {},
+        "mani_skill.vector.wrappers.gymnasium": {"ManiSkillVectorEnv": ManiSkillVectorEnv},
+    }
+    for path, names in modules.items():
+        for parent in accumulate(path.split("."), "{}.{}".format):
+            monkeypatch.setitem(sys.modules, parent, ModuleType(parent))
+        vars(sys.modules[path]).update(names)
+    task = IsaacLab if name == "make" else Pendulum
+    monkeypatch.setattr(IsaacLab, "count", 0)
+    monkeypatch.setattr(gymnasium, "make", lambda task_id, **options: task(**options))
+    (tmp_path / "recipes.py").write_text(recipes)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "recipes", raising=False)
+    groups = {"actor": ["policy"], "critic": ["policy", "critic"]} if name == "make" else None
+    shared = {"one_simulator": True, "evaluator_env_num": 2} if name == "make" else {}
+    found = trained(tmp_path / "run", groups, type=f"recipes:{name}", **shared)
+    log = (tmp_path / "run" / "log.txt").read_text()
+    assert (found.status, "no last observation" in log) == ("finished", False)
+    metrics = found.progress.metrics
+    assert ("collect/Episode_Reward/upright" in metrics) == (name == "make")
+    assert ("eval/episode_return_mean" in metrics) == (name == "make")
 
 
 @pytest.mark.slow

@@ -32,6 +32,7 @@ MIXED = spaces.Dict(
 NETWORKS = {
     "vector, discrete": (VECTOR, DISCRETE, {}, True),
     "relu": (VECTOR, DISCRETE, {"activation": "relu"}, True),
+    "elu": (VECTOR, DISCRETE, {"activation": "elu"}, True),
     "masked": (MASKED, DISCRETE, {}, True),
     "heads of layers": (
         VECTOR,

@@ -109,6 +109,30 @@ def test_every_network_has_the_gradient_that_torch_finds(network, arch):
     assert found == (expected if has_slopes else [])
 
 
+@pytest.mark.parametrize("activation", ["tanh", "relu", "elu"])
+@pytest.mark.parametrize(
+    ("obs_space", "action_space"), [(MASKED, DISCRETE), (MIXED, DISCRETE), (VECTOR, BOX)]
+)
+def test_many_samples_are_learned_from_in_blocks(obs_space, action_space, activation, monkeypatch):
+    monkeypatch.setattr(stacks, "BLOCK", 7)
+    monkeypatch.setattr(stacks, "MANY_NUMBERS", 0)
+    policy = policy_for(obs_space, action_space, model={"activation": activation})
+    assert compare(policy, batch_for(policy)) == BOTH
+
+
+@pytest.mark.parametrize("kind", ["ppo", "ppo_offpolicy"])
+@pytest.mark.parametrize("action_space", [DISCRETE, BOX])
+def test_a_large_minibatch_has_the_gradient_and_the_metrics_of_one_block(kind, action_space, monkeypatch):
+    policy = policy_for(VECTOR, action_space, kind, learn={"entropy_weight": 0.01})
+    batch = batch_for(policy, 3000, weights=kind != "ppo")
+    for each in (policy.objective, policy.objective._replace(reads=("critic",))):
+        monkeypatch.undo()
+        assert len(stacks.blocks(batch.obs)) == 3
+        in_blocks = in_numpy(policy, each, batch)
+        monkeypatch.setattr(stacks, "BLOCK", 3000)
+        assert_equal(in_blocks, in_numpy(policy, each, batch), in_float64(policy, each, batch))
+
+
 # One option each; every one changes the gradient of the batch.
 OPTIONS = {
     "no entropy": {"entropy_weight": 0.0},
@@ -210,6 +234,10 @@ def layer_norm(policy):
     policy.model.critic_encoder.trunk.insert(1, nn.LayerNorm(64))
 
 
+def elu(policy):
+    policy.model.critic_encoder.trunk[1] = nn.ELU(alpha=0.5)
+
+
 def spectral(policy):
     nn.utils.parametrizations.spectral_norm(policy.model.critic_encoder.trunk[0])
 
@@ -241,7 +269,7 @@ def test_what_numpy_does_not_run_is_left_to_torch(make):
     is_left_to_torch(make())
 
 
-CHANGES = [hook, layer_norm, spectral, actor_of_the_instance, layer_of_the_instance]
+CHANGES = [hook, layer_norm, elu, spectral, actor_of_the_instance, layer_of_the_instance]
 
 
 @pytest.mark.parametrize("change", CHANGES)

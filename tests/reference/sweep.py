@@ -9,7 +9,7 @@ import itertools
 import math
 import sys
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -148,6 +148,8 @@ def _draw_case(seed: int, choose: Chooser, ranks: int) -> Case:
         reward_shift=choose.one("reward_shift", 0.0, 0.5, -1.0),
         autoreset=choose.one("autoreset", "own", "same_step", "next_step", "disabled"),
     )
+    if world.autoreset == "same_step" and seed % 2:
+        world = replace(world, autoreset="tensors")
     envs, rows = choose.whole(3, 5) if ranks == 1 else 2 * ranks, choose.whole(6, 12)
     n_sample = max(20, envs * rows - choose.one("rounded_up", 0, 0, 1))
     rows = -(-n_sample // envs)

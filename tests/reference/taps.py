@@ -20,7 +20,8 @@ The reference replays the record; it calls nothing of the library. These are the
     joined(), own_share(config, ranks)  in a process of several ranks
 
 All else that the library computes is compared through these: log-probs, values, advantages, targets, metrics
-and parameters. Vector environments are gymnasium's in each of its autoreset modes, and the library's own.
+and parameters. Vector environments are gymnasium's in each of its autoreset modes and as tensors, and the
+library's own.
 """
 
 from __future__ import annotations
@@ -40,9 +41,11 @@ from ding_lite.config.compile import compile_config
 from ding_lite.config.registry import POLICY_REGISTRY
 from ding_lite.data.collector import Collector
 from ding_lite.data.rollout import as_rollout
+from ding_lite.data.tensors import TensorCollector
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.native import NativeVectorEnv
 from ding_lite.envs.recorder import EpisodeRecorder
+from ding_lite.envs.tensor import TensorVectorEnv
 from ding_lite.errors import ConfigError
 from ding_lite.ranks import joined  # noqa: F401
 from ding_lite.run.build import own_share
@@ -113,7 +116,7 @@ def record(
     Args:
         config: from :func:`compiled_config`.
         make: makes an environment that has a ``log``.
-        autoreset: "own" for the library's vector environment, else a mode of gymnasium's.
+        autoreset: "own" for the library's vector environment, "tensors", else a mode of gymnasium's.
         seed: of the run.
         iterations: their number.
         log_sigma: initial value of the free log sigmas.
@@ -139,7 +142,10 @@ def record(
         if cfg.learn.kl_beta:
             frozen = kind(_frozen(cfg), *spaces, seed=seed + 1)
             policy.use_reference(frozen)
-    collector = Collector(vector, plain, cfg.collect.n_sample)
+    of_tensors = autoreset == "tensors"
+    collector = (TensorCollector if of_tensors else Collector)(vector, plain, cfg.collect.n_sample)
+    if of_tensors:
+        collector.finals.room = collector.n_sample  # else some are approximate in the first rollout
     warm_up = plain.warm_up_steps
     if warm_up:
         obs = collector.random_observations(warm_up, seed)
@@ -171,7 +177,42 @@ def _vector(envs: list[gym.Env], autoreset: str, seed: int) -> Any:
     if autoreset == "own":
         return InProcessVectorEnv(lambda index: EpisodeRecorder(envs[index]), len(envs), seed)
     makers = [lambda env=env: env for env in envs]
+    if autoreset == "tensors":
+        vector = TensorVectorEnv(
+            AsTensors(SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)), seed
+        )
+        for env in envs:
+            env.log.clear()  # the adapter has reset it
+        return vector
     return NativeVectorEnv(SyncVectorEnv(makers, autoreset_mode=AutoresetMode[autoreset.upper()]), seed)
+
+
+class AsTensors:
+    """A vector environment as tensors; what may not be read of its last observations is nan or 99."""
+
+    def __init__(self, env: gym.vector.VectorEnv) -> None:
+        self.env, self.num_envs, self.metadata = env, env.num_envs, env.metadata
+        self.single_observation_space = env.single_observation_space
+        self.single_action_space = env.single_action_space
+
+    def reset(self, seed: Any = None, options: Any = None) -> Any:
+        return map_tree(torch.tensor, self.env.reset(seed=seed)[0]), {}
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = self.env.step(_as_arrays(action))
+        obs = map_tree(torch.tensor, obs)
+        final = map_tree(lambda x: torch.full_like(x, torch.nan if x.is_floating_point() else 99), obs)
+        for env in np.flatnonzero(truncated):
+            map_tree(
+                lambda rows, x, env=env: rows[env].copy_(torch.as_tensor(x)), final, info["final_obs"][env]
+            )
+        return obs, *map(torch.tensor, (reward, terminated, truncated)), {"final_obs": final}
+
+
+def _as_arrays(action: Any) -> Any:
+    if isinstance(action, tuple):
+        return tuple(map(_as_arrays, action))
+    return map_tree(lambda leaf: leaf.numpy(), action)
 
 
 def _listening(kind: type, draws: dict[str, list[list[Key]]]) -> type:
