@@ -90,7 +90,7 @@ class Samples:
         fields: trees of leaves (N, ...), by name.
         runs: of a recurrent network.
         place: (N,), of each sample in the flattened rollouts (T, B) that it is from.
-        inputs: makes what the model is given of observations (N, ...), on its device; None: they are that.
+        inputs: turns observations (N, ...) into the model's inputs, on its device; None: they already are.
 
     Attributes:
         device: of minibatches; None: that of the fields.
@@ -190,9 +190,8 @@ class Samples:
     def _batches(self, fields: dict[str, Any], groups: Sequence[Group]) -> Iterator[Batch]:
         trees = [name for name, field in fields.items() if is_branch(field)]
         parts: Any = None
-        if (
-            sum(leaf.nbytes for leaf in tree_leaves(fields)) <= SHUFFLED_BYTES
-        ):  # of few samples all are gathered at once, in far fewer calls
+        # Of few samples all are gathered at once, in far fewer calls.
+        if sum(leaf.nbytes for leaf in tree_leaves(fields)) <= SHUFFLED_BYTES:
             order, sizes = torch.cat([group.rows for group in groups]), [len(group.rows) for group in groups]
             parts = map_tree(lambda leaf: leaf.index_select(0, order).split_with_sizes(sizes), fields)
         for k, group in enumerate(groups):

@@ -31,7 +31,7 @@ RAW = "raw_output"  # of a row: the output of the network, from which its log-pr
 def by_graph(
     acting: Acting, device: torch.device, generator: torch.Generator, pool: GraphPool, stays: bool = False
 ) -> Acting:
-    """Returns what acts as ``acting`` does, by a GPU whose kernels are launched together and waited for once.
+    """Returns ``acting`` with its forward passes as CUDA graphs: one launch and one wait a call.
 
     Args:
         acting, device, generator, pool: what is captured, and how.

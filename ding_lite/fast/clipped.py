@@ -30,7 +30,7 @@ from ding_lite.models.heads import BoxHead, DiscreteHead
 from ding_lite.rl.distributions import ILLEGAL, LOG_2PI
 from ding_lite.trees import MASK_KEY
 
-# The methods of a policy that are not called where the slopes are used.
+# If a policy replaces one of these methods, the slopes are not used.
 LOSSES = ("policy_loss", "value_loss", "loss", "with_outputs", "distribution")
 
 

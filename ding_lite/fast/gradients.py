@@ -52,7 +52,7 @@ class Objective(NamedTuple):
 class Gradient(NamedTuple):
     """The loss, its metrics, and its gradient by each parameter; None for one that it does not reach.
 
-    ``flat`` is the memory of all values, if they are one array; it is 0 between them.
+    ``flat`` is one array with all values, and zeros for parameters that the loss does not reach; or None.
     """
 
     total: Number

@@ -170,7 +170,7 @@ class Policy:
         self.value_norm: ValueNorm | NoScale = NoScale()  # a policy may set another
         self._graph_pool = GraphPool()
         self._hidden_of_act: Tree | None = None
-        # What the wrappers of a run make of actions; only `act` is called without these wrappers.
+        # `act` applies these, so that its actions fit an environment without the wrappers of the run.
         self.action_maps: Sequence[ActionMap] = ()
         self._init_shared()
         if "learn" in self.fields:
