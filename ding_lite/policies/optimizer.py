@@ -80,7 +80,7 @@ class Optimizer:
         return {**vars(self), "_tensors": {}}  # a copy has other tensors
 
     def gradient_of(self, objective: Objective) -> ByAutograd:
-        """Returns the fastest function batch -> Gradient; it is valid until more than steps changes the model.
+        """Returns the fastest function batch -> Gradient; it is valid while only steps change the model.
 
         where                         the networks             the loss
         a GPU, if there is a pool     a CUDA graph of both, for full minibatches
