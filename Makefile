@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 SOURCE := ding_lite docs entry configs examples benchmarks tests setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-slow test-all check lint type learn results bench gpu soak docs format clean
+.PHONY: help train test test-slow test-all check lint type learn results evidence bench gpu soak docs format clean
 
 help:           ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
@@ -62,6 +62,10 @@ learn: $(VENV)/extras  ## run the longest tests, compare with the reference, mea
 
 results: $(VENV)/ready ## measure one row of learning results: make results ROW=cartpole_ppo
 	$(BIN)/python benchmarks/learning.py $(ROW)
+
+evidence: $(VENV)/peers ## measure learning beside Stable-Baselines3 (a day; restartable)
+	$(BIN)/python benchmarks/side_by_side.py
+	$(BIN)/python benchmarks/out_of_the_box.py
 
 bench: $(VENV)/peers   ## measure speed beside other libraries (an hour or two; restartable): make bench ROW=cartpole
 	$(BIN)/python benchmarks/throughput.py $(ROW)

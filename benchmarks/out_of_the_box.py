@@ -130,11 +130,12 @@ def sections() -> dict[str, list[str]]:
         seeds_of = {row: [line for line in lines if line["row"].startswith(f"{row}.")] for row in measured}
         commits = ", ".join(dict.fromkeys(line["commit"] for seeds in seeds_of.values() for line in seeds))
         tables[section] = [*harness.table(*rows), "", f"{measured_at(seeds_of)}; commits {commits}."]
-    short = [["task", "env steps", "ding_lite", "Stable-Baselines3", "CPU seconds of both"]]
+    short = [["task", "env steps", "ding_lite", "Stable-Baselines3", "seeds of both", "CPU seconds of both"]]
     for name, task in TASKS.items():
         if column(name, OURS).size and column(name, PEER).size:
             own = cell(name, OURS).partition(", beats")[0]
-            short.append([name, f"{task.steps:,}", own, cell(name, PEER), seconds(name)])
+            seeds = " / ".join(str(column(name, arm).size) for arm in (OURS, PEER))
+            short.append([name, f"{task.steps:,}", own, cell(name, PEER), seeds, seconds(name)])
     return tables | {"readme-out-of-the-box": harness.table(*short)}
 
 
