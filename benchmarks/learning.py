@@ -165,7 +165,9 @@ def sections() -> dict[str, list[str]]:
     seeds_of = stored()
     found = {
         "learning": rows_table(ROWS, seeds_of),
-        "readme-learning": short_table({name: ROWS[name] for name in IN_README}, seeds_of),
+        "readme-learning": short_table(
+            {name: ROWS[name] for name in IN_README if name in seeds_of}, seeds_of
+        ),
     }
     for name, comparison in COMPARISONS.items():
         if not seeds_of.keys().isdisjoint(comparison.arms):
