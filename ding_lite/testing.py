@@ -392,7 +392,7 @@ def _check_state(cls: type, policy: Policy, rollout: Rollout) -> None:
 def _check_learning_step(policy: Policy, rollout: Rollout) -> None:
     before = [p.detach().clone() for p in policy.model.parameters()]
     metrics = policy.learn_mode.forward(rollout)
-    if isinstance(policy, PPGPolicy) and policy.cfg.learn.aux_train_epoch and policy.store.rollouts:
+    if isinstance(policy, PPGPolicy) and policy.cfg.learn.aux_train_epoch and policy.store.size:
         metrics |= policy.auxiliary_phase()  # although it may not be due
     changed = not all(map(torch.equal, before, policy.model.parameters()))
     _expect(changed, "learn_mode.forward changes parameters, got the same ones")

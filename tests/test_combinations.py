@@ -30,7 +30,7 @@ PARTS = {
     "value_norm": [True, False],
     "intrinsic": [None, "rnd"],
 }
-PHASE = dict(aux_freq=2, aux_train_epoch=1, allow_raw_values=True)
+PHASE = dict(aux_freq=2, aux_train_epoch=1)
 
 
 def covering(parts):

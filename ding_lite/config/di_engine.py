@@ -79,7 +79,7 @@ NOT_BUILT = {
     "policy.random_collect_size": "PPO learns only from actions of a policy: random ones have no log-prob",
     "policy.model.encoder": "a module of torch cannot be a value here; register an encoder or a model",
     "policy.learn.learner.hook.load_ckpt_before_run": "--init-from gives weights, --resume continues a run",
-    "env.obs_plus_prev_action_reward": "write env.wrappers=['previous_step']",
+    "env.obs_plus_prev_action_reward": "no wrapper adds the last action and reward; write one",
     "env.move_bonus": "the bonus for moving towards the goal is not built",
     "env.delay_reward_step": "delayed rewards are not built",
 }
@@ -284,9 +284,6 @@ class _Conversion:
             steps = self.take(path)
             iterations = self.new[path] = max(1, round(steps / self.per_collect))
             self.note(path, f"{steps} minibatches of DI-engine are about {iterations} iterations")
-        if self.policy.startswith("ppg") and self.new.get(f"{learn}.value_norm") is False:
-            self.new[f"{learn}.allow_raw_values"] = True
-            self.note(f"{learn}.value_norm", "False, with allow_raw_values: the KL may not hold the policy")
 
     def frequency(self, path: str, here: str) -> None:
         """Converts a number of train iterations to a number of env steps."""

@@ -137,20 +137,17 @@ def as_schema(config: Mapping[str, Any], base: Mapping[str, Any] | None = None) 
         elif isinstance(value, Key):
             schema[name] = value
         elif isinstance(inherited, Key):
-            schema[name] = _with_default(inherited, value)
+            try:
+                schema[name] = dataclasses.replace(inherited, default=fitted(value, inherited.type))
+            except TypeError:  # a default of another type, which is accepted from then on
+                schema[name] = dataclasses.replace(
+                    inherited, default=value, type=inherited.type | type(value)
+                )
         elif isinstance(value, Mapping) and (value or inherited):
             schema[name] = as_schema(value, inherited)
         else:
             schema[name] = Key(value)
     return schema
-
-
-def _with_default(key: Key, value: Any) -> Key:
-    """Returns ``key`` with another default, whose type is accepted from then on."""
-    try:
-        return dataclasses.replace(key, default=fitted(value, key.type))
-    except TypeError:
-        return dataclasses.replace(key, default=value, type=key.type | type(value))
 
 
 def default_values(schema: Schema) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from ding_lite.data.rollout import Rollout, as_field, flat, to_device
 from ding_lite.models.recurrent import Sequences, chosen_hidden
 from ding_lite.ranks import ALONE, Ranks
 from ding_lite.rl.returns import normalize_advantage
-from ding_lite.trees import Tree, is_branch, leading_size, map_tree, tree_leaves
+from ding_lite.trees import Tree, in_one_order, is_branch, leading_size, map_tree, tree_leaves
 
 CHUNK_SAMPLES, CHUNK_BYTES = 2**13, 2**24  # what a network is given in one call without a gradient
 SHUFFLED_BYTES = 2**22  # samples up to this size are copied in the order of their minibatches
@@ -276,6 +276,54 @@ class Group(NamedTuple):
     rows: Any
     sizes: Tensor | None = None
     hidden: Tree = None
+
+
+class Store:
+    """Samples of the last iterations, on the host, in memory that is allocated once.
+
+    Leaves keep their dtype: uint8 images stay uint8.
+
+    Attributes:
+        iterations, size: number of iterations and of samples.
+    """
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Drops all samples."""
+        self.iterations = self.size = 0
+        self._fields: dict[str, Any] = {}
+        self._runs: list[dict[str, Any]] = []
+
+    def append(self, samples: Samples, planned: int) -> None:
+        """Adds the samples of an iteration; ``planned``: number of samples when the store is full."""
+        end = self.size + len(samples)
+        if not self._fields or leading_size(self._fields) < end:
+            kept, room = self._fields, max(planned, end)
+            self._fields = map_tree(
+                lambda leaf: torch.empty((room, *leaf.shape[1:]), dtype=leaf.dtype), samples.fields
+            )
+            if self.size:
+                map_tree(lambda to, leaf: to[: self.size].copy_(leaf), self._fields, kept)
+        map_tree(lambda to, leaf: to[self.size : end].copy_(leaf), self._fields, samples.fields)
+        if samples.runs is not None:
+            self._runs.append(map_tree(lambda leaf: leaf.cpu().clone(), samples.runs._asdict()))
+        self.iterations, self.size = self.iterations + 1, end
+
+    def samples(self) -> Samples:
+        """Returns all samples; they share the memory of the store."""
+        fields = map_tree(lambda leaf: leaf[: self.size], self._fields)
+        return Samples(fields, Runs(**_joined(self._runs)) if self._runs else None)
+
+    def state_dict(self) -> dict[str, Any]:
+        fields = in_one_order(self.samples().fields) if self.size else {}
+        return {"iterations": self.iterations, "size": self.size, "fields": fields, "runs": self._runs}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.iterations, self.size = int(state["iterations"]), int(state["size"])
+        self._fields = map_tree(torch.as_tensor, state["fields"])
+        self._runs = [map_tree(torch.as_tensor, runs) for runs in state["runs"]]
 
 
 def _runs_of(rollout: Rollout, chosen: Tensor, recurrence: Recurrence) -> tuple[Tensor, Runs]:

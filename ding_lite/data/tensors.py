@@ -244,9 +244,7 @@ class GreedyEpisodes:
         return {"episodes": [[list(episode) for episode in each] for each in self.episodes]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.episodes = [
-            [Episode(*episode) for episode in each] for each in state.get("episodes", self.episodes)
-        ]
+        self.episodes = [[Episode(*episode) for episode in each] for each in state["episodes"]]
 
 
 class LastObservations:

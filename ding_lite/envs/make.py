@@ -83,9 +83,6 @@ CONFIG: dict[str, Any] = dict(
         doc="environments of tensors that have episode_length_buf begin training at random times of their "
         "first episodes, so that not all end together",
     ),
-    strict_resume=Key(
-        False, doc="refuse to resume a run whose open episodes cannot be restored; False: it begins new ones"
-    ),
     action_mask=Key(
         "obs",
         Literal["obs", "info"],

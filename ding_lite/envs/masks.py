@@ -74,16 +74,6 @@ def as_mask(mask: Any, action_space: gym.Space) -> Tree:
     return np.asarray(mask, np.bool_)
 
 
-def observation_parts(obs_space: gym.Space) -> Mapping[str, gym.Space]:
-    """Returns the parts of a Dict, or the space as the part "observation"."""
-    return obs_space.spaces if isinstance(obs_space, gym.spaces.Dict) else {OBSERVATION: obs_space}
-
-
-def with_branch(obs: Any, name: str, leaf: Any) -> dict[str, Any]:
-    """Returns an observation, or a batch, as the branches of a Dict with another one added."""
-    return {**(obs if isinstance(obs, dict) else {OBSERVATION: obs}), name: leaf}
-
-
 class MaskFromInfo(gym.Wrapper):
     """Copies ``info["action_mask"]`` into the observation at every reset and step.
 
@@ -96,7 +86,8 @@ class MaskFromInfo(gym.Wrapper):
         masks = mask_space(env.action_space)
         if masks is None:
             raise EnvContractError(f"env.action_mask: the actions {env.action_space} cannot be masked")
-        parts = observation_parts(env.observation_space)
+        space = env.observation_space
+        parts = space.spaces if isinstance(space, gym.spaces.Dict) else {OBSERVATION: space}
         self.observation_space = gym.spaces.Dict({**parts, MASK_KEY: masks})
 
     def reset(self, **kwargs: Any) -> Any:
@@ -112,7 +103,8 @@ class MaskFromInfo(gym.Wrapper):
             raise EnvContractError(
                 f"env.action_mask='info', but the info has no {MASK_KEY!r}: it has {sorted(map(str, info))}"
             )
-        return with_branch(obs, MASK_KEY, as_mask(info[MASK_KEY], self.env.action_space))
+        mask = as_mask(info[MASK_KEY], self.env.action_space)
+        return {**(obs if isinstance(obs, dict) else {OBSERVATION: obs}), MASK_KEY: mask}
 
 
 def without_legal_action(mask: Tree, action_space: gym.Space) -> np.ndarray:

@@ -31,7 +31,6 @@ from gymnasium.wrappers import (
 )
 
 from ding_lite.config.registry import WRAPPER_REGISTRY, as_choice, name_of
-from ding_lite.envs.masks import observation_parts, with_branch
 from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.envs.space_json import space_to_json, spaces_from_json
 from ding_lite.errors import ConfigError
@@ -248,32 +247,3 @@ def reward_clip(
     if low is None and high is None:
         return TransformReward(env, lambda reward: float(np.sign(float(reward))))  # nan stays nan
     return TransformReward(env, lambda reward: float(np.clip(float(reward), low, high)))
-
-
-@WRAPPER_REGISTRY.register("previous_step")
-class PreviousStep(gym.Wrapper):
-    """Adds ``previous_action``, flattened, and ``previous_reward`` to the observation; both begin with 0.
-
-    A discrete action is flattened to one number for each choice, which is 1 for the one that was taken. The
-    reward is the one that the wrappers before this one return.
-    """
-
-    def __init__(self, env: gym.Env) -> None:
-        super().__init__(env)
-        sizes = {"previous_action": gym.spaces.flatdim(env.action_space), "previous_reward": 1}
-        added = {name: gym.spaces.Box(-np.inf, np.inf, (n,), np.float32) for name, n in sizes.items()}
-        self.observation_space = gym.spaces.Dict({**observation_parts(env.observation_space), **added})
-        self._no_action = np.zeros(sizes["previous_action"], np.float32)
-
-    def _told(self, obs: Any, action: np.ndarray, reward: float) -> dict[str, Any]:
-        obs = with_branch(obs, "previous_action", action)
-        return with_branch(obs, "previous_reward", np.array([reward], np.float32))
-
-    def reset(self, **kwargs: Any) -> Any:
-        obs, info = self.env.reset(**kwargs)
-        return self._told(obs, self._no_action, 0.0), info
-
-    def step(self, action: Any) -> Any:
-        obs, reward, *rest = self.env.step(action)
-        flat = np.asarray(gym.spaces.flatten(self.env.action_space, action), np.float32)
-        return (self._told(obs, flat, float(reward)), reward, *rest)

@@ -166,13 +166,11 @@ class PinnedMemory:
 
     def to_device(self, tree: Tree, device: torch.device) -> Tree:
         """Returns a tree of arrays or tensors as tensors on a GPU."""
-        leaves = {path: torch.as_tensor(leaf) for path, leaf in named_leaves(tree)}
-        return from_named_leaves(
-            {
-                path: leaf if leaf.is_cuda else self._pinned(path, leaf).to(device, non_blocking=True)
-                for path, leaf in leaves.items()
-            }
-        )
+        leaves = {}
+        for path, leaf in named_leaves(tree):
+            x = torch.as_tensor(leaf)
+            leaves[path] = x if x.is_cuda else self._pinned(path, x).to(device, non_blocking=True)
+        return from_named_leaves(leaves)
 
     def _pinned(self, path: tuple[str, ...], leaf: Tensor) -> Tensor:
         key = (path, leaf.shape, leaf.dtype)

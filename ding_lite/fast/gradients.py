@@ -38,14 +38,14 @@ class Objective(NamedTuple):
         loss: of a batch with these outputs -> (0-d loss, dict of 0-d metrics).
         reads: outputs of the model: "actor", "auxiliary", "critic".
         with_outputs: (batch, {output: its value}) -> the batch for the loss.
-        slopes: returns NumPy code for this loss, a mean over samples, and its slopes; None: there is none.
+        slopes: NumPy code for this loss, a mean over samples, and its slopes (``fast.clipped``); or None.
         name: of the loss, for messages.
     """
 
     loss: Callable[[Batch], tuple[Tensor, dict[str, Tensor]]]
     reads: tuple[str, ...] = ()
     with_outputs: Callable[[Batch, Mapping[str, Any]], Batch] = lambda batch, outputs: batch
-    slopes: Callable[[], Slopes | None] = lambda: None
+    slopes: Slopes | None = None
     name: str = "loss"
 
 
@@ -160,7 +160,7 @@ class ThroughStacks(ByAutograd):
 
     def __init__(self, stacks: Mapping[str, NumpyStack], *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.stacks, slopes = stacks, self.objective.slopes()
+        self.stacks, slopes = stacks, self.objective.slopes
         self.calls_layers = slopes is None  # a loss may call any layer
         self.name = "NumPy, the loss by autograd" if slopes is None else "NumPy"
         self._slopes = slopes or self._slopes_by_autograd

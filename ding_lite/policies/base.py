@@ -36,7 +36,7 @@ from ding_lite.data.hidden import begin_episodes
 from ding_lite.data.modes import Acting, CollectMode, EvalMode, LearnMode
 from ding_lite.data.replay import Replay
 from ding_lite.data.rollout import Rollout, as_array, require_rollout, to_device
-from ding_lite.data.samples import Batch, Recurrence, Samples
+from ding_lite.data.samples import Batch, Recurrence, Samples, Store
 from ding_lite.data.timer import Timer
 from ding_lite.envs.checks import first_fault
 from ding_lite.envs.vector import Transition
@@ -423,15 +423,7 @@ class Policy:
     def values(self, obs: Any, hidden: Tree = None) -> Tensor:
         """Returns the values (N,) of observations (N, ...), in units of the training reward."""
         inputs = self._inputs(obs, None if hidden is None else to_device(hidden, self.device))
-        return self.value_norm.denormalize(self.critic(inputs))
-
-    @np.errstate(all="ignore")  # of rows that are not valid
-    def critic(self, inputs: Any) -> Tensor:
-        """Returns the values (N,) of scaled observations, in the units of the heads."""
-        stacks = numpy_stacks(self.model, ("critic",))
-        if stacks is None:
-            return self.model.compute_critic(inputs)
-        return self.model.from_raw("critic", torch.from_numpy(stacks["critic"](inputs)))
+        return self.value_norm.denormalize(self.model.compute_critic(inputs))
 
     def log_prob(self, inputs: Any, action: Any) -> Tensor:
         """Returns the log-probs (N,) of actions under the newest policy."""
@@ -519,7 +511,7 @@ class Policy:
     def forget_stored(self) -> None:
         """Drops the rollouts and samples of earlier iterations."""
         for part in self.parts.values():
-            if isinstance(part, Replay):
+            if isinstance(part, (Replay, Store)):
                 part.forget()
 
     def state_dict(self) -> dict[str, Any]:

@@ -151,7 +151,6 @@ PPG: dict[str, Any] = dict(
             None, float | None, above=0, **AUXILIARY, doc="of that phase; None: learning_rate"
         ),
         aux_batch_size=Key(None, int | None, low=1, **AUXILIARY, doc="of that phase; None: batch_size"),
-        allow_raw_values=Key(False, doc="train without any scale of the values: the KL will not hold"),
     ),
     other=dict(replay_buffer=dict(replay_buffer_size=None)),
 )

@@ -30,7 +30,7 @@ from ding_lite.fast.gradients import (
     ThroughStacks,
     stacked,
 )
-from ding_lite.fast.stacks import numpy_stacks
+from ding_lite.fast.stacks import is_changed, numpy_stacks
 from ding_lite.models.heads import parameter_ranges
 from ding_lite.models.recurrent import Sequences
 from ding_lite.ranks import ALONE, Ranks
@@ -83,12 +83,12 @@ class Optimizer:
         """Returns the fastest function batch -> Gradient; it is valid while only steps change the model.
 
         where                         the networks             the loss
-        a GPU, if there is a pool     a CUDA graph of both, for full minibatches
+        a GPU, a model without hooks  a CUDA graph of both, for full minibatches
         networks that NumPy runs      NumPy                    NumPy, if the objective has slopes
         networks that NumPy runs      NumPy                    torch's autograd
         anywhere                      torch's autograd         torch's autograd
         """
-        if self.pool is not None and not self.pool.failed:
+        if self.pool is not None and not self.pool.failed and not is_changed(self.model):
             return ByGraph(self.size, self.pool, objective, self.model, self.parameters)
         stacks = numpy_stacks(self.model, objective.reads)
         if stacks is None or torch.is_autocast_enabled("cpu"):

@@ -18,17 +18,14 @@ policy near pi_old.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ding_lite.config.registry import POLICY_REGISTRY
-from ding_lite.data.replay import Replay
-from ding_lite.data.rollout import Rollout, as_rollout
-from ding_lite.data.samples import Batch, Samples
+from ding_lite.data.rollout import Rollout
+from ding_lite.data.samples import Batch, Samples, Store
 from ding_lite.errors import ContractError
 from ding_lite.fast.gradients import Objective, checked, outputs_of
 from ding_lite.models.actor_critic import PhasicActorCritic
@@ -58,19 +55,6 @@ class PPGPolicy(PPOPolicy):
 
     config = PPG
 
-    @classmethod
-    def config_faults(cls, values: Mapping[str, Any]) -> list[str]:
-        faults, policy = super().config_faults(values), values["policy"]
-        learn = policy["learn"]
-        scaled = learn["value_norm"] or policy["normalize"]["reward"] or learn["allow_raw_values"]
-        if learn["aux_train_epoch"] and not scaled:
-            faults.append(
-                "policy.learn.value_norm: PPG needs a scale of the values, or their error outweighs the KL "
-                "that holds the policy; set it, or policy.normalize.reward=True (the paper's), or say that "
-                "returns are near 1 with policy.learn.allow_raw_values=True"
-            )
-        return faults
-
     def _init_learn(self) -> None:
         learn = self.cfg.learn
         if not isinstance(self.model, PhasicActorCritic):
@@ -91,9 +75,14 @@ class PPGPolicy(PPOPolicy):
         if learn.aux_train_epoch:
             self.aux_order = self.own_generator("auxiliary")
             self.aux_optimizer = self.keep("aux_optimizer", self.make_optimizer(learn.aux_batch_size))
-            self.store = self.keep("store", Replay(math.inf))  # on the host
+            self.store = self.keep("store", Store())
             samples = learn.aux_freq * self.cfg.collect.n_sample
             self.say(f"auxiliary phase: an Adam, every {learn.aux_freq} iterations about {samples:,} samples")
+            if not (learn.value_norm or self.cfg.normalize.reward):
+                self.say(
+                    "WARNING: the error of values without a scale may outweigh the KL that holds the policy; "
+                    "set policy.learn.value_norm=True, or policy.normalize.reward=True (the paper's)"
+                )
 
     # -- One iteration
 
@@ -103,11 +92,11 @@ class PPGPolicy(PPOPolicy):
         log["policy_adv_abs_max"] = float(rollout.advantage[rollout.valid].abs().max())
         if not learn.aux_train_epoch or self.schedules.iteration < learn.critic_warmup:
             return log
-        names = ("obs", "value_target", "valid", "terminated", "truncated", "hidden", *self.auxiliary_fields)
-        fields = {name: rollout[name] for name in names if name in rollout}
-        self.store.push(as_rollout(map_tree(lambda leaf: leaf.detach().cpu().clone(), fields)))
-        log["aux_memory"] = float(sum(int(each.rollout.valid.sum()) for each in self.store.rollouts))
-        if len(self.store.rollouts) >= learn.aux_freq:
+        fields = {name: rollout[name] for name in ("obs", "value_target", *self.auxiliary_fields)}
+        samples = Samples.of(rollout, rollout.valid, fields, self.recurrence)
+        self.store.append(samples, planned=learn.aux_freq * rollout.valid.numel())
+        log["aux_memory"] = float(self.store.size)
+        if self.store.iterations >= learn.aux_freq:
             self.timer("auxiliary")
             log |= self.auxiliary_phase()
             self.timer("updates")
@@ -130,22 +119,12 @@ class PPGPolicy(PPOPolicy):
             log |= {f"{name}_{key}": value for key, value in replay.log.items()}
         return log
 
-    def stored_samples(self) -> Samples:
-        """Returns the samples of the store as they were observed; minibatches are scaled, on the device."""
-        parts = []
-        for rollout in (each.rollout for each in self.store.rollouts):
-            fields = {name: rollout[name] for name in ("obs", "value_target", *self.auxiliary_fields)}
-            parts.append(Samples.of(rollout, rollout.valid, fields, self.recurrence))
-        samples = Samples.joined(parts, [each.uses.numel() for each in self.store.rollouts])
-        samples.inputs, samples.device = self.scaled, self.device
-        return samples
-
     def auxiliary_phase(self) -> dict[str, float]:
         """Takes E_aux epochs over all samples since the last phase, and drops them. Returns metrics."""
         learn, history = self.cfg.learn, []
         rate = (learn.aux_learning_rate or self.learning_rate) * self.schedules.factor("lr")
-        samples = self.stored_samples()
-        self.store.forget()
+        samples = self.store.samples()  # as they were observed
+        samples.inputs, samples.device = self.scaled, self.device
         samples.fields["old_logit"] = map_tree(Tensor.cpu, self.over(self.model.compute_actor, samples))
         samples.fields["value_target"] = self.value_norm.normalize(samples.fields["value_target"])
         before = self.measured(samples.some(MEASURED))
@@ -154,6 +133,7 @@ class PPGPolicy(PPOPolicy):
             one = samples.minibatches(self.aux_optimizer.size, self.aux_order, ranks=self.ranks)
             history += self.aux_optimizer.steps(gradient_of, one.batches, rate)
         after = self.measured(samples.some(MEASURED))
+        self.store.forget()
         log = mean_metrics(history)
         log["aux_grad_norm"] = log.pop("grad_norm")
         return log | {

@@ -16,7 +16,6 @@ Shapes: T steps, B environments, N samples of a minibatch.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -132,7 +131,7 @@ class PPOPolicy(Policy):
         if "value" in rollout:  # the network gave it as it acted
             value = rollout.value
         else:
-            value = self.value_norm.denormalize(self.over_rollout(self.critic, rollout))
+            value = self.value_norm.denormalize(self.over_rollout(self.model.compute_critic, rollout))
         last_value = self.values(rollout.last_obs, rollout["last_hidden"] if is_recurrent else None)
         next_value = torch.cat([value[1:], last_value[None]])
         if "final" in rollout:  # of cut rows, that of their last observations
@@ -349,7 +348,7 @@ class PPOPolicy(Policy):
     @property
     def objective(self) -> Objective:
         """The loss that steps go down; narrowed to one output that it ``reads``, the loss of this output."""
-        slopes = functools.partial(clipped_slopes, self)
+        slopes = clipped_slopes(self)
         return Objective(self.loss, ("actor", "critic"), self.with_outputs, slopes, "the loss")
 
     # -- Schedules

@@ -144,19 +144,18 @@ def build(
             raise CheckpointError(f"policy.learn.pretrained_model_path: {error}") from error
     # The model of a caller may differ between ranks.
     ranks.copy_first([*policy.model.state_dict().values()])
-    n_sample = section.collect.n_sample
+    n_sample, env = section.collect.n_sample, own.env
+    evaluator: Evaluator | GreedyEpisodes | None = None
     if isinstance(envs, TensorVectorEnv):
-        greedy = GreedyEpisodes(envs, own.env.evaluator_env_num, ranks) if is_shared else None
-        strict = own.env.strict_truncation
+        greedy = evaluator = GreedyEpisodes(envs, env.evaluator_env_num, ranks) if is_shared else None
+        strict = env.strict_truncation
         collector: Collector = TensorCollector(envs, policy, n_sample, strict=strict, greedy=greedy)
-        if is_shared:
-            return policy, collector, greedy
     else:
         collector = Collector(envs, policy, n_sample)
-    if evaluator_envs is None:
-        return policy, collector, None
-    limits = own.env.n_evaluator_episode, own.env.max_eval_steps
-    return policy, collector, Evaluator(evaluator_envs, policy, *limits, ranks)
+    if evaluator_envs is not None:
+        limits = env.n_evaluator_episode, env.max_eval_steps
+        evaluator = Evaluator(evaluator_envs, policy, *limits, ranks)
+    return policy, collector, evaluator
 
 
 def refuse_small_disk(folder: Path, policy: Policy, n_sample: int) -> None:

@@ -499,8 +499,6 @@ class SerialPipeline:
         lost = next(filter(None, ranks.from_all(lost)), None)
         if lost is None:
             return []
-        if self.cfg.env.strict_resume and not new_episodes:
-            raise CheckpointError(f"{lost}. env.strict_resume=False goes on with new episodes")
         mark = "" if new_episodes else "WARNING: "  # asked for, or not
         return [f"{mark}{lost}. The run goes on with new episodes: {NOT_BIT_EQUAL}"]
 

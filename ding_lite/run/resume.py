@@ -41,7 +41,6 @@ EFFECTS = {
     "env.stop_value": FREE,
     "env.max_eval_steps": FREE,
     "env.info_keys": FREE,
-    "env.strict_resume": FREE,
     "env.strict_truncation": FREE,
     "env.init_at_random_ep_len": FREE,
     "env.manager": FREE,  # transitions do not depend on worker processes and their limits

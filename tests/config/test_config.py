@@ -167,7 +167,6 @@ def test_all_faults_are_reported_at_once_with_their_whole_paths():
         ({}, "env.env_id", "missing"),
         (user(learn={"batch_size": 4096}), "policy.learn.batch_size", "2048"),
         (user(learn={"reuse": 2.0}), "policy.learn.reuse=2.0", "no effect with policy.on_policy"),
-        (user(type="ppg", learn={"value_norm": False}), "policy.learn.value_norm", "allow_raw_values"),
     ],
 )
 def test_fault_names_the_path_and_what_is_right(config, path, said):

@@ -179,15 +179,6 @@ def test_buffer_holds_at_least_a_rollout_and_uses_follow_from_the_updates():
         compiled("ppg_offpolicy", **options, other=dict(replay_buffer=buffers))
 
 
-@pytest.mark.parametrize("kind", ["ppg", "ppg_offpolicy"])
-def test_raw_values_of_ppg_are_kept_if_they_are_asked_for(kind):
-    config = compiled(kind, learn=dict(value_norm=False))
-    learn = config.values.policy.learn
-    assert (learn.value_norm, learn.allow_raw_values) == (False, True)
-    assert [note.split(":")[0] for note in config.notes] == ["policy.learn.value_norm"]
-    assert compiled(kind).values.policy.learn.value_norm is True
-
-
 @pytest.mark.parametrize(("kind", "recomputes"), [("ppo", True), ("ppo_offpolicy", False)])
 def test_values_are_normalised_as_in_di_engine_where_the_pair_does_not_say(kind, recomputes):
     policy = compiled(kind).values.policy

@@ -1,4 +1,4 @@
-"""The replay buffer: who stays, who may be drawn, and that nothing of it changes."""
+"""The replay buffer and PPG's store: who stays, who may be drawn, and that nothing of it changes."""
 
 import pytest
 import torch
@@ -6,6 +6,7 @@ from worlds import digest, save_checkpoint
 
 from ding_lite.data.replay import Replay
 from ding_lite.data.rollout import as_rollout
+from ding_lite.data.samples import Runs, Samples, Store
 from ding_lite.run.checkpoint import load_checkpoint
 
 ROWS, COLUMNS = 3, 2
@@ -133,3 +134,56 @@ def test_a_replay_is_the_same_bit_for_bit_after_a_checkpoint_and_goes_on_alike(t
             one.end_iteration()
         assert digest(other.state_dict()) == digest(replay.state_dict())
     assert tags(other) == [3, 4, 5]
+
+
+# ------------------------------------------------------------------ the store of an auxiliary phase
+
+
+def samples_of(tag, n, runs=()):
+    place = 50 * tag + torch.arange(n)
+    fields = {"obs": {"image": place.to(torch.uint8)[:, None]}, "value_target": place.float()}
+    if not runs:
+        return Samples(fields)
+    length = torch.tensor(runs)
+    hidden = {"h": (10.0 * tag + torch.arange(len(runs)))[:, None]}
+    return Samples(fields, Runs(length, hidden))
+
+
+@pytest.mark.parametrize("planned", [0, 7, 100])
+def test_a_store_holds_all_samples_in_their_order_and_type(planned):
+    """Whether it had room for them or not."""
+    store = Store()
+    for tag, n in enumerate((4, 3, 5)):
+        store.append(samples_of(tag, n), planned)
+    assert (store.iterations, store.size, len(store.samples())) == (3, 12, 12)
+    fields = store.samples().fields
+    assert fields["value_target"].tolist() == [0, 1, 2, 3, 50, 51, 52, 100, 101, 102, 103, 104]
+    assert fields["obs"]["image"].dtype == torch.uint8
+    assert fields["obs"]["image"][:, 0].tolist() == fields["value_target"].tolist()
+
+
+def test_a_store_keeps_copies_and_runs_with_their_hidden_states():
+    store, given = Store(), samples_of(1, 5, (2, 3))
+    store.append(samples_of(0, 4, (4,)), 9)
+    store.append(given, 9)
+    given.fields["value_target"].zero_()
+    given.runs.hidden["h"].zero_()
+    found = store.samples()
+    assert found.fields["value_target"].tolist() == [0, 1, 2, 3, 50, 51, 52, 53, 54]
+    assert found.runs.length.tolist() == [4, 2, 3]
+    assert found.runs.hidden["h"].tolist() == [[0], [10], [11]]
+
+
+@pytest.mark.parametrize("runs", [(), (1, 3)])
+def test_a_store_is_the_same_after_a_checkpoint_and_goes_on_alike(runs, tmp_path):
+    store, other = Store(), Store()
+    for tag in range(2):
+        store.append(samples_of(tag, 4, runs), 12)
+    other.append(samples_of(9, 7), 7)
+    other.load_state_dict(saved_and_loaded(store.state_dict(), tmp_path))
+    for each in (store, other):
+        each.append(samples_of(2, 4, runs), 12)
+    assert digest(other.state_dict()) == digest(store.state_dict())
+    assert other.size == 12
+    other.load_state_dict(saved_and_loaded(Store().state_dict(), tmp_path / "empty"))
+    assert (other.iterations, other.size, other.state_dict()["runs"]) == (0, 0, [])

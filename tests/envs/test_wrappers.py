@@ -136,26 +136,6 @@ def test_time_limit_of_training_only_leaves_evaluation_whole_episodes(evaluate):
     assert [env.step(0)[3] for _ in range(2)] == [False, not evaluate]
 
 
-def test_the_previous_action_and_reward_are_those_of_this_episode_at_this_place_in_the_list():
-    env = made("previous_step", "reward_clip", kind=LivesEnv)
-    begun = env.reset(seed=0)[0]
-    assert (begun["previous_action"].tolist(), begun["previous_reward"].tolist()) == ([0, 0, 0], [0])
-    for action in (2, 0, 1, 1, 2):
-        obs, reward, *_ = env.step(action)
-        assert obs in env.observation_space
-        assert obs["previous_action"].tolist() == [float(action == k) for k in range(3)]
-        assert np.sign(obs["previous_reward"][0]) == reward
-    assert not env.reset(seed=0)[0]["previous_action"].any()
-    tree = made("previous_step", kind=Tree)
-    tree.reset(seed=0)
-    obs = tree.step({"force": np.array([0.5, -0.5], np.float32), "move": 1})[0]
-    assert obs["previous_action"].tolist() == [0.5, -0.5, 0, 1]
-
-
-class Tree(LengthEnv):
-    action_space = gym.spaces.Dict(force=gym.spaces.Box(-1, 1, (2,), np.float32), move=gym.spaces.Discrete(2))
-
-
 def test_action_rescale_stretches_minus_one_to_one_to_the_bounds():
     env = made("action_rescale", kind="Pendulum-v1")
     assert env.action_space == gym.spaces.Box(-1, 1, (1,), np.float32)
@@ -325,7 +305,6 @@ STACKS = {
         "episodic_life",
         {"type": "time_limit", "max_episode_steps": 4},
         "frame_stack",
-        "previous_step",
     ],
     "noops above lives": ["episodic_life", Noops],
 }

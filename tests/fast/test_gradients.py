@@ -41,10 +41,6 @@ def objectives(policy):
     return [*own, policy.objective._replace(reads=("actor",)), policy.auxiliary_objective]
 
 
-def nothing():
-    """There are no slopes."""
-
-
 BOTH = [("actor", "critic"), ("critic",)]
 
 
@@ -90,8 +86,8 @@ def compare(policy, batch):
     with_slopes = []
     for objective in objectives(policy):
         expected = in_torch(policy, objective, batch), in_float64(policy, objective, batch)
-        assert_equal(in_numpy(policy, objective._replace(slopes=nothing), batch), *expected)
-        if objective.slopes() is not None:
+        assert_equal(in_numpy(policy, objective._replace(slopes=None), batch), *expected)
+        if objective.slopes is not None:
             assert_equal(in_numpy(policy, objective, batch), *expected)
             with_slopes.append(objective.reads)
     return with_slopes
@@ -280,6 +276,14 @@ def test_a_model_that_is_changed_is_left_to_torch(change):
     is_left_to_torch(policy)
 
 
+def test_a_model_with_a_hook_is_no_part_of_a_graph():
+    policy = policy_for()
+    policy.optimizer.pool = GraphPool()  # as on a GPU
+    assert policy.optimizer.gradient_of(policy.objective).name == "CUDA graph"
+    hook(policy)
+    assert policy.optimizer.gradient_of(policy.objective).name == "autograd"
+
+
 @pytest.mark.parametrize("change", [hook, actor_of_the_instance, layer_of_the_instance])
 def test_a_method_or_hook_that_is_set_on_a_model_acts(change):
     policy, obs = policy_for(), observations(VECTOR, 8, torch.Generator().manual_seed(0))
@@ -338,7 +342,7 @@ def test_frozen_layers_have_no_gradient(part, when):
     policy = policy_for(VECTOR, BOX, made=model)
     model.get_submodule(part).requires_grad_(False)
     frozen, batch = {id(p) for p in model.get_submodule(part).parameters()}, batch_for(policy)
-    for objective in (policy.objective, policy.objective._replace(slopes=nothing)):
+    for objective in (policy.objective, policy.objective._replace(slopes=None)):
         found = policy.optimizer.gradient_of(objective)(batch)
         assert_equal(found, in_torch(policy, objective, batch), in_float64(policy, objective, batch))
         reached = {
@@ -366,7 +370,7 @@ def policy_by(way, **learn):
     policy = policy_for(
         model={"activation": activation}, learn={"entropy_weight": 0.0, "value_norm": False, **learn}
     )
-    objective = policy.objective._replace(**({"slopes": nothing} if way == "stacks" else {}))
+    objective = policy.objective._replace(**({"slopes": None} if way == "stacks" else {}))
     return policy, policy.optimizer.gradient_of(objective)
 
 

@@ -10,8 +10,7 @@ import torch
 from anything import Anything
 from worlds import merged, trainee
 
-from ding_lite import ConfigError, PPGPolicy, SerialPipeline, check_policy
-from ding_lite.config.compile import compile_config
+from ding_lite import PPGPolicy, SerialPipeline, check_policy
 from ding_lite.errors import ContractError
 from ding_lite.models import PPG
 from ding_lite.trees import tree_leaves
@@ -60,7 +59,7 @@ def test_unequal_epochs_are_value_first_then_policy_and_equal_ones_are_one_loop(
 @pytest.mark.parametrize("arch", ARCHS)
 def test_each_part_is_trained_where_it_should_be(arch, critic):
     """The auxiliary head is not in the policy phase; with arch="shared" the value moves the policy."""
-    options = epochs_of(1, critic, value_norm=False, allow_raw_values=True, entropy_weight=0.0)
+    options = epochs_of(1, critic, value_norm=False, entropy_weight=0.0)
     policy, collector = trainee("ppg", **merged(options, dict(model=dict(arch=arch), recompute_adv=False)))
     changed = []
     for _ in range(2):
@@ -91,7 +90,7 @@ def test_the_kl_that_is_told_is_of_the_end_of_the_phase_from_old_to_new():
         return policy.distribution(inputs, policy.model.compute_actor(inputs))
 
     def recorded():
-        obs = policy.stored_samples().fields["obs"].clone()
+        obs = policy.store.samples().fields["obs"].clone()
         old = dist_of(obs)
         found["told"] = phase()["aux_kl"]
         new = dist_of(obs)
@@ -116,11 +115,12 @@ def test_the_store_holds_raw_images_and_masks_at_their_own_dtype(tmp_path):
     config = dict(num_threads=1, env=world, policy=policy, logger=dict(trackers=[]))
     with SerialPipeline(config, folder=tmp_path / "run") as pipeline:
         for progress in pipeline:
+            store = pipeline.policy.store
             if progress.iteration == 2:
                 break
-            dtypes = {str(leaf.dtype) for leaf in tree_leaves(pipeline.policy.stored_samples().fields["obs"])}
+            dtypes = {str(leaf.dtype) for leaf in tree_leaves(store.samples().fields["obs"])}
             assert dtypes == {"torch.bool", "torch.uint8"}
-        assert not pipeline.policy.store.rollouts
+        assert store.size == 0
         assert progress.metrics["learn/aux_updates"] > 0
 
 
@@ -144,26 +144,20 @@ def test_metrics_are_finite_and_those_of_di_engine_are_among_them(kind, critic):
     assert ("value_grad_norm" in told) == (critic == 2)
 
 
-# ------------------------------------------------------------------ what is refused
+def test_new_episodes_begin_with_an_empty_store():
+    """Its samples may be of other environments."""
+    policy, collector = trainee("ppg", learn=dict(aux_freq=3))
+    policy.learn_mode.forward(collector.collect())
+    assert policy.store.size
+    policy.forget_stored()
+    assert (policy.store.iterations, policy.store.size) == (0, 0)
 
 
-RAW = dict(value_norm=False)
-WANTED = {
-    "no scale of values": (dict(learn=RAW), "value_norm: .*normalize.reward=True.*allow_raw_values=True"),
-    "raw": (dict(learn=dict(RAW, allow_raw_values=True)), None),
-    "reward": (dict(learn=RAW, normalize=dict(reward=True)), None),
-    "no phase": (dict(learn=dict(RAW, aux_train_epoch=0)), None),
-}
-
-
-@pytest.mark.parametrize(("policy", "why"), WANTED.values(), ids=WANTED)
-def test_what_cannot_work_is_refused_saying_why(policy, why):
-    config = {"env": {"env_id": "CartPole-v1"}, "policy": {"type": "ppg", **policy}}
-    if why is None:
-        compile_config(config)
-        return
-    with pytest.raises(ConfigError, match=why):
-        compile_config(config)
+@pytest.mark.parametrize(("options", "warned"), [({}, 1), ({"reward": True}, 0), ({"phase": 0}, 0)])
+def test_values_without_a_scale_are_warned_of(options, warned):
+    learn = dict(value_norm=False, aux_train_epoch=options.get("phase", 1))
+    policy, _ = trainee("ppg", learn=learn, normalize=dict(reward=options.get("reward", False)))
+    assert sum("WARNING: the error of values without a scale" in line for line in policy.lines) == warned
 
 
 # ------------------------------------------------------------------ models and losses of the user
@@ -195,7 +189,7 @@ class Deaf(PPG):
     [(Leaky, r"value loss .*actor_encoder"), (Deaf, r"auxiliary_head")],
 )
 def test_check_policy_finds_a_model_whose_gradients_go_astray(model, what):
-    learn = dict(value_norm=False, allow_raw_values=True)  # PopArt refuses Leaky before
+    learn = dict(value_norm=False)  # PopArt refuses Leaky before
     with pytest.raises(ContractError, match=what):
         check_policy(
             "ppg", dict(model=dict(type=model), learn=learn), learns=False, action_spaces=["Discrete"]

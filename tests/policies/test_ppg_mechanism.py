@@ -65,4 +65,4 @@ def test_cartpole_policy_does_not_stay_without_cloning(tmp_path):
 
 
 def test_cartpole_policy_does_not_stay_where_values_have_no_scale(tmp_path):
-    assert breaks_the_bound(phases(CARTPOLE, tmp_path / "run", value_norm=False, allow_raw_values=True))
+    assert breaks_the_bound(phases(CARTPOLE, tmp_path / "run", value_norm=False))

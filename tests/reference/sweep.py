@@ -292,7 +292,6 @@ def _draw_ppg(choose: Chooser, frequency: int, off_policy: bool) -> dict[str, An
         "aux_value_weight": choose.one("aux_value_weight", 0.0, 1.0, 0.5),
         "aux_learning_rate": choose.one("aux_learning_rate", None, 2e-3),
         "aux_batch_size": choose.one("aux_batch_size", None, 7, 16),
-        "allow_raw_values": True,
     }
 
 
