@@ -169,6 +169,7 @@ config = dict(
         manager=dict(type="vector"),
         collector_env_num=1024,
         evaluator_env_num=16,
+        init_at_random_ep_len=True,  # else all environments are at the same step of their episodes
         stop_value=-200.0,
     ),
     policy=dict(
