@@ -1,11 +1,12 @@
-"""``ding-lite train --env ID`` beside Stable-Baselines3's defaults; writes RESULTS.md.
+"""``ding-lite train --env ID`` beside Stable-Baselines3, with its defaults and tuned; writes RESULTS.md.
 
     python benchmarks/out_of_the_box.py             every task; a stopped measurement continues
     python benchmarks/out_of_the_box.py Taxi-v4 ... these tasks
     python benchmarks/out_of_the_box.py --write     measure nothing: the tables of what is stored
 
-Each seed trains in one thread, in a process of its own, with 8 environments. The final policy plays 40 greedy
-episodes from start states of its own. Results are lines of out_of_the_box.csv.
+Each seed trains in one thread, in a process of its own, with 8 environments; "rl-zoo" has its settings of the
+task. The final policy plays 40 greedy episodes from start states of its own. Results are lines of
+out_of_the_box.csv.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import NamedTuple
 
 import harness
 import numpy as np
+from systems.tasks import TUNED
 from systems.units import FORMS
 from tables import measured_at, score_cell
 
@@ -26,7 +28,7 @@ from ding_lite.tools.statistics import probability_of_improvement
 STORE = harness.HERE / "out_of_the_box.csv"
 SEEDS = range(600, 605)
 EPISODES = 40
-OURS, PEER = "ppo", "stable_baselines3"
+OURS, PEER, ZOO = "ppo", "stable_baselines3", "rl-zoo"
 OTHERS = ("ppg", "ppo_offpolicy", "ppg_offpolicy")
 
 
@@ -80,8 +82,8 @@ def measure(task: Task, arm: str, seed: int) -> dict[str, float]:
     folder = tempfile.mkdtemp()
     words = [arm, task.env_id, str(task.steps), str(seed), str(EPISODES), task.form, folder]
     try:
-        if arm == PEER:
-            done = harness.python(["-m", "systems.sb3_defaults", *words[1:-1]])
+        if arm in (PEER, ZOO):
+            done = harness.python(["-m", "systems.sb3_defaults", *words[:-1]])
             return json.loads(done.output.splitlines()[-1])
         env = ["--env", task.env_id] if not task.form else ["--env", "systems.units:make"]
         keys = [f"max_env_step={task.steps}", "policy.eval.eval_freq=0", "logger.trackers=[]"]
@@ -119,11 +121,13 @@ def sections() -> dict[str, list[str]]:
 
     arms = ["`ppo`", "Stable-Baselines3", "CPU seconds of both"]
     tables: dict[str, list[str]] = {}
-    for section, tasks, others in (("out-of-the-box", TASKS, OTHERS), ("units", OTHER_UNITS, ())):
+    for section, tasks, others in (("out-of-the-box", TASKS, (ZOO, *OTHERS)), ("units", OTHER_UNITS, ())):
         measured = {name: task for name, task in tasks.items() if column(name, OURS).size}
         if not measured:
             continue
-        rows = [["task", "env steps", *arms, *(f"`{arm}`" for arm in others)]]
+        rows = [
+            ["task", "env steps", *arms, *("tuned by rl-zoo" if arm == ZOO else f"`{arm}`" for arm in others)]
+        ]
         for name, task in measured.items():
             own = [cell(name, OURS), cell(name, PEER), seconds(name), *(cell(name, arm) for arm in others)]
             rows.append([name, f"{task.steps:,}", *own])
@@ -142,13 +146,15 @@ def sections() -> dict[str, list[str]]:
 def main() -> None:
     """Measures what is missing, seed by seed, and writes the tables."""
     parser = harness.parser(__doc__, EVERY)
-    parser.add_argument("--arms", nargs="*", default=ALL, choices=ALL, help="measure these only")
+    arms = (*ALL, ZOO)
+    parser.add_argument("--arms", nargs="*", default=arms, choices=arms, help="measure these only")
     args = parser.parse_args()
     rounds = [] if args.write else SEEDS
     for seed in rounds:
         for name in args.rows or EVERY:
             task = EVERY[name]
-            for arm in (arm for arm in task.arms if arm in args.arms):
+            tuned = [ZOO] if name in TUNED else []
+            for arm in (arm for arm in (*task.arms, *tuned) if arm in args.arms):
                 place = {"row": f"{name}.{arm}", "seed": seed}
                 if any(place.items() <= line.items() for line in harness.read(STORE)):
                     continue

@@ -72,8 +72,8 @@ def _envs(work: Work) -> VecEnv:
     return make_vec_env(work.env_id, work.envs)
 
 
-def zoo_model(envs: VecEnv, task: Task, seed: int) -> PPO:
-    """Returns PPO with a task of rl-zoo."""
+def zoo_model(envs: VecEnv, task: Task, seed: int, **tuned: Any) -> PPO:
+    """Returns PPO with a task of rl-zoo, and with further arguments."""
     torch.set_num_threads(1)
     network: dict[str, Any] = {}
     if task.others:  # rl-zoo's policy_kwargs for MuJoCo
@@ -83,7 +83,8 @@ def zoo_model(envs: VecEnv, task: Task, seed: int) -> PPO:
     if task.linear:
         rate, clip = settings["learning_rate"], settings["clip_range"]
         settings |= dict(learning_rate=lambda left: left * rate, clip_range=lambda left: left * clip)
-    return PPO("MlpPolicy", envs, **settings, policy_kwargs=network, seed=seed, device="cpu")
+    arguments = settings | dict(policy_kwargs=network) | tuned
+    return PPO("MlpPolicy", envs, **arguments, seed=seed, device="cpu")
 
 
 def _mean(model: Any, envs: VecEnv, episodes: int) -> float:

@@ -1,6 +1,8 @@
-"""Trains Stable-Baselines3's PPO with its defaults and 8 environments; prints return and processor's seconds.
+"""Trains Stable-Baselines3's PPO with its defaults and 8 environments, or with rl-zoo's settings of the task.
 
-python -m systems.sb3_defaults ENV_ID STEPS SEED EPISODES FORM
+    python -m systems.sb3_defaults stable_baselines3|rl-zoo ENV_ID STEPS SEED EPISODES FORM
+
+Prints the mean return of greedy episodes of the final policy, and the processor's seconds of training.
 """
 
 from __future__ import annotations
@@ -16,7 +18,10 @@ import torch
 from stable_baselines3 import PPO
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
+from systems.sb3 import zoo_model
+from systems.tasks import TUNED
 from systems.units import FORMS, make
 
 PACKAGES = {"MiniGrid": "minigrid", "MinAtar": "minatar.gym"}
@@ -35,18 +40,25 @@ def environment(env_id: str, form: str) -> gym.Env[Any, Any]:
     return make(env_id, **FORMS[form or "as it is"])
 
 
-def main(env_id: str, steps: int, seed: int, episodes: int, form: str) -> None:
+def main(arm: str, env_id: str, steps: int, seed: int, episodes: int, form: str) -> None:
     """Trains and evaluates one seed."""
     torch.set_num_threads(1)
-    envs = make_vec_env(lambda: environment(env_id, form), 8, seed=seed)
-    model = PPO("MlpPolicy", envs, seed=seed, device="cpu")
+    task = TUNED[env_id] if arm == "rl-zoo" else None
+    envs: VecEnv = make_vec_env(lambda: environment(env_id, form), task.envs if task else 8, seed=seed)
+    of_play: VecEnv = make_vec_env(lambda: environment(env_id, form), 1, seed=seed + 1)
+    if task and task.normalize:
+        envs = VecNormalize(envs, gamma=task.sb3["gamma"])
+        of_play = VecNormalize(of_play, training=False, norm_reward=False)
+        of_play.obs_rms = envs.obs_rms
+    model = (
+        zoo_model(envs, task, seed, **task.tuned) if task else PPO("MlpPolicy", envs, seed=seed, device="cpu")
+    )
     model.learn(steps)
     seconds = time.process_time()
-    of_play = make_vec_env(lambda: environment(env_id, form), 1, seed=seed + 1)
     mean = evaluate_policy(model, of_play, episodes)[0]
     print(json.dumps({"return": float(mean), "cpu_s": round(seconds, 1)}))
 
 
 if __name__ == "__main__":
-    env_id, steps, seed, episodes, form = sys.argv[1:]
-    main(env_id, int(steps), int(seed), int(episodes), form)
+    arm, env_id, steps, seed, episodes, form = sys.argv[1:]
+    main(arm, env_id, int(steps), int(seed), int(episodes), form)

@@ -16,6 +16,7 @@ class Task(NamedTuple):
         linear: whether learning rate and clip range fall to 0.
         normalize: whether observations and rewards are scaled.
         others: further keys of ding_lite.
+        tuned: further arguments of rl-zoo that ding_lite does not have; only the row "rl-zoo" has them.
     """
 
     steps: int
@@ -25,6 +26,7 @@ class Task(NamedTuple):
     normalize: bool = False
     others: Mapping[str, Any] = MappingProxyType({})
     seeds: range = range(600, 610)
+    tuned: Mapping[str, Any] = MappingProxyType({})
 
     def keys(self) -> dict[str, Any]:
         """Returns the keys of ding_lite that have the meaning of these settings."""
@@ -78,11 +80,48 @@ FIVE = range(600, 605)
 TASKS = {
     "CartPole-v1": Task(50_000, 8, CARTPOLE, linear=True),
     "Acrobot-v1": Task(200_000, 16, _settings(256, 0.99, 0.94, 4), normalize=True),
-    "Pendulum-v1": Task(100_000, 4, _settings(1024, 0.9, 0.95, 10, learning_rate=1e-3)),
+    "Pendulum-v1": Task(
+        100_000,
+        4,
+        _settings(1024, 0.9, 0.95, 10, learning_rate=1e-3),
+        tuned=dict(use_sde=True, sde_sample_freq=4),
+    ),
     "LunarLander-v3": Task(500_000, 16, _settings(1024, 0.999, 0.98, 4, ent_coef=0.01)),
     "Hopper-v5": Task(1_000_000, 1, _settings(512, 0.999, 0.99, 5, **HOPPER), False, True, WIDE, FIVE),
     "HalfCheetah-v5": Task(
         1_000_000, 1, _settings(512, 0.98, 0.92, 20, **HALFCHEETAH), False, True, WIDE, FIVE
+    ),
+}
+
+
+def _mujoco(n_steps: int, gamma: float, gae_lambda: float, learning_rate: float, **others: Any) -> Task:
+    """Returns rl-zoo's settings of a MuJoCo task with networks of 64 units, without its entropy of 1e-7."""
+    settings = _settings(n_steps, gamma, gae_lambda, 5, learning_rate=learning_rate, **others)
+    return Task(0, 1, settings, normalize=True)
+
+
+CONTINUOUS = dict(
+    batch_size=256, learning_rate=7.77e-5, ent_coef=0.00429, clip_range=0.1, vf_coef=0.19, max_grad_norm=5
+)
+# Tasks that only the row "rl-zoo" trains, for env steps of its own. MiniGrid's are those of its image.
+TUNED = TASKS | {
+    "MountainCar-v0": Task(0, 16, _settings(16, 0.99, 0.98, 4), normalize=True),
+    "MountainCarContinuous-v0": Task(
+        0,
+        1,
+        _settings(8, 0.9999, 0.9, 10, **CONTINUOUS),
+        normalize=True,
+        tuned=dict(use_sde=True, policy_kwargs=dict(log_std_init=-3.29, ortho_init=False)),
+    ),
+    "MiniGrid-DoorKey-5x5-v0": Task(
+        0, 8, _settings(128, 0.99, 0.95, 10, learning_rate=2.5e-4), normalize=True
+    ),
+    "LunarLanderContinuous-v3": TASKS["LunarLander-v3"],
+    "InvertedPendulum-v5": _mujoco(
+        32, 0.999, 0.9, 2.22425e-4, clip_range=0.4, max_grad_norm=0.3, vf_coef=0.19816
+    ),
+    "Reacher-v5": _mujoco(
+        512, 0.9, 1.0, 1.04019e-4, batch_size=32, clip_range=0.3, max_grad_norm=0.9, vf_coef=0.950368
     ),
 }
 
