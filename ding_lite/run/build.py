@@ -68,8 +68,11 @@ def own_share(cfg: Any, ranks: Ranks) -> Any:
         return cfg
     own = _copied(cfg)
     env, learn, buffer = own.env, own.policy.learn, own.policy.get("other", {}).get("replay_buffer", {})
+    divided = {"collector_env_num", "batch_size", "aux_batch_size"}
+    if env.one_simulator:  # so in the simulator of each rank some play greedily, and others are learned from
+        divided.add("evaluator_env_num")
     for section, path in ((env, "env"), (learn, "policy.learn"), (buffer, "policy.other.replay_buffer")):
-        for name in section.keys() & {"collector_env_num", "batch_size", "aux_batch_size"}:
+        for name in section.keys() & divided:
             if section[name] is None:  # aux_batch_size: it follows batch_size
                 continue
             if section[name] % ranks.size:
@@ -79,7 +82,7 @@ def own_share(cfg: Any, ranks: Ranks) -> Any:
         buffer["replay_buffer_size"] = math.ceil(size / ranks.size)
     collect, played = own.policy.collect, cfg.env.evaluator_env_num
     collect.n_sample = math.ceil(collect.n_sample / cfg.env.collector_env_num) * env.collector_env_num
-    if played:
+    if played and not env.one_simulator:
         episodes = even_sizes(env.n_evaluator_episode, played)[ranks.slice_of(played)]
         env.evaluator_env_num = max(1, len(episodes))  # a rank without one plays no episode
         env.n_evaluator_episode = sum(episodes)

@@ -27,6 +27,7 @@ from ding_lite.run.load import refusing
 
 FREE, WARNED, REFUSED = "free", "warned", "refused"
 LENGTH = "policy.learn.schedule_env_step"
+EVALUATING = "env.evaluator_env_num"
 NOT_BIT_EQUAL = "from here on the numbers differ from those of an uninterrupted run"
 # The effect of a change, by the longest matching prefix of the key; a key without one is refused.
 EFFECTS = {
@@ -36,7 +37,7 @@ EFFECTS = {
     "checkpoint": FREE,
     "logger": FREE,
     "hooks": WARNED,  # they may change anything
-    "env.evaluator_env_num": FREE,
+    EVALUATING: FREE,
     "env.n_evaluator_episode": FREE,
     "env.stop_value": FREE,
     "env.max_eval_steps": FREE,
@@ -106,6 +107,8 @@ def changed_config(
     config = config.replaced({key: number for key, number in limits.items() if number is not None})
     found = [change for change in differences(saved.values, config.values) if change[0] != "exp_name"]
     effects = {key: effect_of(key) for key, _, _ in found}
+    if config.values.env.one_simulator and EVALUATING in effects:
+        effects[EVALUATING] = REFUSED  # it decides which environments are learned from
     lines = [f"{effects[key]}: {key}: {old!r} -> {new!r}" for key, old, new in found]
     if REFUSED in effects.values() and not override:
         raise ConfigError(

@@ -373,6 +373,9 @@ def test_a_resumed_run_goes_on_within_its_episodes_bit_for_bit(mode, rnn, tmp_pa
     whole = finished(SerialPipeline(config(**changes), folder=tmp_path / "whole"))
     half = config(**changes)
     finished(SerialPipeline(half, folder=tmp_path / "half", max_env_step=2 * N * STEPS))
+    if changes["env.one_simulator"]:  # then others would be learned from
+        with pytest.raises(ConfigError, match=r"refused: env\.evaluator_env_num: 2 -> 3"):
+            SerialPipeline.resume(tmp_path / "half", trust=TRUST, changes={"env.evaluator_env_num": 3})
     again = SerialPipeline.resume(tmp_path / "half", trust=TRUST, max_env_step=half.values.max_env_step)
     assert digest(finished(again).policy.state_dict()) == digest(whole.policy.state_dict())
     assert digest(again.collector.state_dict()) == digest(whole.collector.state_dict())
