@@ -18,7 +18,7 @@ from ding_lite.data.collector import Collector
 from ding_lite.data.episodes import Evaluator
 from ding_lite.data.samples import even_sizes
 from ding_lite.data.tensors import GreedyEpisodes, TensorCollector
-from ding_lite.envs.make import EnvSetting, make_vector_env
+from ding_lite.envs.make import EnvSetting, make_vector_env, python_values
 from ding_lite.envs.tensor import TensorVectorEnv
 from ding_lite.envs.vector import VectorEnv
 from ding_lite.errors import CheckpointError, ConfigError, counted
@@ -46,7 +46,7 @@ def with_env_setting(cfg: Any, setting: EnvSetting | None) -> Any:
 
     for name in ("__module__", "__qualname__"):  # for messages
         setattr(make_numbered, name, getattr(make, name, "env_setting"))
-    cfg = _copied(cfg)
+    cfg = EasyDict(python_values(cfg))
     cfg.env.update(type=make_numbered, kwargs={}, wrappers=[], manager={"type": "base"})
     cfg.env.update(collector_env_num=len(cfgs[0]), evaluator_env_num=len(cfgs[1]))
     return cfg
@@ -66,7 +66,7 @@ def own_share(cfg: Any, ranks: Ranks) -> Any:
     """
     if ranks.size == 1:
         return cfg
-    own = _copied(cfg)
+    own = EasyDict(python_values(cfg))
     env, learn, buffer = own.env, own.policy.learn, own.policy.get("other", {}).get("replay_buffer", {})
     divided = {"collector_env_num", "batch_size", "aux_batch_size"}
     if env.one_simulator:  # so in the simulator of each rank some play greedily, and others are learned from
@@ -87,14 +87,6 @@ def own_share(cfg: Any, ranks: Ranks) -> Any:
         env.evaluator_env_num = max(1, len(episodes))  # a rank without one plays no episode
         env.n_evaluator_episode = sum(episodes)
     return own
-
-
-def _copied(section: EasyDict) -> EasyDict:
-    """Returns a copy of a section and those in it; a key of the user, such as "items", may hide a method."""
-    copied = EasyDict()
-    for name, value in dict.items(section):
-        copied[name] = _copied(value) if isinstance(value, EasyDict) else value
-    return copied
 
 
 def build(

@@ -37,7 +37,7 @@ from ding_lite.errors import CheckpointError, ContractError, counted, error_text
 from ding_lite.policies.base import Policy
 from ding_lite.ranks import joined, keep_for_restart
 from ding_lite.run.build import build, description, refuse_small_disk, with_env_setting
-from ding_lite.run.checkpoint import checkpoints_of, newest_of_run, on_host
+from ding_lite.run.checkpoint import SNAPSHOT, checkpoints_of, newest_of_run, on_host
 from ding_lite.run.display import display_for, score_text
 from ding_lite.run.folder import RunFolder, locked, new_run_folder
 from ding_lite.run.health import HealthCheck
@@ -105,10 +105,8 @@ class SerialPipeline:
         trust: Sequence[str] = (),
         display: Hook | None = None,
     ) -> None:
-        config = as_config(config)
-        given = {"max_train_iter": max_train_iter, "max_env_step": max_env_step, "seed": seed}
-        if changes := {name: value for name, value in given.items() if value is not None}:
-            config = config.replaced(changes)
+        config = as_config(config).replaced({} if seed is None else {"seed": seed})
+        config = config.limited({"max_train_iter": max_train_iter, "max_env_step": max_env_step})
         config = dataclasses.replace(config, trusted=(*config.trusted, *trust))
         with ExitStack() as undo:
             self.ranks = undo.enter_context(joined())
@@ -344,7 +342,7 @@ class SerialPipeline:
         is_late = self.ranks.from_first(lambda: time.monotonic() > next_save)
         names = ["best"] if progress.update_best() else []
         names += ["last"] if names or is_late or progress.crossed(due.freq) else []
-        names += [f"iteration_{progress.iteration:08d}"] if progress.crossed(due.keep_freq) else []
+        names += [f"{SNAPSHOT}{progress.iteration:08d}"] if progress.crossed(due.keep_freq) else []
         if names:
             self._save(names)
 
