@@ -192,12 +192,6 @@ def make_env(
         else:
             kwargs = _known_to(factory, {"env_index": index, "evaluate": evaluate}) | kwargs
         env: gym.Env = factory(**kwargs)
-        if not isinstance(env, gym.Env):
-            kind = type(env)
-            raise EnvError(
-                f"expected a gymnasium.Env, such as `ding-lite new env my_env` writes one; got a "
-                f"{kind.__module__}.{kind.__qualname__}"
-            )
         env = EpisodeRecorder(env, env_cfg["info_keys"])
         for wrapper in env_cfg["wrappers"]:
             env = wrap(env, wrapper, evaluate=evaluate, index=index)

@@ -494,11 +494,9 @@ class SerialPipeline:
             self.policy.forget_open_episodes()
         if new_episodes:
             self.policy.forget_stored()
-        lost = next(filter(None, ranks.from_all(lost)), None)
-        if lost is None:
-            return []
         mark = "" if new_episodes else "WARNING: "  # asked for, or not
-        return [f"{mark}{lost}. The run goes on with new episodes: {NOT_BIT_EQUAL}"]
+        reasons = filter(None, ranks.from_all(lost))
+        return [f"{mark}{why}. The run goes on with new episodes: {NOT_BIT_EQUAL}" for why in reasons][:1]
 
 
 def _typed(module: str) -> str:
@@ -509,21 +507,12 @@ def _typed(module: str) -> str:
     return str(file.relative_to(here) if file.is_relative_to(here) else file)
 
 
-def serial_pipeline(
-    config: AnyConfig,
-    seed: int | None = None,
-    env_setting: EnvSetting | None = None,
-    model: torch.nn.Module | None = None,
-    max_train_iter: int | None = None,
-    max_env_step: int | None = None,
-    **options: Any,
-) -> Policy:
+def serial_pipeline(config: AnyConfig, *arguments: Any, **options: Any) -> Policy:
     """Trains what ``config`` describes to its end, shows the progress, and returns the policy.
 
     The arguments are those of :class:`SerialPipeline`.
     """
-    options = {"display": display_for(sys.stdout), **options}
-    pipeline = SerialPipeline(config, seed, env_setting, model, max_train_iter, max_env_step, **options)
+    pipeline = SerialPipeline(config, *arguments, **{"display": display_for(sys.stdout), **options})
     for _ in pipeline:
         pass
     return pipeline.policy
