@@ -13,6 +13,7 @@ from easydict import EasyDict
 
 from ding_lite.config.compile import Config
 from ding_lite.config.registry import POLICY_REGISTRY, SCRIPT, env_name, script_name
+from ding_lite.config.schema import leaves, set_value
 from ding_lite.config.values import encode
 from ding_lite.data.collector import Collector
 from ding_lite.data.episodes import Evaluator
@@ -66,21 +67,21 @@ def own_share(cfg: Any, ranks: Ranks) -> Any:
     """
     if ranks.size == 1:
         return cfg
-    own = EasyDict(python_values(cfg))
-    env, learn, buffer = own.env, own.policy.learn, own.policy.get("other", {}).get("replay_buffer", {})
-    divided = {"collector_env_num", "batch_size", "aux_batch_size"}
-    if env.one_simulator:  # so in the simulator of each rank some play greedily, and others are learned from
-        divided.add("evaluator_env_num")
-    for section, path in ((env, "env"), (learn, "policy.learn"), (buffer, "policy.other.replay_buffer")):
-        for name in section.keys() & divided:
-            if section[name] is None:  # aux_batch_size: it follows batch_size
-                continue
-            if section[name] % ranks.size:
-                raise ConfigError(f"{path}.{name}: {section[name]} cannot be divided by {ranks.size} ranks")
-            section[name] //= ranks.size
-    if size := buffer.get("replay_buffer_size"):
-        buffer["replay_buffer_size"] = math.ceil(size / ranks.size)
-    collect, played = own.policy.collect, cfg.env.evaluator_env_num
+    own, numbers = EasyDict(python_values(cfg)), dict(leaves(cfg))
+    divided = ["env.collector_env_num", "policy.learn.batch_size", "policy.learn.aux_batch_size"]
+    if (
+        cfg.env.one_simulator
+    ):  # so in the simulator of each rank some play greedily, and some are learned from
+        divided.append("env.evaluator_env_num")
+    for path in divided:
+        if (number := numbers.get(path)) is not None:  # None: aux_batch_size follows batch_size
+            if number % ranks.size:
+                raise ConfigError(f"{path}: {number} cannot be divided by {ranks.size} ranks")
+            set_value(own, path, number // ranks.size)
+    replay = "policy.other.replay_buffer.replay_buffer_size"
+    if size := numbers.get(replay):
+        set_value(own, replay, math.ceil(size / ranks.size))
+    env, collect, played = own.env, own.policy.collect, cfg.env.evaluator_env_num
     collect.n_sample = math.ceil(collect.n_sample / cfg.env.collector_env_num) * env.collector_env_num
     if played and not env.one_simulator:
         episodes = even_sizes(env.n_evaluator_episode, played)[ranks.slice_of(played)]

@@ -315,11 +315,11 @@ class SerialPipeline:
         is_due = self.is_over() or progress.crossed(self.cfg.policy.eval.eval_freq)
         if is_due and self.evaluator is not None:
             timer("eval")
-            evaluation = progress.evaluate(self.evaluator, self.cfg.env.stop_value)
+            progress.evaluate(self.evaluator, self.cfg.env.stop_value)
             timer("other")
             progress.metrics["time/eval_s"] = timer.seconds.pop("eval")
-            if evaluation is not None:
-                self.say(self._line_about(evaluation))
+            if progress.evaluation is not None:
+                self.say(self._line_about(progress.evaluation))
         progress.wall_time = progress.metrics["time/wall_s"] = time.monotonic() - began
         self._call("after_iter")
         self._save_what_is_due()  # so every checkpoint has its row

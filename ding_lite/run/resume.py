@@ -100,8 +100,9 @@ def changed_config(
         ConfigError: if a change is faulty or refused.
     """
     config = saved.replaced(changes).limited(limits)
-    without = {"exp_name"} if has_schedule(config.values.policy.learn) else {"exp_name", LENGTH}
-    found = [change for change in differences(saved.values, config.values) if change[0] not in without]
+    found = differences(saved.values, config.values)
+    if not has_schedule(config.values.policy.learn):  # whose length would be changed
+        found = [change for change in found if change[0] != LENGTH]
     effects = {key: effect_of(key) for key, _, _ in found}
     if config.values.env.one_simulator and EVALUATING in effects:
         effects[EVALUATING] = REFUSED  # it decides which environments are learned from
