@@ -12,6 +12,7 @@ import gymnasium as gym
 
 from ding_lite.config.registry import ENV_REGISTRY, WRAPPER_REGISTRY, env_name
 from ding_lite.config.schema import Key, Name
+from ding_lite.config.values import decode
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.masks import MaskFromInfo
 from ding_lite.envs.native import STATES, EnvPoolVectorEnv, NativeVectorEnv
@@ -183,7 +184,7 @@ def make_env(
     Raises:
         EnvError: if it cannot be made; the message has the install line of a missing package.
     """
-    env_cfg = python_values(env_cfg)
+    env_cfg = decode(env_cfg)  # plain dicts: keys of an EasyDict may hide its methods
     kwargs = {**env_cfg["kwargs"], **overrides}
     with _naming(env_name(env_cfg)):
         factory = ENV_REGISTRY.get(env_cfg["type"])
@@ -231,7 +232,7 @@ def make_vector_env(
         index_offset: number of the first environment, which names its seeds, if these are the part of one
             rank of a larger vector.
     """
-    env_cfg, kind = python_values(env_cfg), backend_of(env_cfg)
+    env_cfg, kind = decode(env_cfg), backend_of(env_cfg)
     options: dict[str, Any] = dict(seed=seed, index_offset=index_offset)
     if kind in ("vector", "env_pool"):
         options["info_keys"] = tuple(env_cfg["info_keys"])
@@ -271,13 +272,6 @@ def make_vector_env(
             **options,
         )
     return InProcessVectorEnv(functools.partial(make_env, env_cfg, evaluate=evaluate), num_envs, **options)
-
-
-def python_values(value: Any) -> Any:
-    """Returns a copy of a part of a config in plain dicts: keys of an EasyDict may hide its methods."""
-    if isinstance(value, dict):
-        return {name: python_values(item) for name, item in dict.items(value)}
-    return type(value)(map(python_values, value)) if type(value) in (list, tuple) else value
 
 
 def backend_of(env_cfg: Mapping[str, Any]) -> str:

@@ -14,12 +14,12 @@ from easydict import EasyDict
 from ding_lite.config.compile import Config
 from ding_lite.config.registry import POLICY_REGISTRY, SCRIPT, env_name, script_name
 from ding_lite.config.schema import leaves, set_value
-from ding_lite.config.values import encode
+from ding_lite.config.values import decode, encode
 from ding_lite.data.collector import Collector
 from ding_lite.data.episodes import Evaluator
 from ding_lite.data.samples import even_sizes
 from ding_lite.data.tensors import GreedyEpisodes, TensorCollector
-from ding_lite.envs.make import EnvSetting, make_vector_env, python_values
+from ding_lite.envs.make import EnvSetting, make_vector_env
 from ding_lite.envs.tensor import TensorVectorEnv
 from ding_lite.envs.vector import VectorEnv
 from ding_lite.errors import CheckpointError, ConfigError, counted
@@ -47,7 +47,7 @@ def with_env_setting(cfg: Any, setting: EnvSetting | None) -> Any:
 
     for name in ("__module__", "__qualname__"):  # for messages
         setattr(make_numbered, name, getattr(make, name, "env_setting"))
-    cfg = EasyDict(python_values(cfg))
+    cfg = EasyDict(decode(cfg))
     cfg.env.update(type=make_numbered, kwargs={}, wrappers=[], manager={"type": "base"})
     cfg.env.update(collector_env_num=len(cfgs[0]), evaluator_env_num=len(cfgs[1]))
     return cfg
@@ -67,7 +67,7 @@ def own_share(cfg: Any, ranks: Ranks) -> Any:
     """
     if ranks.size == 1:
         return cfg
-    own, numbers = EasyDict(python_values(cfg)), dict(leaves(cfg))
+    own, numbers = EasyDict(decode(cfg)), dict(leaves(cfg))
     divided = ["env.collector_env_num", "policy.learn.batch_size", "policy.learn.aux_batch_size"]
     if (
         cfg.env.one_simulator
