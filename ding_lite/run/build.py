@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -117,8 +117,7 @@ def build(
         count, evaluate = f"{side}_env_num", side == "evaluator"
         first = ranks.slice_of(cfg.env[count]).start
         envs = make_vector_env(cfg.env, own.env[count], cfg.seed, evaluate=evaluate, index_offset=first)
-        resources.callback(envs.close)
-        return envs
+        return resources.enter_context(closing(envs))
 
     envs, is_shared = made("collector"), own.env.one_simulator
     if is_shared and not isinstance(envs, TensorVectorEnv):

@@ -23,7 +23,7 @@ import subprocess
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -222,13 +222,10 @@ class RunFolder(Hook):
             # Of a process that was killed.
             for leftover in (*place.glob(".*.tmp"), *place.glob("ckpt/.*.tmp")):
                 leftover.unlink()
-            self.checkpoints = Checkpoints(place / "ckpt", saved, keep)
-            files.callback(self.checkpoints.close)
+            self.checkpoints = files.enter_context(closing(Checkpoints(place / "ckpt", saved, keep)))
             self._log = files.enter_context(opened(place / "log.txt", "a"))
-            self._metrics = CsvFile(place / "metrics.csv", kept, lines)
-            files.callback(self._metrics.close)
-            self._episodes = CsvFile(place / "episodes.csv", kept, lines)
-            files.callback(self._episodes.close)
+            self._metrics = files.enter_context(closing(CsvFile(place / "metrics.csv", kept, lines)))
+            self._episodes = files.enter_context(closing(CsvFile(place / "episodes.csv", kept, lines)))
             # If this session is killed, no file says how it ended.
             (place / "result.json").unlink(missing_ok=True)
             if resume_at is None:
