@@ -53,11 +53,12 @@ CONFIG: dict[str, Any] = dict(
     collector_env_num=Key(8, low=1, doc="number of environments that collect training data"),
     evaluator_env_num=Key(16, low=0, doc="number of environments that evaluate; 0: no evaluations"),
     n_evaluator_episode=Key(16, low=1, doc="episodes of one evaluation"),
-    one_simulator=Key(
-        False,
-        doc="for environments of tensors that a process can have once: the last evaluator_env_num of the "
-        "collector_env_num play greedily and are not learned from; an evaluation is their episodes since the "
-        "last one, and solved are two in a row",
+    greedy_env_num=Key(
+        0,
+        low=0,
+        doc="in place of evaluator_env_num, for tensors of a simulator that a process can have once: so many "
+        "of the collector_env_num, the last ones, play greedily and are not learned from; an evaluation is "
+        "their episodes since the last one, and solved are two in a row",
     ),
     stop_value=Key(
         None,
@@ -151,8 +152,8 @@ def section_faults(env: Mapping[str, Any]) -> list[str]:
             'env.env_id: missing; name a gymnasium environment, such as "CartPole-v1" (with env_setting, any '
             "name for the task)"
         )
-    if env["one_simulator"] and not 0 < env["evaluator_env_num"] < env["collector_env_num"]:
-        faults.append("env.one_simulator: evaluator_env_num must be above 0 and below collector_env_num")
+    if env["greedy_env_num"] >= env["collector_env_num"]:
+        faults.append("env.greedy_env_num: it must be below collector_env_num")
     faults += [
         f"env.{key}: env.manager.type={kind!r} has no single environments, which this key needs; leave it "
         "out, or set env.manager.type='base' or 'subprocess'"

@@ -1,4 +1,6 @@
-"""A training run, from its config to its result. In the order of reading:
+"""A training run, from its config to its result.
+
+In the order of reading:
 
 pipeline            makes a run or resumes it; the loop; the end
 build               environments, policy, collector and evaluator from the config; the share of a rank

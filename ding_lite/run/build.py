@@ -68,11 +68,8 @@ def own_share(cfg: Any, ranks: Ranks) -> Any:
     if ranks.size == 1:
         return cfg
     own, numbers = EasyDict(decode(cfg)), dict(leaves(cfg))
-    divided = ["env.collector_env_num", "policy.learn.batch_size", "policy.learn.aux_batch_size"]
-    if (
-        cfg.env.one_simulator
-    ):  # so in the simulator of each rank some play greedily, and some are learned from
-        divided.append("env.evaluator_env_num")
+    divided = ["env.collector_env_num", "env.greedy_env_num"]
+    divided += ["policy.learn.batch_size", "policy.learn.aux_batch_size"]
     for path in divided:
         if (number := numbers.get(path)) is not None:  # None: aux_batch_size follows batch_size
             if number % ranks.size:
@@ -83,7 +80,7 @@ def own_share(cfg: Any, ranks: Ranks) -> Any:
         set_value(own, replay, math.ceil(size / ranks.size))
     env, collect, played = own.env, own.policy.collect, cfg.env.evaluator_env_num
     collect.n_sample = math.ceil(collect.n_sample / cfg.env.collector_env_num) * env.collector_env_num
-    if played and not env.one_simulator:
+    if played:
         episodes = even_sizes(env.n_evaluator_episode, played)[ranks.slice_of(played)]
         env.evaluator_env_num = max(1, len(episodes))  # a rank without one plays no episode
         env.n_evaluator_episode = sum(episodes)
@@ -107,7 +104,7 @@ def build(
 
     Raises:
         ConfigError: if the policy or its model cannot be built for the spaces of the environments, or if
-            ``env.one_simulator`` is set and their numbers are arrays.
+            ``env.greedy_env_num`` is set and their numbers are arrays.
         EnvError: if the environments cannot be made.
         CheckpointError: if ``policy.learn.pretrained_model_path`` cannot be loaded.
     """
@@ -119,10 +116,10 @@ def build(
         envs = make_vector_env(cfg.env, own.env[count], cfg.seed, evaluate=evaluate, index_offset=first)
         return resources.enter_context(closing(envs))
 
-    envs, is_shared = made("collector"), own.env.one_simulator
-    if is_shared and not isinstance(envs, TensorVectorEnv):
-        raise ConfigError(f"env.one_simulator: it needs environments of tensors, got {envs.backend}")
-    evaluator_envs = made("evaluator") if own.env.evaluator_env_num and not is_shared else None
+    envs, greedy_num = made("collector"), own.env.greedy_env_num
+    if greedy_num and not isinstance(envs, TensorVectorEnv):
+        raise ConfigError(f"env.greedy_env_num: it needs environments of tensors, got {envs.backend}")
+    evaluator_envs = made("evaluator") if own.env.evaluator_env_num and not greedy_num else None
     resources.enter_context(threads(cfg.num_threads, envs.obs_space))
     lines = resources.enter_context(torch_defaults())
     factory, section = POLICY_REGISTRY.get(cfg.policy.type), own.policy
@@ -142,7 +139,7 @@ def build(
     n_sample, env = section.collect.n_sample, own.env
     evaluator: Evaluator | GreedyEpisodes | None = None
     if isinstance(envs, TensorVectorEnv):
-        greedy = evaluator = GreedyEpisodes(envs, env.evaluator_env_num, ranks) if is_shared else None
+        greedy = evaluator = GreedyEpisodes(envs, greedy_num, ranks) if greedy_num else None
         strict = env.strict_truncation
         collector: Collector = TensorCollector(envs, policy, n_sample, strict=strict, greedy=greedy)
     else:
@@ -198,8 +195,8 @@ def description(config: Config, policy: Policy, collector: Collector) -> list[st
         lines.append("WARNING: only this notebook or shell can load the run: write its classes to a .py file")
     elif (script := script_name()) in config.trusted:
         lines.append(f"what loads this run executes {script}.py: train under if __name__ == '__main__'")
-    if cfg.env.one_simulator:
-        lines.append(f"the last {cfg.env.evaluator_env_num:,} environments play greedily: they evaluate")
+    if cfg.env.greedy_env_num:
+        lines.append(f"the last {cfg.env.greedy_env_num:,} environments play greedily: they evaluate")
     lines += policy.lines
     if not envs.restorable:
         lines.append("open episodes are not saved: a resumed run begins new ones")

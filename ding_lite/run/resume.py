@@ -26,7 +26,6 @@ from ding_lite.run.checkpoint import Checkpoint, find_checkpoint
 from ding_lite.run.load import refusing
 
 FREE, WARNED, REFUSED = "free", "warned", "refused"
-EVALUATING = "env.evaluator_env_num"
 NOT_BIT_EQUAL = "from here on the numbers differ from those of an uninterrupted run"
 # The effect of a change, by the longest matching prefix of the key; a key without one is refused.
 EFFECTS = {
@@ -36,7 +35,7 @@ EFFECTS = {
     "checkpoint": FREE,
     "logger": FREE,
     "hooks": WARNED,  # they may change anything
-    EVALUATING: FREE,
+    "env.evaluator_env_num": FREE,
     "env.n_evaluator_episode": FREE,
     "env.stop_value": FREE,
     "env.max_eval_steps": FREE,
@@ -104,8 +103,6 @@ def changed_config(
     if not has_schedule(config.values.policy.learn):  # whose length would be changed
         found = [change for change in found if change[0] != LENGTH]
     effects = {key: effect_of(key) for key, _, _ in found}
-    if config.values.env.one_simulator and EVALUATING in effects:
-        effects[EVALUATING] = REFUSED  # it decides which environments are learned from
     lines = [f"{effects[key]}: {key}: {old!r} -> {new!r}" for key, old, new in found]
     if REFUSED in effects.values() and not override:
         raise ConfigError(
