@@ -60,7 +60,7 @@ from ding_lite.errors import FOREIGN, CheckpointError, ConfigError, RegistryErro
 # Sources of values, besides "default" and the name of a config file.
 COMMAND_LINE = "command line"
 DERIVED = ("default", "max_env_step", "name", "n_step")  # sources of values that no user wrote
-SIZE = "policy.collect.n_sample"
+SIZE, LENGTH = "policy.collect.n_sample", "policy.learn.schedule_env_step"
 POLICIES = ("ppo", "ppo_offpolicy", "ppg", "ppg_offpolicy")  # of the library
 CONFIG_FOLDER = Path(__file__).parents[1] / "_configs"  # of an installed package
 if not CONFIG_FOLDER.is_dir():
@@ -140,16 +140,29 @@ class Config:
     def replaced(self, changes: Mapping[str, Any]) -> Config:
         """Returns a copy with other values of some keys, such as ``{"max_env_step": 10_000}``.
 
-        What was derived from the former values stays: the length of the schedules, the name.
+        What follows from them changes too, but not the name.
 
         Raises:
             ConfigError: if a change is at fault.
         """
+        if not changes:
+            return self
         saved = {"config": self.values, "source": self.source}
         again = compile_config(saved, changes, origin="the run's config")
         trusted = [*self.trusted]
         encode(dict(changes), modules=trusted)
         return dataclasses.replace(self, values=again.values, source=again.source, trusted=tuple(trusted))
+
+    def limited(self, limits: Mapping[str, int | None]) -> Config:
+        """Returns a copy that stops at other limits, by their keys; the schedules keep their length.
+
+        Args:
+            limits: None: as here.
+        """
+        config = self.replaced({key: number for key, number in limits.items() if number is not None})
+        if LENGTH in self.source:
+            config.values.policy.learn.schedule_env_step = self.values.policy.learn.schedule_env_step
+        return config
 
     def written(self) -> dict[str, Any]:
         """Returns the part of the config that the user wrote, without defaults, as plain data."""
@@ -228,6 +241,8 @@ def _as_written(
         values["env"] = env_section(values["env"])
     if "env.env_id" in overrides and _section(values, "env").get("type", "gymnasium") != "gymnasium":
         overrides = {"env.type": "gymnasium", **overrides}  # another type does not read the id
+    if "max_env_step" in overrides and saved.get(LENGTH) == "max_env_step":
+        overrides = {LENGTH: None, **overrides}  # it follows again
     for path, value in overrides.items():
         set_value(values, path, decode(copy.deepcopy(value)))
     return values, saved, notes, trusted
@@ -241,7 +256,7 @@ def _derive(values: dict[str, Any], source: dict[str, str], name: str) -> None:
         source[SIZE] = "n_step"
     if "schedule_env_step" in learn and learn["schedule_env_step"] is None:
         learn["schedule_env_step"] = values["max_env_step"]
-        source["policy.learn.schedule_env_step"] = "max_env_step"
+        source[LENGTH] = "max_env_step"
     reference = learn.get("pretrained_model_path")
     if reference is not None and Path(reference).exists():  # a resumed run may begin in another folder
         learn["pretrained_model_path"] = str(Path(reference).absolute())

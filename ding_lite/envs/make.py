@@ -12,6 +12,7 @@ import gymnasium as gym
 
 from ding_lite.config.registry import ENV_REGISTRY, WRAPPER_REGISTRY, env_name
 from ding_lite.config.schema import Key, Name
+from ding_lite.config.values import decode
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.masks import MaskFromInfo
 from ding_lite.envs.native import STATES, EnvPoolVectorEnv, NativeVectorEnv
@@ -52,11 +53,12 @@ CONFIG: dict[str, Any] = dict(
     collector_env_num=Key(8, low=1, doc="number of environments that collect training data"),
     evaluator_env_num=Key(16, low=0, doc="number of environments that evaluate; 0: no evaluations"),
     n_evaluator_episode=Key(16, low=1, doc="episodes of one evaluation"),
-    one_simulator=Key(
-        False,
-        doc="for environments of tensors that a process can have once: the last evaluator_env_num of the "
-        "collector_env_num play greedily and are not learned from; an evaluation is their episodes since the "
-        "last one, and solved are two in a row",
+    greedy_env_num=Key(
+        0,
+        low=0,
+        doc="in place of evaluator_env_num, for tensors of a simulator that a process can have once: so many "
+        "of the collector_env_num, the last ones, play greedily and are not learned from; an evaluation is "
+        "their episodes since the last one, and solved are two in a row",
     ),
     stop_value=Key(
         None,
@@ -150,8 +152,8 @@ def section_faults(env: Mapping[str, Any]) -> list[str]:
             'env.env_id: missing; name a gymnasium environment, such as "CartPole-v1" (with env_setting, any '
             "name for the task)"
         )
-    if env["one_simulator"] and not 0 < env["evaluator_env_num"] < env["collector_env_num"]:
-        faults.append("env.one_simulator: evaluator_env_num must be above 0 and below collector_env_num")
+    if env["greedy_env_num"] >= env["collector_env_num"]:
+        faults.append("env.greedy_env_num: it must be below collector_env_num")
     faults += [
         f"env.{key}: env.manager.type={kind!r} has no single environments, which this key needs; leave it "
         "out, or set env.manager.type='base' or 'subprocess'"
@@ -183,7 +185,7 @@ def make_env(
     Raises:
         EnvError: if it cannot be made; the message has the install line of a missing package.
     """
-    env_cfg = python_values(env_cfg)
+    env_cfg = decode(env_cfg)  # plain dicts: keys of an EasyDict may hide its methods
     kwargs = {**env_cfg["kwargs"], **overrides}
     with _naming(env_name(env_cfg)):
         factory = ENV_REGISTRY.get(env_cfg["type"])
@@ -192,12 +194,6 @@ def make_env(
         else:
             kwargs = _known_to(factory, {"env_index": index, "evaluate": evaluate}) | kwargs
         env: gym.Env = factory(**kwargs)
-        if not isinstance(env, gym.Env):
-            kind = type(env)
-            raise EnvError(
-                f"expected a gymnasium.Env, such as `ding-lite new env my_env` writes one; got a "
-                f"{kind.__module__}.{kind.__qualname__}"
-            )
         env = EpisodeRecorder(env, env_cfg["info_keys"])
         for wrapper in env_cfg["wrappers"]:
             env = wrap(env, wrapper, evaluate=evaluate, index=index)
@@ -237,7 +233,7 @@ def make_vector_env(
         index_offset: number of the first environment, which names its seeds, if these are the part of one
             rank of a larger vector.
     """
-    env_cfg, kind = python_values(env_cfg), backend_of(env_cfg)
+    env_cfg, kind = decode(env_cfg), backend_of(env_cfg)
     options: dict[str, Any] = dict(seed=seed, index_offset=index_offset)
     if kind in ("vector", "env_pool"):
         options["info_keys"] = tuple(env_cfg["info_keys"])
@@ -277,13 +273,6 @@ def make_vector_env(
             **options,
         )
     return InProcessVectorEnv(functools.partial(make_env, env_cfg, evaluate=evaluate), num_envs, **options)
-
-
-def python_values(value: Any) -> Any:
-    """Returns a copy of a part of a config in plain dicts: keys of an EasyDict may hide its methods."""
-    if isinstance(value, dict):
-        return {name: python_values(item) for name, item in dict.items(value)}
-    return type(value)(map(python_values, value)) if type(value) in (list, tuple) else value
 
 
 def backend_of(env_cfg: Mapping[str, Any]) -> str:

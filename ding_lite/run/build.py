@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,8 @@ from easydict import EasyDict
 
 from ding_lite.config.compile import Config
 from ding_lite.config.registry import POLICY_REGISTRY, SCRIPT, env_name, script_name
-from ding_lite.config.values import encode
+from ding_lite.config.schema import leaves, set_value
+from ding_lite.config.values import decode, encode
 from ding_lite.data.collector import Collector
 from ding_lite.data.episodes import Evaluator
 from ding_lite.data.samples import even_sizes
@@ -46,7 +47,7 @@ def with_env_setting(cfg: Any, setting: EnvSetting | None) -> Any:
 
     for name in ("__module__", "__qualname__"):  # for messages
         setattr(make_numbered, name, getattr(make, name, "env_setting"))
-    cfg = _copied(cfg)
+    cfg = EasyDict(decode(cfg))
     cfg.env.update(type=make_numbered, kwargs={}, wrappers=[], manager={"type": "base"})
     cfg.env.update(collector_env_num=len(cfgs[0]), evaluator_env_num=len(cfgs[1]))
     return cfg
@@ -66,32 +67,24 @@ def own_share(cfg: Any, ranks: Ranks) -> Any:
     """
     if ranks.size == 1:
         return cfg
-    own = _copied(cfg)
-    env, learn, buffer = own.env, own.policy.learn, own.policy.get("other", {}).get("replay_buffer", {})
-    for section, path in ((env, "env"), (learn, "policy.learn"), (buffer, "policy.other.replay_buffer")):
-        for name in section.keys() & {"collector_env_num", "batch_size", "aux_batch_size"}:
-            if section[name] is None:  # aux_batch_size: it follows batch_size
-                continue
-            if section[name] % ranks.size:
-                raise ConfigError(f"{path}.{name}: {section[name]} cannot be divided by {ranks.size} ranks")
-            section[name] //= ranks.size
-    if size := buffer.get("replay_buffer_size"):
-        buffer["replay_buffer_size"] = math.ceil(size / ranks.size)
-    collect, played = own.policy.collect, cfg.env.evaluator_env_num
+    own, numbers = EasyDict(decode(cfg)), dict(leaves(cfg))
+    divided = ["env.collector_env_num", "env.greedy_env_num"]
+    divided += ["policy.learn.batch_size", "policy.learn.aux_batch_size"]
+    for path in divided:
+        if (number := numbers.get(path)) is not None:  # None: aux_batch_size follows batch_size
+            if number % ranks.size:
+                raise ConfigError(f"{path}: {number} cannot be divided by {ranks.size} ranks")
+            set_value(own, path, number // ranks.size)
+    replay = "policy.other.replay_buffer.replay_buffer_size"
+    if size := numbers.get(replay):
+        set_value(own, replay, math.ceil(size / ranks.size))
+    env, collect, played = own.env, own.policy.collect, cfg.env.evaluator_env_num
     collect.n_sample = math.ceil(collect.n_sample / cfg.env.collector_env_num) * env.collector_env_num
     if played:
         episodes = even_sizes(env.n_evaluator_episode, played)[ranks.slice_of(played)]
         env.evaluator_env_num = max(1, len(episodes))  # a rank without one plays no episode
         env.n_evaluator_episode = sum(episodes)
     return own
-
-
-def _copied(section: EasyDict) -> EasyDict:
-    """Returns a copy of a section and those in it; a key of the user, such as "items", may hide a method."""
-    copied = EasyDict()
-    for name, value in dict.items(section):
-        copied[name] = _copied(value) if isinstance(value, EasyDict) else value
-    return copied
 
 
 def build(
@@ -111,7 +104,7 @@ def build(
 
     Raises:
         ConfigError: if the policy or its model cannot be built for the spaces of the environments, or if
-            ``env.one_simulator`` is set and their numbers are arrays.
+            ``env.greedy_env_num`` is set and their numbers are arrays.
         EnvError: if the environments cannot be made.
         CheckpointError: if ``policy.learn.pretrained_model_path`` cannot be loaded.
     """
@@ -121,13 +114,12 @@ def build(
         count, evaluate = f"{side}_env_num", side == "evaluator"
         first = ranks.slice_of(cfg.env[count]).start
         envs = make_vector_env(cfg.env, own.env[count], cfg.seed, evaluate=evaluate, index_offset=first)
-        resources.callback(envs.close)
-        return envs
+        return resources.enter_context(closing(envs))
 
-    envs, is_shared = made("collector"), own.env.one_simulator
-    if is_shared and not isinstance(envs, TensorVectorEnv):
-        raise ConfigError(f"env.one_simulator: it needs environments of tensors, got {envs.backend}")
-    evaluator_envs = made("evaluator") if own.env.evaluator_env_num and not is_shared else None
+    envs, greedy_num = made("collector"), own.env.greedy_env_num
+    if greedy_num and not isinstance(envs, TensorVectorEnv):
+        raise ConfigError(f"env.greedy_env_num: it needs environments of tensors, got {envs.backend}")
+    evaluator_envs = made("evaluator") if own.env.evaluator_env_num and not greedy_num else None
     resources.enter_context(threads(cfg.num_threads, envs.obs_space))
     lines = resources.enter_context(torch_defaults())
     factory, section = POLICY_REGISTRY.get(cfg.policy.type), own.policy
@@ -147,7 +139,7 @@ def build(
     n_sample, env = section.collect.n_sample, own.env
     evaluator: Evaluator | GreedyEpisodes | None = None
     if isinstance(envs, TensorVectorEnv):
-        greedy = evaluator = GreedyEpisodes(envs, env.evaluator_env_num, ranks) if is_shared else None
+        greedy = evaluator = GreedyEpisodes(envs, greedy_num, ranks) if greedy_num else None
         strict = env.strict_truncation
         collector: Collector = TensorCollector(envs, policy, n_sample, strict=strict, greedy=greedy)
     else:
@@ -203,8 +195,8 @@ def description(config: Config, policy: Policy, collector: Collector) -> list[st
         lines.append("WARNING: only this notebook or shell can load the run: write its classes to a .py file")
     elif (script := script_name()) in config.trusted:
         lines.append(f"what loads this run executes {script}.py: train under if __name__ == '__main__'")
-    if cfg.env.one_simulator:
-        lines.append(f"the last {cfg.env.evaluator_env_num:,} environments play greedily: they evaluate")
+    if cfg.env.greedy_env_num:
+        lines.append(f"the last {cfg.env.greedy_env_num:,} environments play greedily: they evaluate")
     lines += policy.lines
     if not envs.restorable:
         lines.append("open episodes are not saved: a resumed run begins new ones")

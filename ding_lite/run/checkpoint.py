@@ -17,7 +17,6 @@ import json
 import math
 import mmap
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -30,6 +29,7 @@ from safetensors.numpy import save_file
 from ding_lite.errors import CheckpointError, error_text
 
 SUFFIX = ".safetensors"
+SNAPSHOT = "iteration_"  # and eight digits: the names of snapshots are in the order of their iterations
 LARGEST_JSON = 2**24  # bytes: a config is some kB, and one with large arrays in env.kwargs some MB
 DEEPEST, LARGEST_INT = 100, 2**128  # of JSON data; the states of NumPy's generators have 128 bits
 ARRAY = "__array__"  # {"__array__": name} in the tree stands for an array
@@ -184,16 +184,11 @@ def newest_of_run(path: Path) -> tuple[Checkpoint, list[str]]:
 def checkpoints_of(run: Path) -> list[Path]:
     """Returns the checkpoints of a run, the newest first: ``last``, the snapshots, ``best``, others."""
 
-    def order(file: Path) -> tuple[bool, int, bool, str]:
-        return file.stem != "last", -_iteration_of(file), file.stem != "best", file.stem
+    def age(file: Path) -> tuple[bool, bool, bool, str]:
+        name = file.stem
+        return name == "last", name.startswith(SNAPSHOT), name == "best", name
 
-    return sorted(filter(Path.is_file, (run / "ckpt").glob(f"[!.]*{SUFFIX}")), key=order)
-
-
-def _iteration_of(snapshot: Path) -> int:
-    """Returns the iteration in the name of a snapshot; -1 for another file."""
-    found = re.fullmatch(r"iteration_(\d+)", snapshot.stem)
-    return int(found[1]) if found else -1
+    return sorted(filter(Path.is_file, (run / "ckpt").glob(f"[!.]*{SUFFIX}")), key=age, reverse=True)
 
 
 class Checkpoints:
@@ -238,13 +233,13 @@ class Checkpoints:
     def _write(self, names: list[str], arrays: Mapping[str, Any], text: str) -> None:
         for name in names:
             write(self.folder / f"{name}{SUFFIX}", arrays, text)
-        for old in sorted(self.folder.glob(f"iteration_*{SUFFIX}"), key=_iteration_of)[: -self.keep]:
+        for old in sorted(self.folder.glob(f"{SNAPSHOT}*"))[: -self.keep]:
             old.unlink(missing_ok=True)
 
     def remove_after(self, iteration: int) -> None:
         """Removes the snapshots past ``iteration``: a run that is resumed there takes another course."""
-        for file in self.folder.glob(f"iteration_*{SUFFIX}"):
-            if _iteration_of(file) > iteration:
+        for file in self.folder.glob(f"{SNAPSHOT}*"):
+            if file.stem > f"{SNAPSHOT}{iteration:08d}":
                 file.unlink()
 
     def close(self) -> None:

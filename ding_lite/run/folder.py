@@ -23,7 +23,7 @@ import subprocess
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -140,9 +140,8 @@ class CsvFile:
 
     def __init__(self, file: Path, env_step: float, lines: list[str]) -> None:
         self.file = file
-        self._columns: list[str] = []
         try:
-            self._cut_after(env_step)
+            self._begin([], env_step)
         except (ValueError, KeyError, csv.Error) as error:
             aside = file.with_name(f"{file.stem}_damaged_{time.time_ns()}.csv")
             file.rename(aside)
@@ -150,21 +149,23 @@ class CsvFile:
                 f"WARNING: {file.name} has a damaged line ({error}). It is now {aside.name}, and a new "
                 f"{file.name} begins"
             )
-            self._columns = []
-            self._cut_after(env_step)
+            self._begin([], env_step)
 
     def write(self, rows: Sequence[Mapping[str, float]]) -> None:
         """Appends rows and passes them to the operating system."""
         columns = list(dict.fromkeys([*self._columns, *(name for row in rows for name in row)]))
         if columns != self._columns:
             self.close()
-            self._columns = columns
-            self._cut_after(math.inf)
+            self._begin(columns, math.inf)
         self._writer.writerows(rows)
         self._stream.flush()
 
-    def _cut_after(self, env_step: float) -> None:
-        """Writes the rows anew up to an env step, with all columns, without a last one that a crash tore.
+    def _begin(self, columns: list[str], env_step: float) -> None:
+        """Writes the rows up to an env step anew, but for a last one that a crash tore; then more follow.
+
+        Args:
+            columns: that the file has from now on; none: its own.
+            env_step: of the last row.
 
         Raises:
             ValueError, KeyError, csv.Error: if a line is not a row of numbers; the file stays as it is.
@@ -176,7 +177,7 @@ class CsvFile:
             place.open("w", encoding="utf-8", newline="") as new,
         ):
             rows = csv.DictReader((line for line in old if line.endswith("\n")), strict=True)
-            self._columns = self._columns or list(rows.fieldnames or [])
+            self._columns = columns or list(rows.fieldnames or [])
             writer = csv.DictWriter(new, self._columns, lineterminator="\n")
             if self._columns:
                 writer.writeheader()
@@ -221,13 +222,10 @@ class RunFolder(Hook):
             # Of a process that was killed.
             for leftover in (*place.glob(".*.tmp"), *place.glob("ckpt/.*.tmp")):
                 leftover.unlink()
-            self.checkpoints = Checkpoints(place / "ckpt", saved, keep)
-            files.callback(self.checkpoints.close)
+            self.checkpoints = files.enter_context(closing(Checkpoints(place / "ckpt", saved, keep)))
             self._log = files.enter_context(opened(place / "log.txt", "a"))
-            self._metrics = CsvFile(place / "metrics.csv", kept, lines)
-            files.callback(self._metrics.close)
-            self._episodes = CsvFile(place / "episodes.csv", kept, lines)
-            files.callback(self._episodes.close)
+            self._metrics = files.enter_context(closing(CsvFile(place / "metrics.csv", kept, lines)))
+            self._episodes = files.enter_context(closing(CsvFile(place / "episodes.csv", kept, lines)))
             # If this session is killed, no file says how it ended.
             (place / "result.json").unlink(missing_ok=True)
             if resume_at is None:
@@ -298,6 +296,5 @@ def _git(*arguments: str) -> str:
     """Returns what a command of git says about the working directory; "" outside of a repository."""
     command = ["git", "--no-optional-locks", *arguments]
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=10)
-        return done.stdout
+        return subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=10).stdout
     return ""

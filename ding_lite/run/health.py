@@ -127,15 +127,6 @@ class HealthCheck(Hook):
                 "epochs, or policy.learn.target_kl=0.02"
             )
 
-        entropy, start = self._mean("learn/entropy_loss"), self._start_entropy
-        deterministic = not numbers and entropy < 0.05  # so it cannot move any more
-        rate = self._mean("learn/cur_lr")
-        if kl < 1e-7 and rate > 0 and done < 0.9 and not (deterministic or at_best or equal):
-            yield (
-                f"the policy hardly moves: approx_kl {kl:.1e} at learning rate {rate:.1e}. Try: a higher "
-                "policy.learn.learning_rate"
-            )
-
         # If all returns are nearly equal, there is no variance to explain, and the error is small: a
         # twentieth of the variance of normalised returns, or of the squared mean of returns that are not.
         # While returns improve, a network that learned the last ones lags behind: half, still below the
@@ -154,6 +145,7 @@ class HealthCheck(Hook):
 
         # The entropy of a Box has no lower bound: a loss of 4 nats in a number is a standard deviation 55
         # times smaller. Runs of Reacher that reach the published return lose 3.9.
+        entropy, start = self._mean("learn/entropy_loss"), self._start_entropy
         bound = start - 4.0 * numbers if numbers else 0.02 * start
         if entropy < bound and done < 0.5 and not improving:
             yield (

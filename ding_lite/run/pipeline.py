@@ -37,7 +37,7 @@ from ding_lite.errors import CheckpointError, ContractError, counted, error_text
 from ding_lite.policies.base import Policy
 from ding_lite.ranks import joined, keep_for_restart
 from ding_lite.run.build import build, description, refuse_small_disk, with_env_setting
-from ding_lite.run.checkpoint import checkpoints_of, newest_of_run, on_host
+from ding_lite.run.checkpoint import SNAPSHOT, checkpoints_of, newest_of_run, on_host
 from ding_lite.run.display import display_for, score_text
 from ding_lite.run.folder import RunFolder, locked, new_run_folder
 from ding_lite.run.health import HealthCheck
@@ -105,10 +105,8 @@ class SerialPipeline:
         trust: Sequence[str] = (),
         display: Hook | None = None,
     ) -> None:
-        config = as_config(config)
-        given = {"max_train_iter": max_train_iter, "max_env_step": max_env_step, "seed": seed}
-        if changes := {name: value for name, value in given.items() if value is not None}:
-            config = config.replaced(changes)
+        config = as_config(config).replaced({} if seed is None else {"seed": seed})
+        config = config.limited({"max_train_iter": max_train_iter, "max_env_step": max_env_step})
         config = dataclasses.replace(config, trusted=(*config.trusted, *trust))
         with ExitStack() as undo:
             self.ranks = undo.enter_context(joined())
@@ -317,11 +315,11 @@ class SerialPipeline:
         is_due = self.is_over() or progress.crossed(self.cfg.policy.eval.eval_freq)
         if is_due and self.evaluator is not None:
             timer("eval")
-            evaluation = progress.evaluate(self.evaluator, self.cfg.env.stop_value)
+            progress.evaluate(self.evaluator, self.cfg.env.stop_value)
             timer("other")
             progress.metrics["time/eval_s"] = timer.seconds.pop("eval")
-            if evaluation is not None:
-                self.say(self._line_about(evaluation))
+            if progress.evaluation is not None:
+                self.say(self._line_about(progress.evaluation))
         progress.wall_time = progress.metrics["time/wall_s"] = time.monotonic() - began
         self._call("after_iter")
         self._save_what_is_due()  # so every checkpoint has its row
@@ -344,7 +342,7 @@ class SerialPipeline:
         is_late = self.ranks.from_first(lambda: time.monotonic() > next_save)
         names = ["best"] if progress.update_best() else []
         names += ["last"] if names or is_late or progress.crossed(due.freq) else []
-        names += [f"iteration_{progress.iteration:08d}"] if progress.crossed(due.keep_freq) else []
+        names += [f"{SNAPSHOT}{progress.iteration:08d}"] if progress.crossed(due.keep_freq) else []
         if names:
             self._save(names)
 
@@ -496,11 +494,9 @@ class SerialPipeline:
             self.policy.forget_open_episodes()
         if new_episodes:
             self.policy.forget_stored()
-        lost = next(filter(None, ranks.from_all(lost)), None)
-        if lost is None:
-            return []
         mark = "" if new_episodes else "WARNING: "  # asked for, or not
-        return [f"{mark}{lost}. The run goes on with new episodes: {NOT_BIT_EQUAL}"]
+        reasons = filter(None, ranks.from_all(lost))
+        return [f"{mark}{why}. The run goes on with new episodes: {NOT_BIT_EQUAL}" for why in reasons][:1]
 
 
 def _typed(module: str) -> str:
@@ -511,21 +507,12 @@ def _typed(module: str) -> str:
     return str(file.relative_to(here) if file.is_relative_to(here) else file)
 
 
-def serial_pipeline(
-    config: AnyConfig,
-    seed: int | None = None,
-    env_setting: EnvSetting | None = None,
-    model: torch.nn.Module | None = None,
-    max_train_iter: int | None = None,
-    max_env_step: int | None = None,
-    **options: Any,
-) -> Policy:
+def serial_pipeline(config: AnyConfig, *arguments: Any, **options: Any) -> Policy:
     """Trains what ``config`` describes to its end, shows the progress, and returns the policy.
 
     The arguments are those of :class:`SerialPipeline`.
     """
-    options = {"display": display_for(sys.stdout), **options}
-    pipeline = SerialPipeline(config, seed, env_setting, model, max_train_iter, max_env_step, **options)
+    pipeline = SerialPipeline(config, *arguments, **{"display": display_for(sys.stdout), **options})
     for _ in pipeline:
         pass
     return pipeline.policy

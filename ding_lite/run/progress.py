@@ -71,23 +71,21 @@ class Progress:
         self.episodes = [episode for *_, episodes in turns for episode in episodes]
         self.evaluation = None
 
-    def evaluate(self, evaluator: Evaluator | GreedyEpisodes, stop_value: float | None) -> Evaluation | None:
+    def evaluate(self, evaluator: Evaluator | GreedyEpisodes, stop_value: float | None) -> None:
         """Evaluates once, or twice if the first mean reaches ``stop_value``: both must, if it is solved.
 
-        Returns:
-            the new ``evaluation``, with the episodes of both rounds; None if no episode has ended.
+        ``evaluation`` then has the episodes of both rounds; it is None if no episode has ended.
         """
         found = evaluator.evaluate(self.iteration, 0)
         self.solved = False
         if not found.returns:
-            return None
+            return
         if stop_value is not None and found.mean >= stop_value:
             second = evaluator.evaluate(self.iteration, 1)
             self.solved = bool(second.returns) and second.mean >= stop_value
             found = found + second
         self.evaluation, self.eval_value, self.eval_value_std = found, found.mean, found.std
         self.metrics |= evaluation_metrics(found)
-        return found
 
     def update_best(self) -> bool:
         """Returns whether the last iteration had an evaluation, and no mean return was higher so far.

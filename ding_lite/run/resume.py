@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ding_lite.config.compile import Config, compile_config, differences
+from ding_lite.config.compile import LENGTH, Config, compile_config, differences
 from ding_lite.config.registry import importing_only
 from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.policies.base import Policy
@@ -26,7 +26,6 @@ from ding_lite.run.checkpoint import Checkpoint, find_checkpoint
 from ding_lite.run.load import refusing
 
 FREE, WARNED, REFUSED = "free", "warned", "refused"
-LENGTH = "policy.learn.schedule_env_step"
 NOT_BIT_EQUAL = "from here on the numbers differ from those of an uninterrupted run"
 # The effect of a change, by the longest matching prefix of the key; a key without one is refused.
 EFFECTS = {
@@ -99,12 +98,10 @@ def changed_config(
     Raises:
         ConfigError: if a change is faulty or refused.
     """
-    config = saved.replaced(changes)
-    is_derived = config.source.get(LENGTH) == "max_env_step"
-    if "max_env_step" in changes and is_derived and has_schedule(config.values.policy.learn):
-        config = config.replaced({LENGTH: None})
-    config = config.replaced({key: number for key, number in limits.items() if number is not None})
-    found = [change for change in differences(saved.values, config.values) if change[0] != "exp_name"]
+    config = saved.replaced(changes).limited(limits)
+    found = differences(saved.values, config.values)
+    if not has_schedule(config.values.policy.learn):  # whose length would be changed
+        found = [change for change in found if change[0] != LENGTH]
     effects = {key: effect_of(key) for key, _, _ in found}
     lines = [f"{effects[key]}: {key}: {old!r} -> {new!r}" for key, old, new in found]
     if REFUSED in effects.values() and not override:

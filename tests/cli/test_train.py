@@ -67,11 +67,12 @@ def test_saved_config_gives_the_same_run_to_the_last_bit_in_a_folder_of_its_own(
 def test_the_limit_of_this_run_leaves_the_schedules_and_the_key_moves_both(well, tmp_path):
     well("train", "-q", "-c", "tiny.py", "--max-env-step", "1e3", "--exp-name", "option")
     well("train", "-q", "-c", "tiny.py", "max_env_step=1000", "--exp-name", "key")
+    well("train", "-q", "-c", "option/config.json", "max_env_step=900", "--exp-name", "saved")
     ends = []
-    for name in ("option", "key"):
+    for name in ("option", "key", "saved"):
         config = json.loads((tmp_path / name / "config.json").read_text())["config"]
         ends.append((config["max_env_step"], config["policy"]["learn"]["schedule_env_step"]))
-    assert ends == [(1000, 512), (1000, 1000)]
+    assert ends == [(1000, 512), (1000, 1000), (900, 900)]
 
 
 def test_weights_come_from_a_file_of_torch(well, tmp_path):

@@ -369,7 +369,7 @@ class Forgetful(Pendulum):
 @pytest.mark.parametrize(("mode", "rnn"), [("SAME_STEP", None), ("NEXT_STEP", "gru"), ("DISABLED", None)])
 def test_a_resumed_run_goes_on_within_its_episodes_bit_for_bit(mode, rnn, tmp_path):
     changes = {"env.kwargs.autoreset": mode, "policy.model.rnn": rnn, "env.init_at_random_ep_len": True}
-    changes["env.one_simulator"] = mode == "DISABLED"
+    changes["env.greedy_env_num"] = 2 if mode == "DISABLED" else 0
     whole = finished(SerialPipeline(config(**changes), folder=tmp_path / "whole"))
     half = config(**changes)
     finished(SerialPipeline(half, folder=tmp_path / "half", max_env_step=2 * N * STEPS))
@@ -385,15 +385,15 @@ def test_one_simulator_is_trained_and_evaluated(tmp_path):
         made.append(num_envs)
         return Pendulum(num_envs, **kwargs)
 
-    changes = {"env.one_simulator": True, "env.stop_value": -1e9, "policy.eval.eval_freq": 60}
+    changes = {"env.greedy_env_num": 2, "env.stop_value": -1e9, "policy.eval.eval_freq": 60}
     pipeline = finished(SerialPipeline(config(make, **changes), folder=tmp_path / "run"))
     assert made == [N]
     assert (pipeline.status, pipeline.progress.iteration) == ("solved", 2)  # by two evaluations in a row
     assert pipeline.progress.env_step == 2 * (N - 2) * STEPS
     assert set(pipeline.progress.evaluation.lengths) == {11}
     assert "the last 2 environments play greedily" in (tmp_path / "run/log.txt").read_text()
-    with pytest.raises(ConfigError, match="evaluator_env_num must be above 0 and below"):
-        config(make, **changes | {"env.evaluator_env_num": N})
+    with pytest.raises(ConfigError, match="greedy_env_num: it must be below collector_env_num"):
+        config(make, **changes | {"env.greedy_env_num": N})
 
 
 def test_a_simulator_that_saves_no_episodes_begins_new_ones_and_says_so(tmp_path):

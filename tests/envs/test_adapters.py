@@ -185,7 +185,7 @@ def test_the_recipes_of_the_guide_train_exactly(name, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "recipes", raising=False)
     groups = {"actor": ["policy"], "critic": ["policy", "critic"]} if name == "make" else None
-    shared = {"one_simulator": True, "evaluator_env_num": 2} if name == "make" else {}
+    shared = {"greedy_env_num": 2} if name == "make" else {}
     found = trained(tmp_path / "run", groups, type=f"recipes:{name}", **shared)
     log = (tmp_path / "run" / "log.txt").read_text()
     assert (found.status, "no last observation" in log) == ("finished", False)

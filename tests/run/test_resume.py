@@ -218,8 +218,9 @@ def test_every_key_has_an_effect_that_a_person_has_chosen():
 def test_changes_are_told_and_refused_ones_are_an_error(tmp_path):
     run = tmp_path / "run"
     train(OPTIONS["native"], run, 2)
-    with pytest.raises(ConfigError, match="seed: 0 -> 4"):
-        SerialPipeline.resume(run, changes={"seed": 4, "policy.learn.learning_rate": 1e-4})
+    for key, value in (("seed", 4), ("exp_name", "other")):
+        with pytest.raises(ConfigError, match=f"refused: {key}: .* -> {value!r}"):
+            SerialPipeline.resume(run, changes={key: value, "policy.learn.learning_rate": 1e-4})
     with pytest.raises(ConfigError, match="learning_rat"):
         SerialPipeline.resume(run, changes={"policy.learn.learning_rat": 1e-4})
     changes = {"policy.learn.learning_rate": 1e-5, "checkpoint.freq": 99, "env.evaluator_env_num": 0}
