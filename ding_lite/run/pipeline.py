@@ -507,12 +507,21 @@ def _typed(module: str) -> str:
     return str(file.relative_to(here) if file.is_relative_to(here) else file)
 
 
-def serial_pipeline(config: AnyConfig, *arguments: Any, **options: Any) -> Policy:
+def serial_pipeline(
+    config: AnyConfig,
+    seed: int | None = None,
+    env_setting: EnvSetting | None = None,
+    model: torch.nn.Module | None = None,
+    max_train_iter: int | None = None,
+    max_env_step: int | None = None,
+    **options: Any,
+) -> Policy:
     """Trains what ``config`` describes to its end, shows the progress, and returns the policy.
 
     The arguments are those of :class:`SerialPipeline`.
     """
-    pipeline = SerialPipeline(config, *arguments, **{"display": display_for(sys.stdout), **options})
+    options = {"display": display_for(sys.stdout), **options}
+    pipeline = SerialPipeline(config, seed, env_setting, model, max_train_iter, max_env_step, **options)
     for _ in pipeline:
         pass
     return pipeline.policy

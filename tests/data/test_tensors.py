@@ -378,7 +378,7 @@ def test_a_resumed_run_goes_on_within_its_episodes_bit_for_bit(mode, rnn, tmp_pa
     assert digest(again.collector.state_dict()) == digest(whole.collector.state_dict())
 
 
-def test_one_simulator_is_trained_and_evaluated(tmp_path):
+def test_the_last_environments_of_a_simulator_evaluate(tmp_path):
     made = []
 
     def make(num_envs, **kwargs):
