@@ -34,7 +34,7 @@ def vector_of(make, num_envs, autoreset="same_step", **options):
 
 def policy_for(envs, seed=0, **policy):
     """Returns a small PPO policy for the spaces of ``envs``; ``policy`` overrides its config."""
-    user = {"env": {"type": CountingEnv}, "policy": policy}
+    user = {"env": {"type": CountingEnv}, "policy": merged({"learn": {"epoch_per_collect": 2}}, policy)}
     cfg = compile_config(user).values.policy
     return PPOPolicy(cfg, envs.obs_space, envs.action_space, seed=seed)
 

@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
-from worlds import digest, small_config
+from worlds import digest, finished, small_config
 
 from ding_lite import SerialPipeline, evaluate, load_policy
 from ding_lite.errors import ConfigError, EnvError
@@ -35,10 +35,7 @@ class ThreeActions(gym.Wrapper):
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "run"
-    pipeline = SerialPipeline(small_config(max_env_step=256), folder=folder)
-    for _ in pipeline:
-        pass
-    return folder
+    return finished(SerialPipeline(small_config(max_env_step=256), folder=folder)).folder
 
 
 def test_policy_plays_in_a_changed_environment(run):

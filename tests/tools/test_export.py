@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from anything import Anything
-from worlds import merged, small_config
+from worlds import finished, merged, small_config
 
 from ding_lite import PPOPolicy, SerialPipeline, load_policy
 from ding_lite.cli import main
@@ -84,10 +84,7 @@ def run_of(tmp_path_factory):
             config = merged(base, merged(CASES[name], changes))
             if config["policy"]["type"] == "ppg":
                 del config["policy"]["learn"]["epoch_per_collect"]  # it has one for each network
-            pipeline = SerialPipeline(config, folder=folder)
-            for _ in pipeline:
-                pass
-            runs[key] = folder
+            runs[key] = finished(SerialPipeline(config, folder=folder)).folder
         return runs[key]
 
     return trained
