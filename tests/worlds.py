@@ -1,4 +1,4 @@
-"""Helpers to train on small environments and to compare results, and environments that need torch."""
+"""Helpers to train on small environments and to compare results."""
 
 import copy
 import csv
@@ -133,6 +133,16 @@ def finished(pipeline):
     for _ in pipeline:
         pass
     return pipeline
+
+
+def return_on_cartpole(policy, seed):
+    """Returns the return of a policy in the episode that begins from a seed."""
+    env, total, over = gym.make("CartPole-v1"), 0.0, False
+    obs, _ = env.reset(seed=seed)
+    while not over:
+        obs, reward, terminated, truncated, _ = env.step(policy.act(obs))
+        total, over = total + reward, terminated or truncated
+    return total
 
 
 def result_of(run):

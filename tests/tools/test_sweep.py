@@ -142,7 +142,7 @@ def write(folder, **changes):
 
 
 def test_the_score_of_a_trial_is_the_mean_over_its_seeds(tmp_path):
-    write(tmp_path, max_env_step=256)
+    write(tmp_path, max_env_step=256, env={"n_evaluator_episode": 8})
     words = ["--search", f"{RATE}=log(1e-4,1e-2)", "--trials", "1", "-s", "0,1", "--exp-name", "s", "--json"]
     _, output, _ = run("sweep", "-c", "c.py", *words, cwd=tmp_path)
     (trial,) = json.loads(output)["trials"]
