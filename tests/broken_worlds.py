@@ -189,3 +189,85 @@ class KnowsItsProcess(Sound):
 class UnseededCarts(CartPoleVectorEnv):
     def reset(self, *, seed=None, options=None):
         return super().reset(seed=None, options=options)
+
+
+# ---- what trains badly, or needs a key
+
+
+class Numbers(Pushed):
+    """Actions are wide, rewards 0; of the observations one is large, one leaves its Box, two never change."""
+
+    observation_space = spaces.Dict(
+        large=spaces.Box(-np.inf, np.inf, (2,)),
+        image=spaces.Box(0, 65535, (4, 4, 1), np.uint16),
+        outside=spaces.Box(-1, 1, (1,)),
+        still=spaces.Discrete(3),
+        film=spaces.Box(0, 255, (2, 4, 4, 3), np.uint8),
+    )
+    action_space = spaces.Box(0, 512, (1,))
+
+    def obs(self):
+        random = self.np_random.random()
+        image, film = (
+            np.full(self.observation_space[name].shape, 65535 * random) for name in ("image", "film")
+        )
+        return {
+            "large": np.array([2e5 * random, 7], np.float32),
+            "image": image.astype(np.uint16),
+            "outside": np.array([3 * random], np.float32),
+            "still": 1,
+            "film": np.zeros_like(film, np.uint8),
+        }
+
+    def reward(self):
+        return 0.0
+
+    def action_masks(self):
+        return np.ones(1, bool)
+
+
+class NormalizedCarts(gym.wrappers.vector.NormalizeObservation):
+    def __init__(self, num_envs):
+        super().__init__(CartPoleVectorEnv(num_envs))
+
+
+class MaskInInfo(Sound):
+    def reset(self, *, seed=None, options=None):
+        obs, info = super().reset(seed=seed)
+        return obs, {**info, "action_mask": np.ones(2, np.int8)}
+
+
+class Levels(Sound):
+    """A seed draws three levels, of which each episode plays one."""
+
+    def reset(self, *, seed=None, options=None):
+        out = super().reset(seed=seed)
+        if seed is not None:
+            self.levels = self.np_random.random(3)
+        self.level = self.np_random.choice(self.levels)
+        return out
+
+
+class Alone(Sound):
+    """Exists once in a process."""
+
+    lives = 0
+
+    def __init__(self, ends=False):
+        if Alone.lives and ends:
+            os._exit(9)
+        assert not Alone.lives, "the port is in use"
+        Alone.lives += 1
+
+    def close(self):
+        Alone.lives -= 1
+
+
+class NanLater(Sound):
+    """Its number 500 of all is nan: in none of the first 100 steps."""
+
+    calls = 0
+
+    def obs(self):
+        self.calls += 1
+        return super().obs() if self.calls < 150 else np.full(2, np.nan, np.float32)

@@ -7,11 +7,11 @@ import time
 from pathlib import Path
 
 
-def start(*words, cwd):
-    """Starts ``ding-lite`` with these words."""
+def start(*words, cwd, python=()):
+    """Starts ``ding-lite`` with these words, and Python with its own."""
     paths = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
     return subprocess.Popen(
-        [sys.executable, "-m", "ding_lite", *map(str, words)],
+        [sys.executable, *python, "-m", "ding_lite", *map(str, words)],
         cwd=cwd,
         env={**os.environ, "PYTHONPATH": paths},
         stdout=subprocess.PIPE,
@@ -34,4 +34,4 @@ def until(condition, process=None, seconds=300):
     while not condition():
         assert process is None or process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
-        time.sleep(0.02)
+        time.sleep(0.005)

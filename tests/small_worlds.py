@@ -58,6 +58,20 @@ class SpoiledEnv(CountingEnv):
         return self._maybe(super().step(action))
 
 
+class Indexed(CountingEnv):
+    """Observes its step, which the third step moves out of its range, and two indices with other starts."""
+
+    observation_space = SPACES.Dict(at=SPACES.Discrete(3), two=SPACES.MultiDiscrete([2, 4], start=[-1, 0]))
+
+    def __init__(self, shown=(), end="terminated"):
+        super().__init__(((3, end),))
+        self.shown = dict(shown)
+
+    def obs(self):
+        sound = {"at": min(self.count, 2), "two": np.array([-1, self.count])}
+        return sound | self.shown if self.count == 3 else sound
+
+
 class SeededEnv(gym.Env):
     """An episode is decided by its seed and its actions; it is terminated, truncated or both."""
 
@@ -142,20 +156,6 @@ class StuckEnv(LengthEnv):
         return ({"at": obs, "action_mask": np.full(2, self.count < self.after, np.int8)}, *rest)
 
 
-class RaisingEnv(LengthEnv):
-    """Raises at step ``at``, counted over episodes."""
-
-    def __init__(self, at=40):
-        super().__init__()
-        self.at, self.steps = at, 0
-
-    def step(self, action):
-        self.steps += 1
-        if self.steps == self.at:
-            raise ZeroDivisionError("the world has ended")
-        return super().step(action)
-
-
 class HalveReward(gym.RewardWrapper):
     def __init__(self, env, share=0.5):
         super().__init__(env)
@@ -163,6 +163,11 @@ class HalveReward(gym.RewardWrapper):
 
     def reward(self, reward):
         return reward * self.share
+
+
+class SameAction(gym.ActionWrapper):
+    def action(self, action):
+        return action
 
 
 def scripted(index, scripts=SCRIPTS):

@@ -15,7 +15,7 @@ import torch
 from anything import ACTIONS, OBSERVATIONS, VARIANTS, Anything
 from cases import slow_but
 from gymnasium import spaces
-from worlds import digest
+from worlds import digest, finished
 
 from ding_lite import SerialPipeline, load_policy
 from ding_lite.run.checkpoint import load_checkpoint
@@ -101,13 +101,10 @@ def first_ratios(pipeline):
 
 
 def trained(config, folder, *limits):
-    pipeline = SerialPipeline(config, folder=folder, max_env_step=limits[0])
-    for _ in pipeline:
-        pass
+    pipeline = finished(SerialPipeline(config, folder=folder, max_env_step=limits[0]))
     for limit in limits[1:]:
-        pipeline = SerialPipeline.resume(folder, changes={"max_env_step": limit}, trust=["anything"])
-        for _ in pipeline:
-            pass
+        changes = {"max_env_step": limit}
+        pipeline = finished(SerialPipeline.resume(folder, changes=changes, trust=["anything"]))
     return pipeline
 
 

@@ -1,14 +1,15 @@
-"""Helpers to train on small environments and to compare results, and environments that need torch."""
+"""Helpers to train on small environments and to compare results."""
 
 import copy
 import csv
 import functools
 import hashlib
+import json
 
 import gymnasium as gym
 import numpy as np
 import torch
-from small_worlds import SPACES, CountingEnv, SeededEnv
+from small_worlds import CountingEnv, SeededEnv
 
 from ding_lite.config.compile import compile_config
 from ding_lite.config.registry import POLICY_REGISTRY
@@ -18,19 +19,6 @@ from ding_lite.envs.native import NativeVectorEnv
 from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.policies import PPOPolicy
 from ding_lite.run.checkpoint import load_checkpoint, packed, write
-from ding_lite.testing import MatchEnv
-
-
-class MatchBox(MatchEnv):
-    def __init__(self):
-        super().__init__(SPACES.Box(-2.0, 2.0, (2,), np.float32))
-
-
-class MatchTree(MatchEnv):
-    def __init__(self):
-        force = SPACES.Box(-1.0, 1.0, (1,), np.float32)
-        super().__init__(SPACES.Dict(force=force, move=SPACES.Discrete(3, start=-1)))
-
 
 AUTORESET = ("same_step", "next_step", "disabled")  # gymnasium's; the library's own vectors are "same_step"
 
@@ -46,7 +34,7 @@ def vector_of(make, num_envs, autoreset="same_step", **options):
 
 def policy_for(envs, seed=0, **policy):
     """Returns a small PPO policy for the spaces of ``envs``; ``policy`` overrides its config."""
-    user = {"env": {"type": CountingEnv}, "policy": policy}
+    user = {"env": {"type": CountingEnv}, "policy": merged({"learn": {"epoch_per_collect": 2}}, policy)}
     cfg = compile_config(user).values.policy
     return PPOPolicy(cfg, envs.obs_space, envs.action_space, seed=seed)
 
@@ -68,11 +56,6 @@ def uncredited(collector):
         return collector.collect()
     finally:
         collector.policy._complete_rollout = complete
-
-
-def rollout_log_probs(policy, rollout):
-    """Returns the log-probs (T, B), under the newest policy, of the actions of a rollout."""
-    return policy.over_rollout(policy.log_prob, rollout, "action")
 
 
 def copy_of(transition):
@@ -114,28 +97,6 @@ def _feed(hasher, value):
         hasher.update(f"{type(value).__name__} {value!r}".encode())
 
 
-class ShownTwice(gym.Env):
-    """A MatchEnv whose observation is a Dict with unsorted keys and leaves of different sizes."""
-
-    def __init__(self):
-        self.inner = MatchEnv()
-        self.action_space = self.inner.action_space
-        self.observation_space = SPACES.Dict(
-            what=self.inner.observation_space, again=SPACES.Box(-1.0, 1.0, (1,), np.float32)
-        )
-
-    def obs(self, flat):
-        return {"what": flat, "again": flat[:1]}
-
-    def reset(self, *, seed=None, options=None):
-        obs, info = self.inner.reset(seed=seed)
-        return self.obs(obs), info
-
-    def step(self, action):
-        obs, *rest = self.inner.step(action)
-        return (self.obs(obs), *rest)
-
-
 def small_config(world="CartPole-v1", **others):
     """Returns a config whose iterations take a few hundredths of a second; ``others`` overrides its keys."""
     base = {
@@ -167,6 +128,34 @@ def merged(below, above):
     return out
 
 
+def finished(pipeline):
+    """Trains to the end, and returns the pipeline."""
+    for _ in pipeline:
+        pass
+    return pipeline
+
+
+def return_on_cartpole(policy, seed):
+    """Returns the return of a policy in the episode that begins from a seed."""
+    env, total, over = gym.make("CartPole-v1"), 0.0, False
+    obs, _ = env.reset(seed=seed)
+    while not over:
+        obs, reward, terminated, truncated, _ = env.step(policy.act(obs))
+        total, over = total + reward, terminated or truncated
+    return total
+
+
+def result_of(run):
+    """Returns what a run's result.json has."""
+    return json.loads((run / "result.json").read_text())
+
+
+def rows_of(run, name="metrics.csv"):
+    """Returns the rows of a table of a run."""
+    with (run / name).open(newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
 def state_of(run):
     """Returns a hash of each part of the state in a run's last checkpoint, without the clock."""
     state, _ = load_checkpoint(run / "ckpt" / "last.safetensors")
@@ -176,6 +165,4 @@ def state_of(run):
 
 def timeless_rows(run):
     """Returns the rows of a run's metrics.csv without the clock."""
-    with (run / "metrics.csv").open(newline="") as stream:
-        rows = list(csv.DictReader(stream))
-    return [{name: x for name, x in row.items() if not name.startswith("time/")} for row in rows]
+    return [{name: x for name, x in row.items() if not name.startswith("time/")} for row in rows_of(run)]

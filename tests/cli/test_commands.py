@@ -86,6 +86,8 @@ def test_runs_are_listed_plotted_and_compared(ding_lite, well, tmp_path):
     assert ["learning_rate=0.0001", "3"] in [row[:2] for row in rows]
     assert ["policy.learn.learning_rate", "0.0001", "0.001"] in rows
     assert "Two rates" in (tmp_path / "page.html").read_text()
-    assert len(json.loads(well("compare", "slow=runs/slow*", "fast=runs/fast*", "--json"))["runs"]) == 6
+    report = json.loads(well("compare", "slow=runs/slow*", "fast=runs/fast*", "--json"))
+    assert ([group["group"] for group in report["groups"]], len(report["runs"])) == (["slow", "fast"], 6)
+    assert report["differences"] == {"policy.learn.learning_rate": {"slow": "0.0001", "fast": "0.001"}}
     assert ding_lite("plot", "runs/fast*", "-o", "b.png")[:2] == (0, "b.png\n")
     assert (tmp_path / "b.png").read_bytes().startswith(b"\x89PNG")

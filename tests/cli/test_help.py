@@ -12,6 +12,7 @@ import pytest
 from click.shell_completion import ShellComplete
 from hypothesis import given
 from hypothesis import strategies as st
+from strategies import TEXTS
 
 import ding_lite.cli
 from ding_lite.cli import options
@@ -36,7 +37,6 @@ def test_the_examples_of_the_help_are_commands_with_their_options():
 
 def values_of(parameter):
     """Values of an option or argument, as a command gets them."""
-    words = st.text(st.characters(codec="utf-8", exclude_characters="\0"))
     if parameter.name == "seeds":
         return st.lists(st.integers(0), unique=True).map(tuple)
     if getattr(parameter, "is_flag", False):
@@ -44,8 +44,8 @@ def values_of(parameter):
     if isinstance(parameter.type, click.IntRange):
         return st.integers(1)
     if parameter.multiple or parameter.nargs < 0:
-        return st.lists(words).map(tuple)
-    return st.none() | (words.map(Path) if isinstance(parameter.type, click.Path) else words)
+        return st.lists(TEXTS).map(tuple)
+    return st.none() | (TEXTS.map(Path) if isinstance(parameter.type, click.Path) else TEXTS)
 
 
 @pytest.mark.parametrize("name", ["train", "sweep"])

@@ -3,10 +3,11 @@
 import json
 
 import pytest
+from cases import drawn
 from worlds import timeless_rows
 
 from ding_lite import settings
-from ding_lite.config.compile import read_config, shipped_configs
+from ding_lite.config.compile import POLICIES, read_config, shipped_configs
 from ding_lite.config.registry import names_in
 from ding_lite.run.settings import _shipped_for
 
@@ -120,8 +121,7 @@ QUICK = (
 )
 
 
-@pytest.mark.parametrize("sees", ["numbers", "picture", "parts", "symbols"])
-@pytest.mark.parametrize("policy", ["ppo", "ppo_offpolicy", "ppg", "ppg_offpolicy"])
+@pytest.mark.parametrize(("policy", "sees"), drawn(8, POLICIES, ["numbers", "picture", "parts", "symbols"]))
 def test_the_settings_of_every_kind_train_every_policy(policy, sees, well, tmp_path):
     (tmp_path / "mine.py").write_text(MINE)
     kwargs = (f"env.kwargs.sees={sees}", "env.kwargs.acts=wide")

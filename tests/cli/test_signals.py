@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 from cases import slow_but
-from worlds import small_config
+from processes import start, until
+from worlds import result_of, small_config
 
 from ding_lite.cli import main
 from ding_lite.run.checkpoint import load_checkpoint
 
-TESTS = Path(__file__).parents[1]
 CODES = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 143}
 
 
@@ -36,23 +36,7 @@ class Home:
         return self
 
     def start(self, *words, python=()):
-        paths = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
-        self.process = subprocess.Popen(
-            [sys.executable, *python, "-m", "ding_lite", *map(str, words)],
-            cwd=self.folder,
-            env={**os.environ, "PYTHONPATH": paths},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-
-    def until(self, condition, seconds=60):
-        deadline = time.monotonic() + seconds
-        while not condition():
-            assert self.process.poll() is None, self.process.communicate()
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
+        self.process = start(*words, cwd=self.folder, python=python)
 
     def ended(self, number, group=False):
         """Sends a signal to the command, and returns its exit code and output; it must report no error."""
@@ -71,9 +55,6 @@ class Home:
         file = self.folder / "run" / "metrics.csv"
         return max(0, file.read_bytes().count(b"\n") - 1) if file.exists() else 0
 
-    def result(self):
-        return json.loads((self.folder / "run" / "result.json").read_text())
-
     def last(self):
         return load_checkpoint(self.folder / "run" / "ckpt" / "last.safetensors")[0]
 
@@ -91,14 +72,15 @@ def home(tmp_path):
 TRAIN = ("train", "-c", "c.json", "--exp-name", "run")
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", pytest.param("SIGHUP", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", slow_but(["SIGTERM"], CODES))
 def test_first_signal_finishes_the_iteration_and_saves_it(name, home):
     """It reaches all processes of a job, as from a terminal, systemd or SLURM."""
     home.write(env={"manager": {"type": "subprocess", "worker_num": 1}}).start(*TRAIN)
-    home.until(lambda: home.rows() >= 2)
+    until(lambda: home.rows() >= 2, home.process)
     code, output = home.ended(getattr(signal, name), group=True)
     assert code == CODES[name]
-    assert (home.result()["status"], home.result()["error"]) == ("interrupted", name)
+    result = result_of(home.folder / "run")
+    assert (result["status"], result["error"]) == ("interrupted", name)
     assert home.last()["progress"]["iteration"] == home.rows()
     assert "try: ding-lite train --resume run" in output
     assert not any(Path(f"/proc/{pid}").exists() for pid in home.marks())
@@ -106,7 +88,7 @@ def test_first_signal_finishes_the_iteration_and_saves_it(name, home):
 
 def test_signal_before_the_run_leaves_nothing_behind(home):
     home.write(kwargs={"start": 60.0}).start("train", "-c", "c.json")
-    home.until(home.marks)
+    until(home.marks, home.process)
     time.sleep(0.1)
     assert home.ended(signal.SIGTERM)[0] == 143
     assert {file.name for file in home.folder.iterdir()} == {"c.json", "marks"}
@@ -126,7 +108,7 @@ def test_signal_while_modules_are_imported(module, name, home):
 
 def test_an_environment_may_not_keep_the_signals_of_the_program(home):
     home.write(kwargs={"ignored": ["SIGINT"]}).start(*TRAIN)
-    home.until(lambda: home.rows() >= 2)
+    until(lambda: home.rows() >= 2, home.process)
     assert home.ended(signal.SIGINT)[0] == 130
 
 
@@ -136,7 +118,7 @@ def test_signal_ends_an_evaluation(home, monkeypatch):
     assert main([*TRAIN, "-q", "--max-env-step", "256"]) == 0
     before = len(home.marks())
     home.start("eval", "run", "-n", 100_000, "--import", "slow_worlds")
-    home.until(lambda: len(home.marks()) > before)
+    until(lambda: len(home.marks()) > before, home.process)
     assert home.ended(signal.SIGTERM) == (143, "")
 
 
@@ -158,7 +140,8 @@ def test_a_run_outside_of_the_main_thread_leaves_signals_alone(tmp_path, monkeyp
 def test_training_writes_to_any_output(tmp_path):
     """A pipe whose reader has enough, an output that is closed or ASCII."""
     program = f"{sys.executable} -m ding_lite"
-    train = f"{program} train -c cartpole_ppo --max-env-step 500 --exp-name"
+    small = "env.evaluator_env_num=1 env.n_evaluator_episode=1 policy.learn.epoch_per_collect=1"
+    train = f"{program} train -c cartpole_ppo --max-env-step 500 {small} --exp-name"
     command = (
         f"set -o pipefail; {train} run | head -1; echo $?; {program} config -c cartpole_ppo | head -1; "
         f"{train} closed >&- <&-; echo $?; PYTHONIOENCODING=ascii {train} ascii | tail -1"
@@ -167,5 +150,4 @@ def test_training_writes_to_any_output(tmp_path):
     run_line, code, header, code_closed, last = done.stdout.splitlines()
     assert (run_line, code, header.split()[0], done.stderr) == ("run run", "0", "key", "")
     assert (code_closed, last) == ("0", "run: ascii   try: ding-lite eval ascii -n 100")
-    results = [json.loads(file.read_text()) for file in tmp_path.glob("*/result.json")]
-    assert [result["status"] for result in results] == ["finished"] * 3
+    assert {result_of(tmp_path / name)["status"] for name in ("run", "closed", "ascii")} == {"finished"}

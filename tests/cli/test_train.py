@@ -1,10 +1,9 @@
 """``ding-lite train`` in this process: the run's folder, resuming, classes of one's own, errors in a run."""
 
-import csv
 import json
 import re
 
-from worlds import timeless_rows
+from worlds import result_of, rows_of, timeless_rows
 
 from ding_lite.run.checkpoint import load_checkpoint
 
@@ -15,29 +14,13 @@ RESULT_KEYS = {
 }
 
 
-def result_of(folder):
-    return json.loads((folder / "result.json").read_text())
-
-
-def rows_of(folder, name="metrics.csv"):
-    with (folder / name).open(newline="") as stream:
-        return list(csv.DictReader(stream))
-
-
 def test_a_run_writes_its_folder_and_says_what_to_do_next(well, tmp_path):
     output = well("train", "-c", "tiny.py", "policy.learn.batch_size=32", "-s", "5")
     folder = tmp_path / "runs" / "tiny"
     assert {path.name for path in tmp_path.iterdir()} - {"__pycache__"} == {"tiny.py", "runs"}
     files = {
-        "config.json",
-        "episodes.csv",
-        "metrics.csv",
-        "log.txt",
-        "git.txt",
-        "result.json",
-        "ckpt",
-        "tb",
-        ".lock",
+        *("config.json", "episodes.csv", "metrics.csv", "log.txt", "git.txt", "result.json"),
+        *("ckpt", "tb", ".lock"),
     }
     assert {path.name for path in folder.iterdir()} == files
     result, rows = result_of(folder), rows_of(folder)
@@ -153,6 +136,8 @@ def test_a_run_that_its_environment_ends_keeps_its_last_whole_iteration(ding_lit
     done = ding_lite("train", *words, "env.kwargs.fails_at=150")
     assert done.code == 3
     assert "ValueError: mine" in done.err
+    assert "train --resume run" in done.err + done.out
+    assert "Traceback" in (tmp_path / "run" / "log.txt").read_text()
     assert result_of(tmp_path / "run")["status"] == "failed"
     state, _ = load_checkpoint(tmp_path / "run" / "ckpt" / "last.safetensors")
     assert state["progress"]["iteration"] == len(rows_of(tmp_path / "run")) == 2
@@ -166,7 +151,10 @@ def test_one_command_starts_a_run_continues_it_and_replaces_one_without_a_checkp
 ):
     (tmp_path / "world.py").write_text(WORLD)
     words = ["train", "--env", "world:Line", "--plain", "--exp-name", "run", "--resume", "auto", *SMALL]
-    assert ding_lite(*words, "env.kwargs.fails_at=9").code == 3, "before its first checkpoint"
+    done = ding_lite(*words, "env.kwargs.fails_at=40")
+    assert (done.code, "--resume" in done.err + done.out) == (3, False), "before its first checkpoint"
+    # As if it had been killed after an iteration.
+    (tmp_path / "run" / "metrics.csv").write_text("env_step,iteration,train_iter\n7,1,1\n")
     assert "ended before its first checkpoint" in well(*words, "--max-env-step", 128)
     assert "resumed from run/ckpt/last.safetensors at 128" in well(*words, "--max-env-step", 256)
     assert [int(row["iteration"]) for row in rows_of(tmp_path / "run")] == [1, 2, 3, 4]

@@ -167,6 +167,13 @@ def test_all_faults_are_reported_at_once_with_their_whole_paths():
         ({}, "env.env_id", "missing"),
         (user(learn={"batch_size": 4096}), "policy.learn.batch_size", "2048"),
         (user(learn={"reuse": 2.0}), "policy.learn.reuse=2.0", "no effect with policy.on_policy"),
+        (user(learn={"update_per_collect": 7}), "policy.learn.update_per_collect=7", "policy.on_policy"),
+        (user(learn={"proximal": "behaviour"}), "policy.learn.proximal=behaviour", "policy.on_policy"),
+        (user(learn={"lr_schedule": "liner"}), "policy.learn.lr_schedule", "did you mean 'linear'?"),
+        (user(learn=3), "policy.learn", "batch_size"),
+        (user(learn={"gamma": 1}), "policy.learn", "'gamma' is policy.collect.discount_factor here"),
+        (user(learn={"disount_factor": 1}), "policy.learn", "'policy.collect.discount_factor'?"),
+        ({**CARTPOLE, "hooks": [{"patience": 3}]}, "hooks[0]", "None"),
     ],
 )
 def test_fault_names_the_path_and_what_is_right(config, path, said):

@@ -321,21 +321,11 @@ def test_keys_of_ding_lite_in_a_pair_mean_what_they_mean_here():
 
 def test_compile_config_and_attributes_of_policies_have_the_names_of_di_engine(tmp_path):
     main, create = pair(env_type="acrobot")
-    config = compile_config((main, create), {"seed": 3})
+    config = compile_config([main, create], {"seed": 3})  # a list or a tuple
     assert (config.values.env.env_id, config.values.seed) == ("Acrobot-v1", 3)
     with SerialPipeline(config, folder=tmp_path / "run") as run:
         assert run.policy._model is run.policy._learn_model is run.policy.model
         assert run.policy._cfg is run.policy.cfg
-
-
-@pytest.mark.parametrize("as_list", [False, True])
-def test_pair_is_accepted_wherever_a_config_is(as_list, tmp_path):
-    theirs = (list if as_list else tuple)(pair(env_type="acrobot"))
-    pipeline = SerialPipeline(theirs, folder=tmp_path / "run", max_env_step=256)
-    assert [progress.env_step for progress in pipeline] == [256]
-    saved = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert set(saved) >= {"config", "source"}
-    assert load_config(tmp_path / "run" / "config.json").values == pipeline.config.values
 
 
 # ------------------------------------------------------------------ files

@@ -92,21 +92,6 @@ def test_class_of_another_kind_is_refused():
             POLICY_REGISTRY.get_class(kind)
 
 
-@pytest.mark.parametrize(
-    ("items", "path", "said"),
-    [
-        (["no_such"], "hooks[0]", "no hook named 'no_such'"),
-        (["early_stopping", {"type": "early_stopping", "patence": 3}], "hooks[1]", "did you mean 'patience'"),
-        ([{"patience": 3}], "hooks[0]", "None"),
-        (["mine:Hook", EarlyStopping], None, None),
-    ],
-)
-def test_faults_of_a_list_of_entries(items, path, said):
-    faults = HOOK_REGISTRY.faults(items, "hooks")
-    assert bool(faults) is (path is not None)
-    assert all(fault.startswith(path) and said in fault for fault in faults)
-
-
 def test_repeated_entries_have_names_of_their_own():
     items = ["early_stopping", {"type": "early_stopping", "patience": 3}]
     assert [(name, arguments) for name, _, arguments in HOOK_REGISTRY.named_choices(items)] == [

@@ -17,7 +17,6 @@ from strategies import TEXTS, plain_values, same
 from ding_lite.config.schema import (
     DROPPED,
     Key,
-    Name,
     as_schema,
     check,
     default_values,
@@ -34,21 +33,6 @@ class Base:
 
 class Derived(Base):
     config = dict(b=1, c=[1], section=dict(x=None, z=True), kwargs={})
-
-
-SCHEMA = as_schema(
-    dict(
-        seed=Key(0, low=0),
-        learn=dict(rate=Key(1e-3, above=0), batch_size=64, clip_ratio=0.2),
-        collect=dict(discount_factor=Key(0.99, low=0, below=1), n_sample=Key(8, int)),
-        env=dict(type=Key("gymnasium", Name), kwargs={}, sizes=Key([], list[int], low=1)),
-        kind=Key("constant", Literal["constant", "linear"]),
-    )
-)
-
-
-def faults_of(user):
-    return check(user, SCHEMA)[1]
 
 
 def test_configs_merge_along_the_bases_and_leave_them_as_they_were():
@@ -121,22 +105,6 @@ def test_value_is_taken_or_converted_without_loss_or_refused(parts, data):
         else:
             items = [value] if isinstance(value, str) else value
             assert found == (list(items) if isinstance(found, list) else items)
-
-
-@pytest.mark.parametrize(
-    ("user", "path", "said"),
-    [
-        ({"kind": "liner"}, "kind", "did you mean 'linear'?"),
-        ({"learn": 3}, "learn", "batch_size, clip_ratio, rate"),
-        # Unknown keys.
-        ({"learn": {"gamma": 1}}, "learn", "'gamma' is collect.discount_factor here"),
-        ({"learn": {"disount_factor": 1}}, "learn", "did you mean 'collect.discount_factor'?"),
-    ],
-)
-def test_fault_has_its_path_and_what_is_right(user, path, said):
-    (fault,) = faults_of(user)
-    assert fault.startswith(path)
-    assert said in fault
 
 
 BOUNDS = st.none() | st.integers(-2, 2)

@@ -11,6 +11,7 @@ from small_worlds import (
     SCRIPTS,
     SPACES,
     CountingEnv,
+    Indexed,
     LengthEnv,
     SeededEnv,
     SpoiledEnv,
@@ -111,17 +112,6 @@ def test_rollouts_of_two_halves_are_those_of_one_process(num_envs, num_workers):
     assert len(rest[0]) > 3
 
 
-def test_row_0_may_be_a_filler_under_next_step():
-    collector = collector_of(
-        lambda index: CountingEnv(((2, "terminated"),)), n_sample=4, autoreset="next_step"
-    )
-    assert collector.collect().valid.tolist() == [[True, True], [True, True]]
-    second = collector.collect()
-    assert second.valid.tolist() == [[False, False], [True, True]]
-    assert second.reward.tolist() == [[0, 0], [11, 11]]
-    assert second.obs[0].tolist() == [[0, 2], [0, 2]]
-
-
 @pytest.mark.parametrize("autoreset", AUTORESET)
 def test_no_transition_crosses_an_episode(autoreset):
     """The obs (episode, step) and the reward 10 * episode + step + 1 of a valid row are of the same step."""
@@ -147,31 +137,6 @@ def test_episode_returns_and_lengths_are_those_counted_by_hand():
         "episode_count": 5.0,
         "env_restarts": 0.0,
     }
-
-
-@pytest.mark.parametrize("autoreset", AUTORESET)
-@pytest.mark.parametrize("seed", range(2))
-def test_recorded_and_open_lengths_sum_to_the_valid_rows(autoreset, seed):
-    """Random terminations and truncations, over several rollouts."""
-    rng = np.random.default_rng(seed)
-    ends = ("terminated", "truncated", "both")
-    scripts = [[(int(rng.integers(1, 7)), ends[int(rng.integers(3))]) for _ in range(40)] for _ in range(3)]
-    collector = collector_of(
-        lambda index: CountingEnv(scripts[index]), num_envs=3, n_sample=51, autoreset=autoreset
-    )
-    valid, lengths, returns, rewards = 0, 0, 0.0, 0.0
-    for _ in range(4):
-        rollout = collector.collect()
-        valid += int(rollout.valid.sum())
-        rewards += float(rollout.reward.sum())
-        lengths += sum(e.length for e in collector.episodes)
-        returns += sum(e.episode_return for e in collector.episodes)
-        # A pending reset is of an episode that has been recorded already.
-        pending = (rollout.terminated[-1] | rollout.truncated[-1]).numpy() & (autoreset == "next_step")
-        open_lengths = collector.envs.episode_lengths[~pending].sum()
-        open_returns = collector.envs.episode_returns[~pending].sum()
-        assert lengths + open_lengths == valid
-        assert returns + open_returns == pytest.approx(rewards)
 
 
 # ---------------------------------------------------------------------- lost episodes, and hidden states
@@ -272,20 +237,6 @@ def test_a_value_that_is_not_finite_is_refused_and_nothing_is_learned(at, spoil,
     with pytest.raises(EnvContractError, match=f"env 1 .*{message}"):
         Collector(envs, policy, 16).collect()
     assert digest(policy.model.state_dict()) == before
-
-
-class Indexed(CountingEnv):
-    """Observes its step, which the third step moves out of its range, and two indices with other starts."""
-
-    observation_space = SPACES.Dict(at=SPACES.Discrete(3), two=SPACES.MultiDiscrete([2, 4], start=[-1, 0]))
-
-    def __init__(self, shown=(), end="terminated"):
-        super().__init__(((3, end),))
-        self.shown = dict(shown)
-
-    def obs(self):
-        sound = {"at": min(self.count, 2), "two": np.array([-1, self.count])}
-        return sound | self.shown if self.count == 3 else sound
 
 
 @pytest.mark.parametrize("backend", ["base", "subprocess", "vector"])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from small_worlds import SCRIPTS, CountingEnv, HalveReward, LengthEnv, SeededEnv, StuckEnv
-from worlds import AUTORESET, digest, policy_for, vector_of
+from worlds import AUTORESET, vector_of
 
 from ding_lite.config.compile import compile_config
 from ding_lite.data.episodes import Evaluator, means_of
@@ -16,7 +16,6 @@ from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.make import make_vector_env
 from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.errors import EnvContractError
-from ding_lite.run.progress import merged_metrics
 
 
 def first_action(obs):
@@ -38,11 +37,6 @@ def evaluator_of(make, num_envs, n_episode, max_steps=1000, autoreset="same_step
 def test_exactly_the_wanted_number_of_episodes_is_played(num_envs, n_episode, autoreset):
     result = evaluator_of(lambda i: LengthEnv(2 + i), num_envs, n_episode, autoreset=autoreset).evaluate(0)
     assert len(result.returns) == len(result.lengths) == n_episode
-
-
-def test_shares_of_the_environments_differ_by_at_most_one():
-    result = evaluator_of(lambda i: LengthEnv(i + 1), 4, 10).evaluate(0)
-    assert sorted(result.lengths) == [1, 1, 1, 2, 2, 2, 3, 3, 4, 4]
 
 
 @pytest.mark.parametrize("autoreset", AUTORESET)
@@ -138,29 +132,6 @@ def test_returns_are_raw_below_wrappers():
     assert Evaluator(envs, passive(), 2, 100).evaluate(0).returns == (4.0, 4.0)
 
 
-def test_policy_and_every_generator_stay_as_they_were():
-    envs = vector_of(lambda i: SeededEnv(), 3)
-    policy = policy_for(envs, normalize={"obs": True})
-    before, random = digest(policy.state_dict()), torch.get_rng_state()
-    numpy_before = digest(list(np.random.get_state()))
-    Evaluator(envs, policy, 7, 100).evaluate(0, 0)
-    assert digest(policy.state_dict()) == before
-    assert torch.equal(torch.get_rng_state(), random)
-    assert digest(list(np.random.get_state())) == numpy_before
-
-
-def test_policy_plays_greedily():
-    envs = vector_of(lambda i: SeededEnv(), 2)
-    policy = policy_for(envs)
-    seen, played = [], []
-    policy.scaled = lambda obs: seen.append(obs.copy()) or torch.as_tensor(obs)
-    policy._to_env = lambda action: played.append(action.clone()) or action.numpy()
-    Evaluator(envs, policy, 2, 100).evaluate(0)
-    logits = [policy.model.compute_actor(torch.as_tensor(obs)) for obs in seen]
-    greedy = [policy.model.distribution(logit).mode() for logit in logits]
-    assert torch.equal(torch.stack(played), torch.stack(greedy))
-
-
 def test_each_episode_begins_with_the_initial_hidden_state():
     """The hidden state counts the steps of its episode, as the observations do."""
     seen = []
@@ -183,9 +154,3 @@ def test_means_are_over_the_episodes_that_have_the_key_but_for_successes():
     infos = [{"is_success": 1.0, "crashes": 2.0}, {}, {"crashes": 4.0}, {"is_success": 0.0}]
     assert means_of(infos) == {"is_success": 0.25, "crashes": 3.0}
     assert means_of([{}, {}]) == {}
-
-
-def test_a_rank_without_a_success_counts_in_the_rate_of_all():
-    had_episodes = {"collect/episode_return": 1.0}
-    reports = [{**had_episodes, "collect/is_success": 0.5}, had_episodes, {}]
-    assert merged_metrics(reports)["collect/is_success"] == 0.25

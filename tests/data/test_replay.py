@@ -2,12 +2,14 @@
 
 import pytest
 import torch
-from worlds import digest, save_checkpoint
+from small_worlds import SeededTree
+from worlds import digest, save_checkpoint, trainee
 
 from ding_lite.data.replay import Replay
 from ding_lite.data.rollout import as_rollout
 from ding_lite.data.samples import Runs, Samples, Store
 from ding_lite.run.checkpoint import load_checkpoint
+from ding_lite.trees import map_tree, to_dict
 
 ROWS, COLUMNS = 3, 2
 
@@ -111,6 +113,23 @@ def test_metrics_are_those_counted_by_hand():
             "outside_clip": 2 / 11,
         }
     )
+
+
+def test_nothing_of_a_transition_changes_while_it_is_in_the_buffer():
+    """The collector's arrays are overwritten meanwhile."""
+    limits = {"max_use": 100, "max_staleness": 3, "replay_buffer_size": 10_000}
+    options = {"learn": {"update_per_collect": 5}, "other": {"replay_buffer": limits}}
+    policy, collector = trainee("ppo_offpolicy", SeededTree, autoreset="next_step", **options)
+    first = None
+    for _ in range(4):
+        rollout = collector.collect()
+        first = map_tree(torch.clone, to_dict(rollout)) if first is None else first
+        policy.learn_mode.forward(rollout)
+        oldest = policy.replay.rollouts[0]
+        if oldest.iteration == 0:
+            kept = to_dict(oldest.rollout)
+            assert [name for name in first if digest(kept[name]) != digest(first[name])] == []
+    assert len(policy.replay.rollouts) == 3
 
 
 def saved_and_loaded(state, tmp_path):

@@ -4,22 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from ding_lite.data.rollout import RolloutStorage, as_rollout, time_major_fields, to_device
+from ding_lite.data.rollout import RolloutStorage, as_rollout
 from ding_lite.errors import ContractError
 from ding_lite.trees import to_dict
-
-
-def test_time_major_fields_leave_out_what_is_not_time_major():
-    rollout = as_rollout(
-        {"reward": torch.zeros(2, 3), "last_obs": torch.zeros(3, 4), "final": {"t": torch.zeros(1)}}
-    )
-    assert list(time_major_fields(rollout)) == ["reward"]
-
-
-def test_to_device_on_the_cpu_does_not_copy():
-    array = np.zeros(3, np.float32)
-    to_device({"a": array}, torch.device("cpu"))["a"][0] = 5
-    assert array[0] == 5
 
 
 def test_storage_is_written_in_place_and_used_again():
@@ -51,35 +38,6 @@ def test_what_is_not_written_any_more_is_not_in_the_next_rollout():
     storage.written.clear()
     storage.write(0, "b", np.zeros(2))
     assert set(to_dict(storage.rollout(c=np.ones(1)))) == {"b", "c"}
-
-
-def test_row_is_written_a_group_of_environments_at_a_time():
-    storage = RolloutStorage(2, 3)
-    view = storage.write(1, "x", np.array([[1, 2], [5, 6]]), slice(0, None, 2))
-    storage.write(1, "x", np.array([[3, 4]]), slice(1, None, 2))
-    assert storage.arrays["x"].tolist() == [[[0, 0]] * 3, [[1, 2], [3, 4], [5, 6]]]
-    assert view.tolist() == [[1, 2], [5, 6]]
-    view[:] = 9
-    assert storage.arrays["x"][1].tolist() == [[9, 9], [3, 4], [9, 9]]
-
-
-def test_storage_keeps_dtypes_and_trees():
-    storage = RolloutStorage(1, 2)
-    obs = {"image": np.zeros((2, 4), np.uint8), "pair": {"0": np.zeros(2, np.int64), "1": np.zeros(2, bool)}}
-    storage.write(0, "obs", obs)
-    storage.write(0, "log_prob", torch.zeros(2))
-    rollout = storage.rollout()
-    assert rollout.obs["image"].dtype == torch.uint8
-    assert rollout.obs["pair"]["0"].dtype == torch.int64
-    assert rollout.obs["pair"]["1"].dtype == torch.bool
-    assert rollout.log_prob.shape == (1, 2)
-
-
-def test_keys_of_an_observation_need_not_be_identifiers():
-    storage = RolloutStorage(1, 2)
-    storage.write(0, "obs", {"left arm": np.ones(2), "values": np.zeros(2)})
-    assert storage.rollout().obs["left arm"].tolist() == [[1, 1]]
-    assert storage.rollout().obs["values"].tolist() == [[0, 0]]
 
 
 def test_row_of_another_shape_is_refused():

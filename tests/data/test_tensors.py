@@ -14,7 +14,7 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from worlds import digest, policy_for
+from worlds import digest, finished, policy_for
 
 from ding_lite import SerialPipeline
 from ding_lite.config.compile import compile_config
@@ -343,17 +343,11 @@ def config(world=Pendulum, **others):
             **{"n_evaluator_episode": 2, "kwargs": {"max_episode_steps": 11}},
         },
         "policy": {
-            **{"collect": {"n_step": STEPS}, "learn": {"batch_size": 32}, "eval": {"eval_freq": 200}},
-            "normalize": {"obs": True},
+            **{"collect": {"n_step": STEPS}, "eval": {"eval_freq": 200}, "normalize": {"obs": True}},
+            "learn": {"batch_size": 32, "epoch_per_collect": 2},
         },
     }
     return compile_config(user, others)
-
-
-def finished(pipeline):
-    for _ in pipeline:
-        pass
-    return pipeline
 
 
 class Forgetful(Pendulum):

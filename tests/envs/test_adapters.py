@@ -12,6 +12,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
+from worlds import finished
 
 from ding_lite import SerialPipeline
 from ding_lite.envs.adapters import BraxEnv, RslRlEnv
@@ -29,10 +30,9 @@ SMALL = {
 
 def trained(folder, groups=None, **env):
     policy = {**SMALL["policy"], "model": {"obs_groups": groups}}
-    pipeline = SerialPipeline({**SMALL, "env": {**SMALL["env"], **env}, "policy": policy}, folder=folder)
-    for _ in pipeline:
-        pass
-    return pipeline
+    return finished(
+        SerialPipeline({**SMALL, "env": {**SMALL["env"], **env}, "policy": policy}, folder=folder)
+    )
 
 
 class VecEnv:

@@ -7,7 +7,6 @@ import functools
 import gymnasium as gym
 import numpy as np
 import pytest
-import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from scripted import Scripted, world
 from worlds import copy_of, same_tree
@@ -17,7 +16,6 @@ from ding_lite.envs.native import EnvPoolVectorEnv, NativeVectorEnv
 from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.envs.spaces import split_actions
 from ding_lite.envs.vector import Episode
-from ding_lite.envs.workers.cores import cores, leaving_cores
 from ding_lite.envs.workers.vector_env import SubprocessVectorEnv
 from ding_lite.errors import CheckpointError, EnvError
 from ding_lite.rl.seeding import integer_seed
@@ -174,41 +172,6 @@ def test_native_cartpole_and_env_pool_step_as_the_single_environment(env_pool):
         obs, ended = got.obs, got.terminated | got.truncated
         ends, cuts = ends + got.terminated.sum(), cuts + got.truncated.sum()
     assert (ends > 30, cuts > 2) == (True, True)
-
-
-# ---------------------------------------------------------------------- halves
-
-
-@pytest.mark.parametrize(
-    "workers", [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(5, marks=pytest.mark.slow)]
-)
-def test_two_halves_give_the_transitions_of_the_whole(workers):
-    threads = torch.get_num_threads()
-    whole = own(InProcessVectorEnv, world(tree=True))
-    with contextlib.closing(
-        own(SubprocessVectorEnv, world(tree=True), num_workers=workers, double_buffer=True)
-    ) as envs:
-        with leaving_cores(envs.busy_cores):
-            assert torch.get_num_threads() == max(1, min(threads, cores() - workers))
-        assert torch.get_num_threads() == threads
-        whole.reset("x")
-        envs.reset("x")
-        for _, action in zip(range(40), batches("discrete"), strict=False):
-            expected = whole.step(action)
-            for group, rows in enumerate(envs.groups):
-                envs.send(action[rows], group)
-            for group, rows in enumerate(envs.groups):
-                got, numbers = envs.receive(group), np.arange(ENVS)[rows]
-                for name in ("obs", "reward", "terminated", "truncated", "valid"):
-                    here = map_tree(lambda leaf, rows=rows: leaf[rows], getattr(expected, name))
-                    assert same_tree(map_tree(np.array, getattr(got, name)), map_tree(np.array, here))
-                chosen = np.isin(expected.final_env, numbers)
-                assert numbers[got.final_env].tolist() == expected.final_env[chosen].tolist()
-                if chosen.any():
-                    here = map_tree(lambda leaf, chosen=chosen: leaf[chosen], expected.final_obs)
-                    assert same_tree(got.final_obs, here)
-                episodes = [one._replace(env=numbers[one.env]) for one in got.episodes]
-                assert episodes == [one for one in expected.episodes if one.env in numbers]
 
 
 # ---------------------------------------------------------------------- seeds and numbers

@@ -11,7 +11,6 @@ from ding_lite.config.compile import compile_config
 from ding_lite.config.registry import ENV_REGISTRY
 from ding_lite.envs.make import make_env, make_vector_env
 from ding_lite.envs.native import NativeVectorEnv
-from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.errors import ConfigError, EnvError
 
 
@@ -42,35 +41,6 @@ def make_length(length=4):
 def test_environment_of_ones_own_is_made_however_it_is_named(kind, expected):
     env = make_env({**section(env_id="CartPole-v1"), "type": kind, "env_id": ""})
     assert env.unwrapped.length == expected
-
-
-def test_wrappers_lie_outside_the_recorder_and_the_last_is_outermost():
-    env = made(
-        type=LengthEnv,
-        wrappers=[
-            "small_worlds:HalveReward",
-            {"type": "gymnasium.wrappers:TimeLimit", "max_episode_steps": 2},
-        ],
-    )
-    kinds = [type(env), type(env.env), type(env.env.env)]
-    assert kinds == [gym.wrappers.TimeLimit, HalveReward, EpisodeRecorder]
-
-
-@pytest.mark.parametrize(
-    ("env_id", "hint"),
-    [
-        ("CartPole-v99", r"version `v99`.*provides versioned environments: \[ `v0`, `v1` \]\."),
-        ("CartPol-v1", r"Did you mean: `CartPole`\?"),
-    ],
-)
-def test_wrong_env_id_is_named_with_gymnasium_s_own_hint(env_id, hint):
-    with pytest.raises(EnvError, match=f"^env '{env_id}' cannot be made: .*{hint}$"):
-        made(env_id=env_id)
-
-
-def test_unregistered_type_lists_what_is_registered():
-    with pytest.raises(ConfigError, match="env.type: .*did you mean 'test_make_length'"):
-        made(type="test_make_lenght")
 
 
 @pytest.mark.parametrize(

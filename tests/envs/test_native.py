@@ -29,14 +29,6 @@ def test_reward_of_a_filler_is_no_part_of_an_episode():
     assert [(e.episode_return, e.length) for row in rows for e in row.episodes] == [(2, 2)] * 3
 
 
-def test_no_row_after_a_reset_is_a_filler():
-    envs = NativeVectorEnv(SyncVectorEnv([lambda: LengthEnv(1)] * 2))
-    (last,) = rows_of(envs, 1)
-    assert last.terminated.all()
-    (first,) = rows_of(envs, 1)
-    assert first.valid.all()
-
-
 def test_parts_of_a_vector_have_starts_and_numbers_of_their_own():
     parts = [NativeVectorEnv(SyncVectorEnv([SeededEnv] * 2), index_offset=offset) for offset in (0, 2)]
     assert not np.isin(*(part.reset("collect")[:, 2] for part in parts)).any()

@@ -8,7 +8,7 @@ from fast_cases import DISCRETE, MIXED, NETWORKS, VECTOR, observations, policy_f
 from precision import assert_accurate, doubles, float64
 from small_worlds import SeededBox, SeededEnv, SeededMulti
 from torch import nn
-from worlds import merged, rollout_log_probs, trainee
+from worlds import merged, trainee
 
 from ding_lite import PPOPolicy
 from ding_lite.data.rollout import as_field, as_rollout
@@ -153,9 +153,11 @@ def test_log_probs_of_masked_actions_are_those_of_their_masks():
     policy, collector = trainee("ppo", OneForbidden, n_sample=96)
     rollout, stored = recorded(policy, collector)
     assert RAW in stored
-    torch.testing.assert_close(rollout.log_prob, rollout_log_probs(policy, rollout), **CLOSE)
+    found = policy.over_rollout(policy.log_prob, rollout, "action")
+    torch.testing.assert_close(rollout.log_prob, found, **CLOSE)
     rollout.obs.action_mask = torch.ones_like(rollout.obs.action_mask)
-    assert not torch.allclose(rollout.log_prob, rollout_log_probs(policy, rollout), atol=1e-2)
+    found = policy.over_rollout(policy.log_prob, rollout, "action")
+    assert not torch.allclose(rollout.log_prob, found, atol=1e-2)
 
 
 def test_a_network_that_is_replaced_between_two_rollouts_acts_no_more():

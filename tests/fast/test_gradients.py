@@ -25,7 +25,6 @@ from worlds import trainee
 
 from ding_lite import PPOPolicy
 from ding_lite.data.samples import Batch
-from ding_lite.errors import NumericsError
 from ding_lite.fast import stacks
 from ding_lite.fast.cuda_graphs import GraphPool
 from ding_lite.fast.gradients import ByAutograd, ThroughStacks
@@ -400,16 +399,6 @@ def test_where_the_clip_holds_the_gradient_is_zero_at_any_ratio(way):
     assert near.norm() > 1e-2, "the other half has a gradient"
     for far in (88.0, 89.0, 100.0, 500.0):
         torch.testing.assert_close(gradient(far), near, rtol=0, atol=1e-6)
-
-
-@every_way
-def test_a_ratio_that_overflows_where_no_bound_holds_is_an_error_and_changes_nothing(way):
-    policy, gradient_of = policy_by(way)
-    batch = batch_at_ratio(policy, torch.full((16,), 500.0), -torch.ones(16))
-    before = [p.detach().clone() for p in policy.model.parameters()]
-    with pytest.raises(NumericsError, match="gradient step 1 of .*loss was not finite"):
-        policy.optimizer.steps(gradient_of, [batch], 1e-3)
-    assert all(torch.equal(a, b) for a, b in zip(before, policy.model.parameters(), strict=True))
 
 
 # ------------------------------------------------------------------ CUDA graphs

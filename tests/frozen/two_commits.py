@@ -13,9 +13,6 @@ The working tree may have more columns and more parts of the state than COMMIT; 
 from __future__ import annotations
 
 import argparse
-import csv
-import hashlib
-import json
 import os
 import subprocess
 import sys
@@ -25,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "tests"))
 # Several episodes in each environment, so that their order matters.
 SMALL = ("env.stop_value=None", "env.evaluator_env_num=2", "env.n_evaluator_episode=7")
 SCALES = ("policy.normalize.obs=True", "policy.normalize.reward=True", "policy.normalize.reward_clip=10.0")
@@ -91,21 +89,17 @@ def train(tree: Path, work: Path, *arguments: str) -> None:
 
 def facts(run: Path) -> dict[str, str]:
     """Returns a hash of each column of a run's tables and of each leaf of its state."""
+    from worlds import digest, rows_of, timeless_rows
+
     from ding_lite.run.checkpoint import load_checkpoint
 
     found = {}
-    for table in ("metrics.csv", "episodes.csv"):
-        with (run / table).open() as file:
-            rows = list(csv.DictReader(file))
+    for table, rows in (("metrics", timeless_rows(run)), ("episodes", rows_of(run, "episodes.csv"))):
         for column in rows[0] if rows else ():
-            if not column.startswith("time/"):
-                found[f"{table} {column}"] = _hash([row[column] for row in rows])
+            found[f"{table} {column}"] = digest([row[column] for row in rows])
     state, _ = load_checkpoint(run / "ckpt" / "last.safetensors")
     del state["wall_time"]
-    for path, leaf in _leaves(state, "state"):
-        is_array = hasattr(leaf, "tobytes")
-        found[path] = _hash([str(leaf.dtype), leaf.shape, leaf.tobytes().hex()] if is_array else leaf)
-    return found
+    return found | {path: digest(leaf) for path, leaf in _leaves(state, "state")}
 
 
 def _leaves(tree: Any, path: str) -> Iterator[tuple[str, Any]]:
@@ -117,10 +111,6 @@ def _leaves(tree: Any, path: str) -> Iterator[tuple[str, Any]]:
             yield from _leaves(value, f"{path}/{number}")
     else:
         yield path, tree
-
-
-def _hash(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:16]
 
 
 def differences(old: dict[str, str], new: dict[str, str]) -> list[str]:

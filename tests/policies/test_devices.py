@@ -9,7 +9,7 @@ import pytest
 import torch
 from anything import Anything
 from small_worlds import SeededEnv
-from worlds import digest, merged, small_config, trainee
+from worlds import digest, finished, merged, small_config, trainee
 
 from ding_lite import PPOPolicy, SerialPipeline, load_policy
 from ding_lite.errors import ConfigError
@@ -157,10 +157,7 @@ def test_a_run_on_a_gpu_is_resumed_there_and_loaded_here(kind, tmp_path):
     config["policy"]["learn"].pop("epoch_per_collect")
 
     def trained(pipeline):
-        with pipeline:
-            for _ in pipeline:
-                pass
-        return digest(pipeline.policy.model.state_dict())
+        return digest(finished(pipeline).policy.model.state_dict())
 
     straight = trained(SerialPipeline(config, folder=tmp_path / "straight"))
     with SerialPipeline(config, folder=tmp_path / "run") as pipeline:

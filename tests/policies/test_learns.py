@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from cases import slow_but
+from worlds import finished
 
 from ding_lite import SerialPipeline
 from ding_lite.testing import ACTION_SPACES, MatchEnv
@@ -30,10 +31,7 @@ def share_of_the_best(env, tmp_path, steps=8_000, kind="ppo", learn=PPO, **kwarg
         ),
         logger=dict(trackers=[]),
     )
-    pipeline = SerialPipeline(config, folder=tmp_path / "run")
-    for _ in pipeline:
-        pass
-    return pipeline.progress.eval_value / MatchEnv.length
+    return finished(SerialPipeline(config, folder=tmp_path / "run")).progress.eval_value / MatchEnv.length
 
 
 @pytest.mark.parametrize("title", slow_but(["Discrete"], ["Discrete", "Box"]))

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 from small_worlds import SeededEnv
-from worlds import digest, merged, small_config, trainee
+from worlds import digest, finished, merged, trainee
 
-from ding_lite import SerialPipeline, check_policy, load_policy
+from ding_lite import SerialPipeline, check_policy
 from ding_lite.errors import ContractError
 
 
@@ -104,17 +104,6 @@ def test_check_policy_passes_with_every_length_and_arch(kind, options):
     check_policy(kind, options, learns=False, action_spaces=["Discrete", "Dict"])
 
 
-def test_a_loaded_policy_remembers(tmp_path):
-    config = small_config(SeededEnv, max_env_step=256, policy=dict(model=dict(rnn="gru")))
-    with SerialPipeline(config, folder=tmp_path / "run") as pipeline:
-        for _ in pipeline:
-            pass
-    loaded = load_policy(tmp_path / "run", checkpoint="last", trust=["small_worlds"])
-    for obs in np.random.default_rng(0).normal(size=(5, *loaded.obs_space.shape)):
-        assert loaded.act(obs) == pipeline.policy.act(obs)
-    assert digest(loaded._hidden_of_act) == digest(pipeline.policy._hidden_of_act)
-
-
 @pytest.mark.slow
 def test_the_first_observation_is_remembered_and_not_without_a_recurrent_network(tmp_path):
     def mean_return(rnn, folder, steps):
@@ -130,10 +119,7 @@ def test_the_first_observation_is_remembered_and_not_without_a_recurrent_network
                 eval=dict(eval_freq=8192),
             ),
         )
-        with SerialPipeline(config, folder=folder) as pipeline:
-            for _ in pipeline:
-                pass
-        return pipeline.progress.eval_value
+        return finished(SerialPipeline(config, folder=folder)).progress.eval_value
 
     assert mean_return("lstm", tmp_path / "with", 100_000) > 0.95
     assert mean_return(None, tmp_path / "without", 16_000) < 0.5

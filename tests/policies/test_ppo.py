@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 from small_worlds import SeededBox, SeededEnv
-from torch import nn
 from worlds import digest, trainee
 
-from ding_lite import ActionHead, ActorCritic, ConfigError, NumericsError, PPOPolicy, compile_config
+from ding_lite import ConfigError, NumericsError, PPOPolicy, compile_config
 from ding_lite.data.samples import Batch
 from ding_lite.errors import ContractError
+from ding_lite.models import VAC
 
 
 def parameters(policy):
@@ -79,31 +79,20 @@ def test_entropy_weight_defaults_to_a_bonus_for_discrete_actions_only():
     assert [float(trainee("ppo", world)[0].entropy_weight) for world in (SeededEnv, SeededBox)] == [0.01, 0.0]
 
 
-class Headless(ActorCritic):
+class Headless(VAC):
     """A model that names no value heads."""
 
-    bias = True
-
-    def __init__(self, obs_space, action_space):
-        super().__init__(obs_space, action_space)
-        self.actor_head = ActionHead(action_space, 3)
-        self.critic_head = nn.Linear(3, 1, bias=self.bias)
-
-    def compute_actor(self, obs):
-        return self.actor_head(obs)
-
-    def compute_critic(self, obs):
-        return self.critic_head(obs)[:, 0]
+    def __init__(self, *spaces, **options):
+        super().__init__(*spaces, **options)
+        self.value_heads = ()
 
 
-class WithoutBias(Headless):
+class WithoutBias(VAC):
     """A model whose value head has no bias, which PopArt could not correct."""
 
-    bias = False
-
-    def __init__(self, *spaces):
-        super().__init__(*spaces)
-        self.value_heads = (self.critic_head,)
+    def __init__(self, *spaces, **options):
+        super().__init__(*spaces, **options)
+        self.value_heads[0].bias = None
 
 
 @pytest.mark.parametrize("model", [Headless, WithoutBias])

@@ -25,10 +25,6 @@ def random_rollout(seed, steps=40, envs=7):
     return *normal, terminated, truncated, weight.clamp_max(1.0)
 
 
-def alike(found, expected):
-    return all(torch.allclose(x, y, rtol=1e-10, atol=1e-12) for x, y in zip(found, expected, strict=True))
-
-
 # ------------------------------------------------------------------ by hand
 
 REWARD, VALUE, NEXT = column(1, 0, 2), column(0.5, 1, 0), column(1, 8, 4)

@@ -7,6 +7,7 @@ import torch
 
 from ding_lite.rl import scales
 from ding_lite.rl.scales import ObservationNorm, RunningMeanStd, ValueNorm
+from ding_lite.trees import map_tree
 
 # ------------------------------------------------------------------ mean and variance
 
@@ -67,9 +68,6 @@ def test_raw_predictions_stay_when_the_scale_moves(heads, moved):
             assert largest > 0.01 if moved else largest < 1e-5
 
 
-# ------------------------------------------------------------------ rewards
-
-
 # ------------------------------------------------------------------ observations
 
 SPACE = gym.spaces.Dict(
@@ -96,7 +94,7 @@ def observations(seed=0, steps=30, envs=2):
 def test_observations_are_scaled_by_their_valid_rows_as_tensors_and_as_arrays(images):
     obs, valid = observations()
     norm = ObservationNorm(SPACE, 3.0, torch.device("cpu"), images=images)
-    tensors = scales_tree(torch.as_tensor, obs)
+    tensors = map_tree(torch.as_tensor, obs)
     assert norm.is_empty
     norm.update(tensors, torch.as_tensor(valid))
     found = norm(tensors)
@@ -112,10 +110,3 @@ def test_observations_are_scaled_by_their_valid_rows_as_tensors_and_as_arrays(im
     untouched = ["action_mask", "count", *([] if images else ["pixels"])]
     assert all(found[name] is tensors[name] for name in untouched)
     assert not norm.is_empty
-
-
-def scales_tree(function, tree):
-    return {k: scales_tree(function, v) if isinstance(v, dict) else function(v) for k, v in tree.items()}
-
-
-# ------------------------------------------------------------------ all of them

@@ -5,7 +5,6 @@ import torch
 
 from ding_lite.policies.base import global_streams
 from ding_lite.rl.seeding import (
-    GeneratorState,
     integer_seed,
     seed_sequence,
     seeded_layers,
@@ -47,12 +46,3 @@ def test_global_draws_within_a_block_continue_a_stream_of_the_run():
     assert torch.equal(found, torch.rand(3, generator=same))
     assert torch.equal(torch.rand(3, generator=own), torch.rand(3, generator=same))
     assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_generator_state_goes_on_where_it_was_saved():
-    generator, other = torch_generator(0, "x"), torch_generator(99, "y")
-    torch.rand(7, generator=generator)
-    state = GeneratorState(generator).state_dict()
-    expected = torch.rand(5, generator=generator)
-    GeneratorState(other).load_state_dict(state)
-    assert torch.equal(torch.rand(5, generator=other), expected)

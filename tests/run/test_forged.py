@@ -14,7 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import SCALARS, places
-from worlds import merged, save_checkpoint, small_config
+from worlds import finished, merged, save_checkpoint, small_config
 
 from ding_lite import SerialPipeline, load_policy
 from ding_lite.cli import main
@@ -32,8 +32,7 @@ def original(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "run"
     scales = {"normalize": {"obs": True, "reward": True}, "model": {"encoder_hidden_size_list": [4]}}
     config = small_config(max_env_step=256, policy=scales, env={"manager": {"type": "base"}})
-    for _ in SerialPipeline(config, folder=folder):
-        pass
+    finished(SerialPipeline(config, folder=folder))
     return load_checkpoint(folder / "ckpt" / "last.safetensors")
 
 
@@ -224,12 +223,6 @@ class Bomb:
 
     def __reduce__(self):
         return (os.mkdir, (self.canary,))
-
-
-def test_canary_can_sing(tmp_path):
-    """The negative control."""
-    pickle.loads(pickle.dumps(Bomb(str(tmp_path / "canary"))))
-    assert (tmp_path / "canary").exists()
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import sys
 import pytest
 from worlds import small_config, state_of
 
+from ding_lite.cli import main
 from ding_lite.run.checkpoint import load_checkpoint
 
 LAST = "ckpt/last.safetensors"
@@ -26,11 +27,12 @@ def run(*argv, cwd, max_file=None):
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True)
 
 
-def test_a_save_that_fails_ends_the_run_and_leaves_the_checkpoints(tmp_path):
+def test_a_save_that_fails_ends_the_run_and_leaves_the_checkpoints(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     argv = write(
         tmp_path, policy={"model": {"encoder_hidden_size_list": [128, 128]}}, checkpoint={"freq": 256}
     )
-    assert run(*argv, "--max-env-step", "256", cwd=tmp_path).returncode == 0
+    assert main([*argv, "--max-env-step", "256"]) == 0
     before = state_of(tmp_path / "run")
     resume = ["train", "--resume", "run", "-q", "--max-env-step", "5000"]
     job = run(*resume, cwd=tmp_path, max_file=200_000)

@@ -9,6 +9,7 @@ import pytest
 from cases import slow_but
 from gymnasium.spaces import Box, Discrete
 from small_worlds import LengthEnv
+from worlds import finished
 
 from ding_lite import SerialPipeline, compile_config
 from ding_lite.run.health import WINDOW, HealthCheck
@@ -36,9 +37,7 @@ def trained(policy, folder, n_sample=128, **env):
         policy=dict(collect=dict(n_sample=n_sample), eval=dict(eval_freq=0)) | {"type": "ppo"} | policy,
         logger=dict(trackers=[]),
     )
-    pipeline = SerialPipeline(config, folder=folder)
-    for _ in pipeline:
-        pass
+    pipeline = finished(SerialPipeline(config, folder=folder))
     health = pipeline._all_hooks[0]
     return health.findings, (pipeline.folder / "log.txt").read_text()
 

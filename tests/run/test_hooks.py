@@ -5,22 +5,20 @@ import os
 
 import numpy as np
 import pytest
-from worlds import MatchEnv, digest, small_config
+from worlds import digest, finished, small_config
 
 from ding_lite import Hook, SerialPipeline, Tracker, compile_config
 from ding_lite.data.episodes import Evaluation
 from ding_lite.errors import ConfigError
 from ding_lite.run.checkpoint import load_checkpoint
 from ding_lite.run.video import Pictures
+from ding_lite.testing import MatchEnv
 
 BASE = {"manager": {"type": "base"}}
 
 
 def train(folder, **others):
-    pipeline = SerialPipeline(small_config(**{"env": BASE, **others}), folder=folder)
-    for _ in pipeline:
-        pass
-    return pipeline
+    return finished(SerialPipeline(small_config(**{"env": BASE, **others}), folder=folder))
 
 
 class Breaks(Hook):

@@ -5,33 +5,33 @@ import sys
 import zipfile
 from pathlib import Path
 
-import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from anything import Anything
 from safetensors.torch import save_file
-from small_worlds import SeededEnv
-from worlds import MatchBox, MatchTree, ShownTwice, digest, merged, same_tree, save_checkpoint, small_config
+from small_worlds import SeededEnv, SeededTree
+from worlds import digest, finished, merged, same_tree, save_checkpoint, small_config
 
 from ding_lite import SerialPipeline, load_policy
 from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.models import VAC
 from ding_lite.run.checkpoint import load_checkpoint
 from ding_lite.testing import MatchEnv
-from ding_lite.trees import map_tree
+from ding_lite.trees import map_tree, to_tree
 
-TRUST = ["worlds", "small_worlds", "ding_lite.testing"]
+TRUST = ["small_worlds", "anything"]
 SCALED = {"normalize": {"obs": True, "reward": True}}
 CONFIG = small_config(env={"manager": {"type": "base"}}, policy=SCALED, max_env_step=512)
-WORLDS = {"discrete": MatchEnv, "box": MatchBox, "tree": MatchTree, "unsorted": ShownTwice}
+WORLDS = {
+    "tree": {"type": SeededTree},
+    "unsorted": {"type": Anything, "kwargs": {"observation": "nested"}},
+}
 IN_WORKERS = {"manager": {"type": "subprocess", "worker_num": 1}}
 
 
 def train(folder, config=CONFIG, **options):
-    pipeline = SerialPipeline(config, folder=folder, **options)
-    for _ in pipeline:
-        pass
-    return pipeline
+    return finished(SerialPipeline(config, folder=folder, **options))
 
 
 @pytest.fixture(scope="module")
@@ -44,34 +44,28 @@ def trained(tmp_path_factory):
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_a_loaded_policy_acts_as_the_run_s_own_on_one_observation_or_a_batch(world, tmp_path):
-    pipeline = train(tmp_path / "run", small_config(WORLDS[world], max_env_step=512, policy=SCALED))
+    pipeline = train(tmp_path / "run", small_config(env=WORLDS[world], max_env_step=256, policy=SCALED))
     policy = load_policy(pipeline.folder, checkpoint="last", trust=TRUST)
     policy.obs_space.seed(3)
-    samples = [policy.obs_space.sample() for _ in range(7)]
+    samples = [to_tree(policy.obs_space.sample(), policy.obs_space) for _ in range(7)]
     obs = map_tree(lambda *leaves: np.stack(leaves), *samples)
-    batch = policy.act(obs)
-    assert same_tree(batch, pipeline.policy.act(obs))
+    assert same_tree(policy.act(obs), pipeline.policy.act(obs))
     assert same_tree(policy.act(obs, deterministic=False), pipeline.policy.act(obs, deterministic=False))
-    one = policy.act(map_tree(lambda x: x[2], obs))
-    assert policy.action_space.contains(map_tree(lambda x: x.item() if x.ndim == 0 else x, one))
+    one = map_tree(lambda x: x[2], obs)
+    assert same_tree(policy.act(one), pipeline.policy.act(one))
 
 
 def test_act_speaks_the_units_of_the_environment_and_the_modes_those_of_its_wrappers(tmp_path):
-    env = {"wrappers": ["action_rescale", "test_load:Outer"], **IN_WORKERS}
-    pipeline = train(tmp_path / "run", small_config(MatchBox, max_env_step=256, env=env))
+    env = {"wrappers": ["action_rescale", "small_worlds:SameAction"], **IN_WORKERS}
+    pipeline = train(tmp_path / "run", small_config("Pendulum-v1", max_env_step=256, env=env))
     obs = np.stack([pipeline.policy.obs_space.sample() for _ in range(9)])
     modes = pipeline.policy.eval_mode
     expected = 2 * modes.to_env(modes.forward(obs)["action"])  # of -2 .. 2
     assert np.abs(expected).max() > 0.01
-    loaded = load_policy(pipeline.folder, checkpoint="last", trust=[*TRUST, "test_load"])
+    loaded = load_policy(pipeline.folder, checkpoint="last", trust=TRUST)
     for policy in (pipeline.policy, loaded):
         np.testing.assert_allclose(policy.act(obs), expected, rtol=1e-6)
         assert (policy.action_space.high == 1).all()
-
-
-class Outer(gym.ActionWrapper):
-    def action(self, action):
-        return action
 
 
 def test_a_loaded_policy_has_no_learn_mode_and_a_device_of_choice(trained):
@@ -235,15 +229,3 @@ def test_a_file_without_a_state_dict_of_tensors_is_refused(contents, tmp_path):
     torch.save(contents, tmp_path / "weights.pt")
     with pytest.raises(CheckpointError, match="weights.pt"):
         begin(CONFIG, tmp_path / "run", tmp_path / "weights.pt")
-
-
-# ---------------------------------------------------------------------- a reference policy
-
-
-def test_the_reference_of_a_run_is_loaded_and_a_fault_names_the_key(trained, tmp_path):
-    learn = {"pretrained_model_path": str(trained), "kl_beta": 0.1}
-    pipeline = train(tmp_path / "run", merged(CONFIG, {"policy": {"learn": learn}}))
-    assert pipeline.progress.metrics["learn/reference_kl"] > 0
-    learn["pretrained_model_path"] = "no_run"
-    with pytest.raises(CheckpointError, match="policy.learn.pretrained_model_path"):
-        train(tmp_path / "other", merged(CONFIG, {"policy": {"learn": learn}}))

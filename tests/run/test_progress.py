@@ -39,6 +39,9 @@ def test_metrics_of_ranks_are_means_maxima_and_sums():
     names = "learn/loss", "collect/episode_count", "collect/episode_length_max", "time/env_s"
     of_ranks = [dict(zip(names, row, strict=True)) for row in ((1.0, 2.0, 5.0, 1.0), (2.0, 3.0, 4.0, 3.0))]
     assert merged_metrics(of_ranks) == dict(zip(names, (1.5, 5.0, 5.0, 3.0), strict=True))
+    had_episodes = {"collect/episode_return": 1.0}
+    rates = merged_metrics([{**had_episodes, "collect/is_success": 0.5}, had_episodes, {}])
+    assert rates["collect/is_success"] == 0.25, "a rank without a success counts in the rate of all"
 
 
 def test_a_live_display_shows_the_phase_of_the_first_iteration_and_disappears():

@@ -9,7 +9,7 @@ import pytest
 import torch
 from cases import slow_but
 from small_worlds import LengthEnv, SeededBox, SeededTree, UnseededEnv
-from worlds import merged, save_checkpoint, small_config, state_of, timeless_rows
+from worlds import finished, merged, save_checkpoint, small_config, state_of, timeless_rows
 
 from ding_lite import Hook, SerialPipeline
 from ding_lite.config.compile import compile_config
@@ -271,8 +271,7 @@ def test_a_finished_schedule_is_stretched_by_the_key_and_said_at_other_new_limit
     options, length, told, tmp_path
 ):
     config = small_config(max_env_step=512, env=BASE, policy={"learn": {"lr_schedule": "linear"}})
-    for _ in SerialPipeline(config, folder=tmp_path / "run"):
-        pass
+    finished(SerialPipeline(config, folder=tmp_path / "run"))
     again = SerialPipeline.resume(tmp_path / "run", **options)
     assert again.cfg.policy.learn.schedule_env_step == length
     rates = [progress.metrics["learn/cur_lr"] for progress in again]
@@ -286,8 +285,7 @@ def test_a_finished_schedule_is_stretched_by_the_key_and_said_at_other_new_limit
 def test_a_solved_run_goes_on_to_a_new_bar(tmp_path):
     solved = small_config(LengthEnv, env={"stop_value": 1.0}, policy={"eval": {"eval_freq": 256}})
     run = tmp_path / "run"
-    for _ in SerialPipeline(solved, folder=run):
-        pass
+    finished(SerialPipeline(solved, folder=run))
     again = SerialPipeline.resume(run, trust=TRUST)
     assert ([*again], again.status) == ([], "solved")
     again = SerialPipeline.resume(run, changes={"env.stop_value": None}, trust=TRUST)
@@ -345,7 +343,7 @@ def test_a_state_that_lacks_any_part_is_refused(saved, tmp_path):
 @pytest.mark.parametrize("manager", ["base", "subprocess"])
 def test_environments_that_are_not_deterministic_begin_new_episodes_with_one_warning(manager, tmp_path):
     run = tmp_path / "run"
-    train(small_config(UnseededEnv, env={"manager": {"type": manager}}), run, 2)
+    train(small_config(UnseededEnv, env={"manager": {"type": manager, "worker_num": 1}}), run, 2)
     assert go_on(run, 4).progress.iteration == 4
     (line,) = [line for line in (run / "log.txt").read_text().splitlines() if "WARNING" in line]
     assert "not deterministic" in line

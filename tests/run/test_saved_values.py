@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_worlds import RecordingEnv
 from strategies import SCALARS, config_values, places, same
-from worlds import small_config
+from worlds import finished, small_config
 
 from ding_lite import SerialPipeline
 from ding_lite.config.compile import compile_config, differences, load_config, python_source, save_config
@@ -54,11 +54,6 @@ def test_a_forged_value_is_a_value_or_refused(value, data):
         encode(decode(forged))
 
 
-def train(pipeline):
-    for _ in pipeline:
-        pass
-
-
 def test_environments_have_the_same_arguments_wherever_they_are_made(tmp_path):
     record, run, trust = tmp_path / "record", tmp_path / "run", ["small_worlds"]
     kwargs = {"file": str(record), "value": VALUE}
@@ -69,12 +64,12 @@ def test_environments_have_the_same_arguments_wherever_they_are_made(tmp_path):
         record.unlink()
         return set(text.splitlines())
 
-    train(SerialPipeline(config, folder=run))
+    finished(SerialPipeline(config, folder=run))
     trained = made()
     assert trained == set(repr(VALUE).splitlines())
     evaluate_checkpoint(run, episodes=1, trust=trust)
     assert made() == trained
-    train(SerialPipeline.resume(run, changes={"max_env_step": 512}, trust=trust))
+    finished(SerialPipeline.resume(run, changes={"max_env_step": 512}, trust=trust))
     assert made() == trained
     assert "env.kwargs" not in (run / "log.txt").read_text()
     written = compile_config(config)
@@ -82,7 +77,7 @@ def test_environments_have_the_same_arguments_wherever_they_are_made(tmp_path):
     for file in (run / "config.json", tmp_path / "config.py"):
         read = load_config(file)
         assert not differences({"env": written.values.env}, {"env": read.values.env})
-        train(SerialPipeline(read, folder=tmp_path / file.stem))
+        finished(SerialPipeline(read, folder=tmp_path / file.stem))
         assert made() == trained
         shutil.rmtree(tmp_path / file.stem)
 

@@ -1,13 +1,12 @@
 """SIGINT and SIGTERM at any moment of an iteration: the run is saved, and the program hears of the signal."""
 
-import json
 import os
 import random
 import signal
 import threading
 
 import pytest
-from worlds import small_config, state_of
+from worlds import result_of, small_config, state_of
 
 from ding_lite import SerialPipeline
 from ding_lite.run.checkpoint import load_checkpoint
@@ -35,10 +34,6 @@ def handlers():
     yield end
     for number, handler in before.items():
         signal.signal(number, handler)
-
-
-def result_of(run):
-    return json.loads((run / "result.json").read_text())
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -12,7 +12,7 @@ import warnings
 
 import pytest
 from tensorboardX.proto.event_pb2 import Event, SessionLog
-from worlds import small_config
+from worlds import finished, small_config
 
 from ding_lite import Hook, SerialPipeline, TrackedRun, Tracker
 from ding_lite.errors import ConfigError
@@ -65,10 +65,7 @@ def train(folder, *trackers, **others):
         logger={"trackers": list(trackers), "freq": 512},
         **{"max_env_step": 1536, **others},
     )
-    pipeline = SerialPipeline(config, folder=folder)
-    for _ in pipeline:
-        pass
-    return pipeline
+    return finished(SerialPipeline(config, folder=folder))
 
 
 def test_a_tracker_gets_rows_at_the_interval_and_at_evaluations_and_is_closed_last(tmp_path, received):
@@ -88,8 +85,7 @@ def test_a_resumed_run_has_the_same_id_and_begins_after_its_checkpoint(tmp_path,
     (first,) = [entry[2] for entry in received if entry[1] == "run"]
     again = SerialPipeline.resume(tmp_path / "run", changes={"max_env_step": 1536}, trust=[__name__])
     received.clear()
-    for _ in again:
-        pass
+    finished(again)
     (second,) = [entry[2] for entry in received if entry[1] == "run"]
     assert (second.id, second.resume_at) == (first.id, 512)
     assert [entry[2] for entry in received if entry[1] == "scalars"] == [768, 1024, 1536]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from html import unescape
 from pathlib import Path
@@ -150,15 +149,6 @@ def test_runs_that_do_not_count_at_the_common_end_or_not_at_all_are_noted(tmp_pa
 
 
 # What is written
-
-
-def test_json_has_the_table_the_runs_and_the_notes(tasks):
-    data = json.loads(json.dumps(compare([tasks]).as_json()))
-    assert [group["group"] for group in data["groups"]] == ["ppg", "ppo"]
-    assert data["tasks"]["Pendulum-v1"]["groups"][0]["mean"] == -40.0
-    assert data["tasks"]["Pendulum-v1"]["range"] == [-80.0, -10.0]
-    assert len(data["runs"]) == 13
-    assert data["differences"]["policy.type"] == {"ppg": "ppg", "ppo": "ppo"}
 
 
 def test_tables_for_a_paper_have_a_row_for_each_task_and_group(tasks):

@@ -8,9 +8,8 @@ import re
 
 import broken_worlds as broken
 import gymnasium as gym
-import numpy as np
 import pytest
-from worlds import small_config
+from worlds import finished, small_config
 
 from ding_lite import SerialPipeline
 from ding_lite.errors import DingLiteError
@@ -120,8 +119,7 @@ def test_fault_has_the_same_words_from_training_and_from_check_env(env, check, w
     assert re.search(words, finding.text), finding.text
     section = env if isinstance(env, dict) else {"type": env}
     with pytest.raises(DingLiteError) as error:
-        for _ in SerialPipeline(small_config(env=section), folder=tmp_path / "run"):
-            pass
+        finished(SerialPipeline(small_config(env=section), folder=tmp_path / "run"))
     assert re.search(words, str(error.value)), error.value
 
 
@@ -180,40 +178,8 @@ def test_vector_environment_of_ones_own_is_checked_as_it_is():
     assert troubles(check_env({**env, "type": broken.CartPoleVectorEnv}, steps=50)) == []
 
 
-class Numbers(broken.Pushed):
-    """Actions are wide, rewards 0; of the observations one is large, one leaves its Box, two never change."""
-
-    observation_space = gym.spaces.Dict(
-        large=gym.spaces.Box(-np.inf, np.inf, (2,)),
-        image=gym.spaces.Box(0, 65535, (4, 4, 1), np.uint16),
-        outside=gym.spaces.Box(-1, 1, (1,)),
-        still=gym.spaces.Discrete(3),
-        film=gym.spaces.Box(0, 255, (2, 4, 4, 3), np.uint8),
-    )
-    action_space = gym.spaces.Box(0, 512, (1,))
-
-    def obs(self):
-        random = self.np_random.random()
-        image, film = (
-            np.full(self.observation_space[name].shape, 65535 * random) for name in ("image", "film")
-        )
-        return {
-            "large": np.array([2e5 * random, 7], np.float32),
-            "image": image.astype(np.uint16),
-            "outside": np.array([3 * random], np.float32),
-            "still": 1,
-            "film": np.zeros_like(film, np.uint8),
-        }
-
-    def reward(self):
-        return 0.0
-
-    def action_masks(self):
-        return np.ones(1, bool)
-
-
 def test_numbers_that_train_badly_are_warned_of_with_the_key_that_helps():
-    found = alone(Numbers, steps=300)
+    found = alone(broken.Numbers, steps=300)
     checks = [check for check, verdict in troubles(found.values()) if verdict == WARN]
     assert checks == ["actions", "images", "action mask", "large numbers", "bounds", "constant", "zeros"]
     assert "bounds 0 .. 512" in found["actions"].text
@@ -224,34 +190,12 @@ def test_numbers_that_train_badly_are_warned_of_with_the_key_that_helps():
     assert found["large numbers"].text == "observation['large'] reaches 2e+05: set policy.normalize.obs=True"
     assert re.match(r"observation\['outside'\].* such as [12]\..*policy.normalize.obs", found["bounds"].text)
     assert "policy.intrinsic.type=rnd" in found["zeros"].text
-    with SerialPipeline(small_config(env={"type": Numbers})) as pipeline:
+    with SerialPipeline(small_config(env={"type": broken.Numbers})) as pipeline:
         log = (pipeline.folder / "log.txt").read_text()
         assert all(found[check].text in log for check in checks[:3])
 
 
 ADAPTIVE = [f"gymnasium.wrappers:Normalize{name}" for name in ("Observation", "Reward")]
-
-
-class NormalizedCarts(gym.wrappers.vector.NormalizeObservation):
-    def __init__(self, num_envs):
-        super().__init__(broken.CartPoleVectorEnv(num_envs))
-
-
-class MaskInInfo(broken.Sound):
-    def reset(self, *, seed=None, options=None):
-        obs, info = super().reset(seed=seed)
-        return obs, {**info, "action_mask": np.ones(2, np.int8)}
-
-
-class Levels(broken.Sound):
-    """A seed draws three levels, of which each episode plays one."""
-
-    def reset(self, *, seed=None, options=None):
-        out = super().reset(seed=seed)
-        if seed is not None:
-            self.levels = self.np_random.random(3)
-        self.level = self.np_random.choice(self.levels)
-        return out
 
 
 @pytest.mark.parametrize(
@@ -263,9 +207,9 @@ class Levels(broken.Sound):
             "reward=True, policy.normalize.obs=True",
         ),
         ({"type": broken.Sound, "wrappers": ADAPTIVE[1:], "manager": "subprocess"}, "scale", "reward=True"),
-        ({"type": NormalizedCarts, "manager": "vector"}, "scale", "obs=True"),
-        ({"type": Levels}, "seed", "env.seed_resets=first"),
-        ({"type": MaskInInfo}, "action mask", "env.action_mask='info'"),
+        ({"type": broken.NormalizedCarts, "manager": "vector"}, "scale", "obs=True"),
+        ({"type": broken.Levels}, "seed", "env.seed_resets=first"),
+        ({"type": broken.MaskInInfo}, "action mask", "env.action_mask='info'"),
     ],
 )
 def test_check_env_and_the_first_lines_of_a_run_say_the_same(env, check, words, tmp_path):
@@ -278,22 +222,7 @@ def test_check_env_and_the_first_lines_of_a_run_say_the_same(env, check, words, 
 
 
 def test_levels_of_the_first_reset_need_no_warning():
-    assert troubles(alone({"type": Levels, "seed_resets": "first"}).values()) == []
-
-
-class Alone(broken.Sound):
-    """Exists once in a process."""
-
-    lives = 0
-
-    def __init__(self, ends=False):
-        if Alone.lives and ends:
-            os._exit(9)
-        assert not Alone.lives, "the port is in use"
-        Alone.lives += 1
-
-    def close(self):
-        Alone.lives -= 1
+    assert troubles(alone({"type": broken.Levels, "seed_resets": "first"}).values()) == []
 
 
 @pytest.mark.parametrize(
@@ -309,23 +238,13 @@ class Alone(broken.Sound):
     ],
 )
 def test_an_environment_that_exists_once_in_a_process_passes_with_the_settings_it_needs(settings, fails):
-    found = [f.text for f in check_env({"type": Alone, **settings}, steps=50) if f.verdict == FAIL]
+    found = [f.text for f in check_env({"type": broken.Alone, **settings}, steps=50) if f.verdict == FAIL]
     assert len(found) == bool(fails)
     assert re.search(f"(?s){fails}", "".join(found))
 
 
-class NanLater(broken.Sound):
-    """Its number 500 of all is nan: in none of the first 100 steps."""
-
-    calls = 0
-
-    def obs(self):
-        self.calls += 1
-        return super().obs() if self.calls < 150 else np.full(2, np.nan, np.float32)
-
-
 def test_nan_is_no_problem_of_seeds_and_a_process_that_dies_has_its_advice():
-    *_, finding = check_env(NanLater, steps=100)
+    *_, finding = check_env(broken.NanLater, steps=100)
     assert (finding.check, finding.verdict) == ("contract", FAIL)
     assert re.search(r"env \d .*= nan, which is not finite$", finding.text)
     *_, finding = check_env(broken.Dies, steps=100)

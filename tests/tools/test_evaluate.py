@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
-from worlds import digest, small_config
+from worlds import digest, finished, return_on_cartpole, small_config
 
 from ding_lite import SerialPipeline, evaluate, load_policy
 from ding_lite.errors import ConfigError, EnvError
@@ -35,10 +35,7 @@ class ThreeActions(gym.Wrapper):
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "run"
-    pipeline = SerialPipeline(small_config(max_env_step=256), folder=folder)
-    for _ in pipeline:
-        pass
-    return folder
+    return finished(SerialPipeline(small_config(max_env_step=256), folder=folder)).folder
 
 
 def test_policy_plays_in_a_changed_environment(run):
@@ -104,15 +101,8 @@ def test_evaluate_plays_what_a_loop_over_the_environment_plays(run):
 
     evaluation = evaluate(policy, lambda: Seeds(make()), episodes=5, num_envs=2, seed=3)
     assert len(made) == 2
-    expected = []
-    for seed in Seeds.seeds[:5]:
-        env, total, over = gym.make("CartPole-v1"), 0.0, False
-        obs, _ = env.reset(seed=seed)
-        while not over:
-            obs, reward, terminated, truncated, _ = env.step(policy.act(obs))
-            total, over = total + reward, terminated or truncated
-        expected.append(total)
-    assert sorted(evaluation.returns) == sorted(expected)
+    expected = sorted(return_on_cartpole(policy, seed) for seed in Seeds.seeds[:5])
+    assert sorted(evaluation.returns) == expected
     assert evaluate(policy, "CartPole-v1", episodes=3, max_steps=4).lengths == (4, 4, 4)
 
 

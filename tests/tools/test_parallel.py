@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 from processes import run, start, until
-from worlds import small_config, state_of
+from worlds import result_of, small_config, state_of
 
 from ding_lite import compile_config, serial_pipeline
 from ding_lite.run.checkpoint import load_checkpoint
@@ -57,10 +57,6 @@ def test_report_of_seeds(tmp_path):
 
 
 # ------------------------------------------------------------------ processes
-
-
-def result_of(folder):
-    return json.loads((folder / "result.json").read_text())
 
 
 def write(folder, **changes):

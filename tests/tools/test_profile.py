@@ -27,6 +27,12 @@ class SlowToAct(PPOPolicy):
         return super()._forward_collect(obs)
 
 
+class SlowToCredit(PPOPolicy):
+    def _complete_rollout(self, rollout):
+        time.sleep(0.5)  # it is called once
+        return super()._complete_rollout(rollout)
+
+
 class SlowToLearn(PPOPolicy):
     def policy_loss(self, batch):
         time.sleep(0.02)
@@ -46,6 +52,7 @@ def profiled(world=SeededEnv, kind="ppo", iterations=2, eval_freq=0, **learn):
     [
         (dict(world=SlowEnv), "env"),
         (dict(kind=SlowToAct), "act"),
+        (dict(kind=SlowToCredit), "advantages"),
         (dict(kind=SlowToLearn), "updates"),
     ],
 )
