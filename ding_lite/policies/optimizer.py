@@ -138,37 +138,26 @@ class Optimizer:
         """
         reached = tuple([value is not None for value in gradient.values])
         if reached not in self._tensors:
-            columns = (self.parameters, self._means, self._squares, self._counts.unbind())
-            parts = [list(compress(column, reached)) for column in columns]
-            # Adam's kernel copies tensors that are not contiguous: such as weights of convolutions.
-            is_plain = all(p.is_contiguous() for p in parts[0])
-            flat = parts[:3] if is_plain else [[_flat(x) for x in column] for column in parts[:3]]
-            self._tensors[reached] = (parts[0], is_plain, *flat, parts[3], self._counts.new_tensor(reached))
-        originals, is_plain, parameters, means, squares, counts, steps = self._tensors[reached]
-        values = [value for value in gradient.values if value is not None]
-        if gradient.flat is None:
-            values = [_laid_out_as(p, x) for p, x in zip(originals, values, strict=True)]
-        values = values if is_plain else [_flat(value) for value in values]
-        if gradient.flat is None:
-            norm: Any = torch.linalg.vector_norm(torch.stack(list(torch._foreach_norm(values))))
-        else:
-            norm = math.sqrt(np.dot(gradient.flat, gradient.flat))
+            of_each = [list(map(_flat, x)) for x in (self.parameters, self._means, self._squares)]
+            columns = [list(compress(x, reached)) for x in (*of_each, self._counts.unbind())]
+            self._tensors[reached] = (*columns, self._counts.new_tensor(reached))
+        parameters, means, squares, counts, steps = self._tensors[reached]
+        flat, values = gradient.flat, [value for value in gradient.values if value is not None]
+        norm: Any
         is_bad: Any = None  # as GradScaler's found_inf: if it is 1, nothing changes
         if self.on_host:
-            norm = float(norm)
+            numbers = flat.cpu().numpy()
+            norm = math.sqrt(np.dot(numbers, numbers))
             if not math.isfinite(norm + float(gradient.total)):
                 return norm, 1.0
         else:
+            norm = torch.linalg.vector_norm(flat)
             is_bad = (~torch.isfinite(norm + gradient.total)).to(torch.float32)
         if self.clip_type == "clip_norm":
             scale = self.clip_value / (norm + 1e-6)  # as nn.utils.clip_grad_norm_
-            scale = min(scale, 1.0) if self.on_host else scale.clamp(max=1.0)
-            if gradient.flat is None:
-                values = list(torch._foreach_mul(values, scale))
-            else:
-                np.multiply(gradient.flat, np.float32(scale), out=gradient.flat)
+            flat.mul_(min(scale, 1.0) if self.on_host else scale.clamp(max=1.0))
         elif self.clip_type == "clip_value":
-            values = [value.clamp(-self.clip_value, self.clip_value) for value in values]
+            flat.clamp_(-self.clip_value, self.clip_value)
         self._counts.add_(steps if self.on_host else steps * (1 - is_bad))
         tensors: Any = (parameters, values, means, squares, [], counts)
         torch._fused_adam_(*tensors, found_inf=is_bad, lr=rate, eps=self.eps, **ADAM)
@@ -183,16 +172,13 @@ class Optimizer:
         So it is the gradient of the minibatch that all ranks have together. A loss must reach the same
         parameters on every rank.
         """
-        names, device = list(gradient.metrics), self._counts.device
-        reached = [value for value in gradient.values if value is not None]
-        numbers = stacked([*gradient.metrics.values(), gradient.total, 1.0]).to(device, torch.float32)
-        weighted = torch.cat([*(value.reshape(-1) for value in reached), numbers]) * samples
-        sizes = [*(value.numel() for value in reached), len(numbers) - 1, 1]
-        *sums, totals, count = self.ranks.sum(weighted).split(sizes)
-        means = iter([(part / count).view_as(x) for part, x in zip(sums, reached, strict=True)])
-        values = [None if value is None else next(means) for value in gradient.values]
-        *metrics, total = (totals / count).tolist() if self.on_host else (totals / count).unbind()
-        return Gradient(total, dict(zip(names, metrics, strict=True)), values)
+        names, flat = list(gradient.metrics), gradient.flat
+        numbers = stacked([*gradient.metrics.values(), gradient.total, 1.0]).to(flat)
+        sums = self.ranks.sum(torch.cat([flat, numbers]) * samples)
+        means, results = (sums / sums[-1])[:-1].split([len(flat), len(names) + 1])
+        flat.copy_(means)
+        *metrics, total = results.tolist() if self.on_host else results.unbind()
+        return gradient._replace(total=total, metrics=dict(zip(names, metrics, strict=True)))
 
     def state_dict(self) -> dict[str, Any]:
         """Returns moments and counts. ``eps`` is always that of the config."""
@@ -253,7 +239,3 @@ def _not_finite(objective: Objective, step: int, metrics: Metrics, batch: Batch 
 def _flat(x: Tensor) -> Tensor:
     """Returns a view (numel,) in the order of memory."""
     return x.detach().as_strided((x.numel(),), (1,))
-
-
-def _laid_out_as(like: Tensor, x: Tensor) -> Tensor:
-    return x if x.stride() == like.stride() else torch.empty_like(like).copy_(x)
