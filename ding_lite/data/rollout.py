@@ -98,7 +98,7 @@ class RolloutStorage:
         num_envs: B.
 
     Attributes:
-        arrays: (T, B, ...), or a dict of those, of each field.
+        arrays: (T + 1, B, ...), or a dict of those, of each field; the last row is for observations alone.
         written: the names of the fields of this rollout; clear it to begin the next one.
     """
 
@@ -146,10 +146,10 @@ class RolloutStorage:
             leaf = as_array(leaf)
             if leaf.shape[:1] != (envs,) or leaf.dtype.kind not in "biuf":
                 raise _misshapen(name, f"({envs}, ...)", f"{leaf.shape} of {leaf.dtype}")
-            return np.zeros((self.steps, self.num_envs, *leaf.shape[1:]), leaf.dtype)
+            return np.zeros((self.steps + 1, self.num_envs, *leaf.shape[1:]), leaf.dtype)
 
         array = self.arrays[name] = map_tree(zeros, value)
-        self._rows[name] = [map_tree(lambda leaf, t=t: leaf[t], array) for t in range(self.steps)]
+        self._rows[name] = [map_tree(lambda leaf, t=t: leaf[t], array) for t in range(self.steps + 1)]
 
     def rollout(self, **others: Any) -> Rollout:
         """Returns all fields, and ``others``, as one tree of tensors that share the memory of the storage.
@@ -158,7 +158,7 @@ class RolloutStorage:
             **others: fields that are not (T, B, ...).
         """
         written = {name: array for name, array in self.arrays.items() if name in self.written}
-        fields = map_tree(lambda leaf: torch.from_numpy(leaf), written)
+        fields = map_tree(lambda leaf: torch.from_numpy(leaf[:-1]), written)
         others = {name: to_device(value, torch.device("cpu")) for name, value in others.items()}
         return as_rollout({**fields, **others})
 

@@ -18,12 +18,13 @@ from torch import Tensor
 
 from ding_lite.data.modes import Acting
 from ding_lite.data.rollout import Rollout, flat
+from ding_lite.fast.clipped import legal
 from ding_lite.fast.cuda_graphs import CapturedFunction, GraphPool, PinnedMemory
 from ding_lite.fast.stacks import NumpyStack
 from ding_lite.models.actor_critic import ActorCritic
 from ding_lite.models.heads import BoxHead, DiscreteHead, MultiDiscreteHead
-from ding_lite.rl.distributions import ILLEGAL, Distribution
-from ding_lite.trees import MASK_KEY, Tree, map_tree
+from ding_lite.rl.distributions import Distribution
+from ding_lite.trees import Tree, map_tree
 
 RAW = "raw_output"  # of a row: the output of the network, from which its log-prob is computed
 
@@ -108,7 +109,7 @@ class NumpyActing:
                     mean = out.logit(torch.from_numpy(raw))["mu"].numpy()
             return {"action": mean + self._sigma * self._random(raw.shape, raw.shape[1]), RAW: raw}
         # With Exponential noise E, the argmax of p / E has the probabilities p.
-        logit = _legal(raw, obs)
+        logit = legal(raw, obs)
         if isinstance(out, DiscreteHead):
             return {"action": (logit - self._random(logit.shape, logit.shape[1])).argmax(1), RAW: raw}
         parts = np.split(logit, np.cumsum(out.sizes)[:-1], -1)
@@ -128,7 +129,7 @@ class NumpyActing:
     def greedy(self, obs: Tree) -> dict[str, Any]:
         raw = self.stack(self.policy.obs_norm(obs))
         if type(self._out) is DiscreteHead:
-            return {"action": _legal(raw, obs).argmax(-1)}
+            return {"action": legal(raw, obs).argmax(-1)}
         dist = self._distribution(self.policy.scaled(obs), raw)
         return {"action": map_tree(Tensor.numpy, dist.mode())}
 
@@ -150,10 +151,3 @@ class NumpyActing:
                 np.log(self._noise, out=self._noise)
         self._used += count
         return self._noise[self._used - count : self._used].reshape(shape)
-
-
-def _legal(logit: np.ndarray, obs: Tree) -> np.ndarray:
-    """Returns logits (N, n); the logits of illegal actions are far below all others."""
-    if not isinstance(obs, dict) or MASK_KEY not in obs:
-        return logit
-    return np.where(np.asarray(obs[MASK_KEY], np.bool_), logit, np.float32(ILLEGAL))

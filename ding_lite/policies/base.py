@@ -438,7 +438,7 @@ class Policy:
         Shapes:
             (N, ...); with a ``size`` (size, ...), each result in the place of its sample, 0 elsewhere
         """
-        batches, rows = samples.chunks()
+        batches, _, rows = samples.chunks()
         results = [function(batch.obs, *[getattr(batch, name) for name in fields]) for batch in batches]
         place: Any = rows if size is None else samples.place[rows]  # type: ignore[index]
 

@@ -25,7 +25,6 @@ from ding_lite.fast.gradients import (
     ByGraph,
     Gradient,
     Metrics,
-    Number,
     Objective,
     ThroughStacks,
     stacked,
@@ -107,7 +106,6 @@ class Optimizer:
             NumericsError: after a step that was not finite; on a GPU at the end, so that no step waits.
         """
         history: list[Metrics] = []
-        bad: list[Any] = []
         self._tensors = {}
         if gradient_of.calls_layers:
             self.model.train()
@@ -116,26 +114,24 @@ class Optimizer:
                 gradient = gradient_of(batch)
                 if self.ranks.size > 1:
                     gradient = self._averaged(gradient, len(batch))
-                norm, is_bad = self._step(gradient, rate)
+                norm = self._step(gradient, rate)
                 history.append({**gradient.metrics, "grad_norm": norm})
-                bad.append(is_bad)
-                if self.on_host and is_bad:
+                if self.on_host and not math.isfinite(norm):
                     raise _not_finite(gradient_of.objective, len(history), history[-1], batch)
         finally:
             if self.model.training:
                 self.model.eval()  # outside of gradient steps it is always in eval mode
-        if not self.on_host and bad and (flags := stacked(bad).tolist()).count(1.0):
-            step = flags.index(1.0)
-            raise _not_finite(gradient_of.objective, step + 1, history[step], None)
+        if not self.on_host and history:
+            norms = stacked([step["grad_norm"] for step in history]).tolist()
+            for number, norm in enumerate(norms, 1):
+                if not math.isfinite(norm):
+                    raise _not_finite(gradient_of.objective, number, history[number - 1], None)
         return history
 
     @torch.no_grad()
     @np.errstate(all="ignore")
-    def _step(self, gradient: Gradient, rate: float) -> tuple[Number, Number | None]:
-        """Takes Adam's step along a gradient. Returns its norm, and 1.0 if it is not finite.
-
-        On the host it returns None if it is finite.
-        """
+    def _step(self, gradient: Gradient, rate: float) -> Any:
+        """Takes Adam's step along a gradient, and returns its norm: not finite if the loss or it is not."""
         reached = tuple([value is not None for value in gradient.values])
         if reached not in self._tensors:
             of_each = [list(map(_flat, x)) for x in (self.parameters, self._means, self._squares)]
@@ -147,12 +143,12 @@ class Optimizer:
         is_bad: Any = None  # as GradScaler's found_inf: if it is 1, nothing changes
         if self.on_host:
             numbers = flat.cpu().numpy()
-            norm = math.sqrt(np.dot(numbers, numbers))
-            if not math.isfinite(norm + float(gradient.total)):
-                return norm, 1.0
+            norm = math.sqrt(np.dot(numbers, numbers)) + 0.0 * float(gradient.total)
+            if not math.isfinite(norm):
+                return norm
         else:
-            norm = torch.linalg.vector_norm(flat)
-            is_bad = (~torch.isfinite(norm + gradient.total)).to(torch.float32)
+            norm = torch.linalg.vector_norm(flat) + 0.0 * gradient.total
+            is_bad = (~torch.isfinite(norm)).to(torch.float32)
         if self.clip_type == "clip_norm":
             scale = self.clip_value / (norm + 1e-6)  # as nn.utils.clip_grad_norm_
             flat.mul_(min(scale, 1.0) if self.on_host else scale.clamp(max=1.0))
@@ -163,7 +159,7 @@ class Optimizer:
         torch._fused_adam_(*tensors, found_inf=is_bad, lr=rate, eps=self.eps, **ADAM)
         for parameter, low, high in self.ranges:
             parameter.clamp_(low, high)
-        return norm, is_bad
+        return norm
 
     @torch.no_grad()
     def _averaged(self, gradient: Gradient, samples: int) -> Gradient:
