@@ -56,6 +56,7 @@ class Collector:
         self.n_sample = self.steps * envs.num_envs
         self.storage = RolloutStorage(self.steps, envs.num_envs)
         self._env_indices = [np.arange(envs.num_envs)[rows] for rows in envs.groups]  # of each group
+        self._stored: Mapping[str, Any] = {}  # of the last transition, by the names of fields
         self.hidden: HiddenStates | None = None
         if policy.recurrence is not None:
             self.hidden = HiddenStates(policy.recurrence, self._env_indices, self.steps)
@@ -85,7 +86,6 @@ class Collector:
             self._begin_anew("after an error", self.episode_count)
         self.is_incomplete = True
         self.episodes, self._finals = [], []
-        storage.written.clear()
         acting = self.policy.acting(self.n_sample)
         with leaving_cores(envs.busy_cores) if envs.busy_cores else nullcontext():
             for t in range(self.steps + 1):
@@ -121,7 +121,7 @@ class Collector:
             }
         self.is_incomplete = False
         self.timer("advantages")
-        return acting.finish(storage.rollout(**others))
+        return acting.finish(storage.rollout("obs", *self._stored, **others))
 
     def _finish_row(self, acting: Acting, t: int, group: int) -> None:
         """Waits for the transition of row ``t`` of a group of environments, and stores it."""
@@ -137,7 +137,8 @@ class Collector:
             output = dict(output)
             hidden = output.pop("hidden")
             self.hidden.after(group, hidden, ends_of(transition))
-        for name, value in acting.process_transition(obs, output, transition).items():
+        self._stored = acting.process_transition(obs, output, transition)
+        for name, value in self._stored.items():
             self.storage.write(t, name, value, rows)
         if transition.final_obs is not None:
             final = {"obs": transition.final_obs}

@@ -99,14 +99,12 @@ class RolloutStorage:
 
     Attributes:
         arrays: (T + 1, B, ...), or a dict of those, of each field; the last row is for observations alone.
-        written: the names of the fields of this rollout; clear it to begin the next one.
     """
 
     def __init__(self, steps: int, num_envs: int) -> None:
         self.steps, self.num_envs = steps, num_envs
         self.arrays: dict[str, Any] = {}
         self._rows: dict[str, list[Any]] = {}  # a view of each row, made once
-        self.written: set[str] = set()
 
     def write(self, t: int, name: str, value: Any, envs: slice = slice(None)) -> Any:
         """Copies ``value`` into the field ``name`` of row ``t``, for the environments ``envs``.
@@ -120,7 +118,6 @@ class RolloutStorage:
             IndexError, KeyError: if it lacks a part of the rows before.
             TypeError: if it has another kind of numbers, such as floats after whole numbers.
         """
-        self.written.add(name)
         if name not in self._rows:
             self._allocate(name, value, len(range(self.num_envs)[envs]))
         row = self._rows[name][t]
@@ -151,14 +148,16 @@ class RolloutStorage:
         array = self.arrays[name] = map_tree(zeros, value)
         self._rows[name] = [map_tree(lambda leaf, t=t: leaf[t], array) for t in range(self.steps + 1)]
 
-    def rollout(self, **others: Any) -> Rollout:
-        """Returns all fields, and ``others``, as one tree of tensors that share the memory of the storage.
+    def rollout(self, *names: str, **others: Any) -> Rollout:
+        """Returns fields, and ``others``, as one tree of tensors that share the memory of the storage.
 
         Args:
+            names: of fields; an earlier rollout may have had more.
             **others: fields that are not (T, B, ...).
         """
-        written = {name: array for name, array in self.arrays.items() if name in self.written}
-        fields = map_tree(lambda leaf: torch.from_numpy(leaf[:-1]), written)
+        fields = map_tree(
+            lambda leaf: torch.from_numpy(leaf[:-1]), {name: self.arrays[name] for name in names}
+        )
         others = {name: to_device(value, torch.device("cpu")) for name, value in others.items()}
         return as_rollout({**fields, **others})
 

@@ -86,8 +86,7 @@ class WholeVectorEnv(VectorEnv):
 class NativeVectorEnv(WholeVectorEnv):
     """Adapts a gymnasium vector environment of any autoreset mode.
 
-    Resets and the first step are checked in full, of later steps the shapes of observations. The caller
-    checks that numbers are finite.
+    Resets and the first step are checked in full. The caller checks that numbers are finite.
 
     Args:
         env: a ``gymnasium.vector.VectorEnv``.
@@ -117,7 +116,7 @@ class NativeVectorEnv(WholeVectorEnv):
         self._pending_reset = np.zeros(self.num_envs, bool)
         self._all_valid = np.ones(self.num_envs, bool)
         self._final = ObservationBuffer(self.obs_space, self.num_envs)
-        self._shapes: Tree = None  # of the observations of a step, which was checked in full
+        self._is_checked = False  # whether a step was
 
     def reset(self, *stream: str | int) -> Tree:
         self._is_ready = False
@@ -157,10 +156,9 @@ class NativeVectorEnv(WholeVectorEnv):
             obs, reward, terminated, truncated, info = self.env.step(action)
             if self._has_obs_branches or getattr(obs, "dtype", None) == np.float64:
                 obs = observation_to_tree(obs, self.obs_space)
-            shapes = map_tree(np.shape, obs) if self._has_obs_branches else np.shape(obs)
-            if shapes != self._shapes:
+            if not self._is_checked:
                 self._check(obs, reward=reward, terminated=terminated, truncated=truncated)
-                self._shapes = shapes
+                self._is_checked = True
         except FOREIGN as error:
             self._is_ready = False
             raise self._located(f"{self.backend}: step", error) from error
@@ -223,8 +221,9 @@ class NativeVectorEnv(WholeVectorEnv):
             # An info has arrays (B,), and in the array "_key" whether an environment has the key.
             has = [key for key in self.info_keys if key in info and info.get(f"_{key}", self._all_valid)[env]]
             numbers = info_numbers({key: info[key][env] for key in has}, has)
-            total, length = float(self.episode_returns[env]), int(self.episode_lengths[env])
-            episodes.append(Episode(env, total, length, numbers))
+            episodes.append(
+                Episode(env, float(self.episode_returns[env]), int(self.episode_lengths[env]), numbers)
+            )
         self.episode_returns[done] = 0
         self.episode_lengths[done] = 0
         return episodes

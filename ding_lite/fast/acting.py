@@ -84,11 +84,10 @@ class NumpyActing:
 
     def __init__(self, policy: SmallPolicy, stack: NumpyStack, samples: int) -> None:
         self.policy, self.stack, self._samples = policy, stack, samples
-        out = policy.model.actor_head.out
-        kind, self._out = type(out), out
-        is_normal = kind is BoxHead and out.is_simple_normal
-        self._is_known = is_normal or kind in (DiscreteHead, MultiDiscreteHead)
-        if is_normal:
+        self.out = out = policy.model.actor_head.out
+        self._is_normal = type(out) is BoxHead and out.is_simple_normal
+        self._is_known = self._is_normal or type(out) in (DiscreteHead, MultiDiscreteHead)
+        if self._is_normal:
             with torch.no_grad():
                 self._sigma = out.logit(torch.zeros(1, out.size))["sigma"].numpy()
         self._noise, self._used = np.empty(0, np.float32), 0
@@ -96,13 +95,13 @@ class NumpyActing:
     @np.errstate(all="ignore")  # the learner checks for numbers that are not finite
     def sample(self, obs: Tree) -> dict[str, Any]:
         """Draws actions as ``rl.distributions`` does, from the same random numbers."""
-        raw, out = self.stack(self.policy.obs_norm(obs)), self._out
+        raw, out = self.stack(self.policy.obs_norm(obs)), self.out
         if not self._is_known:
             with torch.inference_mode():
                 dist = self._distribution(self.policy.scaled(obs), raw)
                 action = dist.sample(self.policy.generator)
                 return {"action": map_tree(Tensor.numpy, action), "log_prob": dist.log_prob(action)}
-        if isinstance(out, BoxHead):
+        if self._is_normal:
             mean = raw
             if out.bound_type is not None:
                 with torch.inference_mode():
@@ -128,7 +127,7 @@ class NumpyActing:
     @np.errstate(all="ignore")
     def greedy(self, obs: Tree) -> dict[str, Any]:
         raw = self.stack(self.policy.obs_norm(obs))
-        if type(self._out) is DiscreteHead:
+        if type(self.out) is DiscreteHead:
             return {"action": legal(raw, obs).argmax(-1)}
         dist = self._distribution(self.policy.scaled(obs), raw)
         return {"action": map_tree(Tensor.numpy, dist.mode())}
@@ -142,12 +141,12 @@ class NumpyActing:
         One large draw gives the same numbers as one draw for each row; with Normals only if a row has a
         multiple of 16 numbers, which is what torch fills at a time.
         """
-        count, is_normal = math.prod(shape), isinstance(self._out, BoxHead)
+        count = math.prod(shape)
         if self._used + count > len(self._noise):
-            noise = torch.empty(count if is_normal and count % 16 else max(count, self._samples * width))
-            (noise.normal_ if is_normal else noise.exponential_)(generator=self.policy.generator)
-            self._noise, self._used = noise.numpy(), 0
-            if not is_normal:
-                np.log(self._noise, out=self._noise)
+            is_single = self._is_normal and count % 16
+            noise = torch.empty(count if is_single else max(count, self._samples * width))
+            fill = noise.normal_ if self._is_normal else noise.exponential_
+            numbers = fill(generator=self.policy.generator).numpy()
+            self._noise, self._used = numbers if self._is_normal else np.log(numbers), 0
         self._used += count
         return self._noise[self._used - count : self._used].reshape(shape)

@@ -181,13 +181,11 @@ class ThroughStacks(ByAutograd):
         self.name = "NumPy, the loss by autograd" if slopes is None else "NumPy"
         self._slopes = slopes or self._slopes_by_autograd
         self._encoders = {stack.encoder for stack in stacks.values()}
-        trained = [k for k, p in enumerate(self.parameters) if p.requires_grad]
-        self._places = {id(self.parameters[k]): k for k in trained}
+        trained = [(p, k) for k, p in enumerate(self.parameters) if p.requires_grad]
+        self._places = {id(p): k for p, k in trained}
+        memory = {id(p): self.shaped[k] for p, k in trained}
         for part in self._encoders.union(stack.head for stack in stacks.values()):
-            part.gradients = [
-                view(self.shaped[self._places[id(p)]] if id(p) in self._places else torch.empty_like(p))
-                for p in part.parameters
-            ]
+            part.gradients = [view(memory.get(id(p), torch.empty_like(p))) for p in part.parameters]
 
     @np.errstate(all="ignore")  # the optimiser looks for numbers that are not finite
     def __call__(self, batch: Batch) -> Gradient:

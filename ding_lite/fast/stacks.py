@@ -25,16 +25,9 @@ from ding_lite.trees import Tree, leading_size, map_tree, value_at
 
 # Number of weights in a layer up to which NumPy is faster, with several threads and with one.
 MAX_WEIGHTS, MAX_WEIGHTS_OF_ONE_THREAD = 2**14, 2**18
-MANY_NUMBERS = 2**15  # from here on torch's kernels run what is not a product of matrices, in half the time
 BLOCK = 2**10  # samples whose outputs of a layer stay in the cache of a core
 MAX_INDICES = 8  # in an observation; above it torch looks them up as fast
 ACTIVATIONS: dict[type, str] = {nn.Tanh: "tanh", nn.ReLU: "relu", nn.ELU: "elu"}
-# Slope by the output, output -> slope by the input.
-KERNELS: dict[str, Any] = {
-    "tanh": torch.ops.aten.tanh_backward,
-    "relu": lambda slope, output: torch.ops.aten.threshold_backward(slope, output, 0),
-    "elu": lambda slope, output: torch.ops.aten.elu_backward(slope, 1, 1, 1, True, output),
-}
 METHODS = frozenset(("forward", "logit", "stacks", *COMBINED["stacks"]))  # which NumPy does not call
 PLAIN: list[tuple[tuple[str, ...], Any]] = [((), None)]  # leaves of observations that are vectors
 _ones = lru_cache(partial(np.ones, dtype=np.float32))
@@ -69,8 +62,7 @@ def numpy_stacks(model: Any, names: Sequence[str]) -> dict[str, NumpyStack] | No
     parts = {part: numpy_layers(part) for name in names for part in stacks[name][:2]}
     if None in parts.values():
         return None
-    chosen: Any = [(name, stacks[name]) for name in names]
-    return {name: NumpyStack(parts[s.encoder], parts[s.head], s.detached) for name, s in chosen}
+    return {name: NumpyStack(*map(parts.get, stacks[name][:2]), stacks[name].detached) for name in names}
 
 
 def numpy_layers(part: Any) -> NumpyLayers | None:
@@ -78,31 +70,29 @@ def numpy_layers(part: Any) -> NumpyLayers | None:
 
     NumPy runs linear layers, each with an activation behind it or none, and tables of indices before them.
     """
-    leaves, layers = PLAIN, part
+    leaves, layers = PLAIN, part if type(part) is nn.Sequential else [part]
     if type(part) is Encoder:
         leaves = list(zip(part.paths, part.leaves, strict=True))
-        before = [layer for leaf in part.leaves for layer in getattr(leaf, "layers", ())]
+        before = [layer for leaf in part.leaves for layer in _layers_of(leaf)]
         layers = [*before, *part.trunk]
-        if part.dtype != torch.float32 or not all(map(_is_known, part.leaves)) or (before and leaves[1:]):
+        if part.dtype != torch.float32 or (before and leaves[1:]):
             return None
-    elif type(part) is not nn.Sequential:
-        return None
     linear: list[tuple[nn.Linear, str | None]] = []
     for layer in layers:
-        activation = ACTIVATIONS.get(type(layer))
-        if activation is None and _is_small(layer):
+        if _is_small(layer):
             linear.append((layer, None))
-        elif activation and linear and linear[-1][1] is None and getattr(layer, "alpha", 1.0) == 1.0:
-            linear[-1] = (linear[-1][0], activation)
+        elif type(layer) in ACTIVATIONS and linear and not linear[-1][1] and getattr(layer, "alpha", 1) == 1:
+            linear[-1] = (linear[-1][0], ACTIVATIONS[type(layer)])
         else:
             return None
     return NumpyLayers(leaves, linear)
 
 
-def _is_known(leaf: nn.Module) -> bool:
-    if type(leaf) is IndexEncoder:
-        return leaf.offset.numel() <= MAX_INDICES
-    return type(leaf) is VectorEncoder
+def _layers_of(leaf: nn.Module) -> Any:
+    """Returns the layers in the encoder of a leaf; one that NumPy does not know is a layer itself."""
+    if type(leaf) is IndexEncoder and leaf.offset.numel() <= MAX_INDICES:
+        return ()
+    return leaf.layers if type(leaf) is VectorEncoder else (leaf,)
 
 
 def _is_small(layer: nn.Module) -> bool:
@@ -175,8 +165,13 @@ class NumpyLayers:
         """
         ones, left, outputs = _ones(len(slope)), len(self.parameters), self._outputs
         for k, (weight, _, activation) in reversed(list(enumerate(self._layers))):
-            if activation is not None:
-                slope = _through(activation, slope, outputs[k + 1])
+            output = outputs[k + 1]
+            if activation == "tanh":  # slope (1 - output^2)
+                square = output * output
+                square *= slope
+                slope = np.subtract(slope, square, out=square)
+            elif activation is not None:
+                slope = slope * (output > 0 if activation == "relu" else np.minimum(output, 0) + 1)
             left -= 2
             np.matmul(slope.T, outputs[k], out=self.gradients[left])
             np.matmul(ones, slope, out=self.gradients[left + 1])  # the sum, in a third of the time
@@ -228,18 +223,6 @@ def blocks(samples: Tree) -> list[Tree]:
     """Returns samples (N, ...) in parts whose numbers stay in the cache as a network runs on them."""
     count = leading_size(samples)
     return [map_tree(lambda x, k=k: x[k : k + BLOCK], samples) for k in range(0, count, BLOCK)]
-
-
-def _through(activation: str, slope: np.ndarray, output: np.ndarray) -> np.ndarray:
-    """Returns the gradient of the input of an activation from that of its output."""
-    if output.size >= MANY_NUMBERS:
-        found: np.ndarray = KERNELS[activation](torch.from_numpy(slope), torch.from_numpy(output)).numpy()
-        return found
-    if activation == "tanh":  # slope (1 - output^2)
-        square = output * output
-        square *= slope
-        return np.subtract(slope, square, out=square)
-    return slope * (output > 0 if activation == "relu" else np.minimum(output, 0) + 1)
 
 
 def _rows(leaf: IndexEncoder, x: np.ndarray) -> np.ndarray:

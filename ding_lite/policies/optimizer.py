@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import compress
 from typing import Any
 
@@ -35,7 +36,8 @@ from ding_lite.models.recurrent import Sequences
 from ding_lite.ranks import ALONE, Ranks
 from ding_lite.trees import named_leaves, tree_leaves
 
-ADAM: Any = dict(beta1=0.9, beta2=0.999, weight_decay=0.0, amsgrad=False, maximize=False)  # arXiv:1412.6980
+# One step of arXiv:1412.6980.
+ADAM = partial(torch._fused_adam_, beta1=0.9, beta2=0.999, weight_decay=0.0, amsgrad=False, maximize=False)
 
 
 class Optimizer:
@@ -68,7 +70,9 @@ class Optimizer:
         self.pool = GraphPool() if captured and self.parameters[0].is_cuda else None
         self.ranges = parameter_ranges(model)
         # Not a torch.optim.Adam: creating one imports torch's compiler, which takes a second.
-        self._means, self._squares = ([torch.zeros_like(p) for p in self.parameters] for _ in range(2))
+        # Moments of all parameters in one tensor each, as a gradient is.
+        self.sizes = [p.numel() for p in self.parameters]
+        self._means, self._squares = (self.parameters[0].new_zeros(sum(self.sizes)) for _ in range(2))
         self._counts = torch.zeros(len(self.parameters), device=self.parameters[0].device)  # steps of each
         # Whether flags are read before Adam's step. On a GPU that would wait; Adam on mps ignores found_inf.
         self.on_host = self._counts.device.type in ("cpu", "mps")
@@ -134,8 +138,10 @@ class Optimizer:
         """Takes Adam's step along a gradient, and returns its norm: not finite if the loss or it is not."""
         reached = tuple([value is not None for value in gradient.values])
         if reached not in self._tensors:
-            of_each = [list(map(_flat, x)) for x in (self.parameters, self._means, self._squares)]
-            columns = [list(compress(x, reached)) for x in (*of_each, self._counts.unbind())]
+            # Views in the order of memory, because Adam's kernel copies what is not contiguous.
+            views: Any = [p.detach().as_strided((p.numel(),), (1,)) for p in self.parameters]
+            moments = self._means.split(self.sizes), self._squares.split(self.sizes)
+            columns = [list(compress(x, reached)) for x in (views, *moments, self._counts.unbind())]
             self._tensors[reached] = (*columns, self._counts.new_tensor(reached))
         parameters, means, squares, counts, steps = self._tensors[reached]
         flat, values = gradient.flat, [value for value in gradient.values if value is not None]
@@ -155,8 +161,7 @@ class Optimizer:
         elif self.clip_type == "clip_value":
             flat.clamp_(-self.clip_value, self.clip_value)
         self._counts.add_(steps if self.on_host else steps * (1 - is_bad))
-        tensors: Any = (parameters, values, means, squares, [], counts)
-        torch._fused_adam_(*tensors, found_inf=is_bad, lr=rate, eps=self.eps, **ADAM)
+        ADAM(parameters, values, means, squares, [], counts, found_inf=is_bad, lr=rate, eps=self.eps)
         for parameter, low, high in self.ranges:
             parameter.clamp_(low, high)
         return norm
@@ -178,11 +183,13 @@ class Optimizer:
 
     def state_dict(self) -> dict[str, Any]:
         """Returns moments and counts. ``eps`` is always that of the config."""
-        moments = zip(self._means, self._squares, strict=True)
-        return {
-            "counts": self._counts,
-            "moments": {str(k): {"mean": mean, "square": square} for k, (mean, square) in enumerate(moments)},
-        }
+
+        def by_parameter(whole: Tensor) -> dict[str, Tensor]:
+            pairs = zip(self.parameters, whole.split(self.sizes), strict=True)
+            return {str(k): part.as_strided(p.shape, p.stride()) for k, (p, part) in enumerate(pairs)}
+
+        moments = {"means": by_parameter(self._means), "squares": by_parameter(self._squares)}
+        return {"counts": self._counts, **moments}
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -230,8 +237,3 @@ def _not_finite(objective: Objective, step: int, metrics: Metrics, batch: Batch 
         f"{', '.join(inputs) or 'none found'}; results: {results}). The parameters are as they were before "
         "it. Try a lower policy.learn.learning_rate or grad_clip_value, or look at the scale of the rewards"
     )
-
-
-def _flat(x: Tensor) -> Tensor:
-    """Returns a view (numel,) in the order of memory."""
-    return x.detach().as_strided((x.numel(),), (1,))

@@ -101,8 +101,8 @@ def test_metrics_are_those_counted_by_hand():
     use(replay, 0)
     use(replay, 0, 1, 6, 7, 8)  # transition 0 is spent
     ratios = torch.tensor([[9.0, 1.1], [1.5, 0.5], [1.0, 0.9]]), torch.ones(3, 2)
-    for stored, stored.ratio in zip(replay.rollouts, ratios, strict=True):
-        pass
+    for stored, ratio in zip(replay.rollouts, ratios, strict=True):
+        stored.ratio = ratio
     assert replay.metrics(torch.tensor(0.2)) == pytest.approx(
         {
             "samples": 11,
