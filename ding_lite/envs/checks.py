@@ -29,7 +29,7 @@ WIDE = 10.0  # bounds of actions that a new policy does not reach: it draws them
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 # Attributes of wrappers with running statistics, as gymnasium names them, and the key that does the same.
 ADAPTS = {"obs_rms": "obs", "return_rms": "reward"}
-SpaceLeaves = Sequence[tuple[tuple[str, ...], gym.Space]]
+SpaceLeaves = Sequence[tuple[tuple[str, ...], Any]]  # paths and spaces
 
 
 class Watch:

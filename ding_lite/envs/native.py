@@ -221,9 +221,8 @@ class NativeVectorEnv(WholeVectorEnv):
             # An info has arrays (B,), and in the array "_key" whether an environment has the key.
             has = [key for key in self.info_keys if key in info and info.get(f"_{key}", self._all_valid)[env]]
             numbers = info_numbers({key: info[key][env] for key in has}, has)
-            episodes.append(
-                Episode(env, float(self.episode_returns[env]), int(self.episode_lengths[env]), numbers)
-            )
+            total, length = float(self.episode_returns[env]), int(self.episode_lengths[env])
+            episodes.append(Episode(env, total, length, numbers))
         self.episode_returns[done] = 0
         self.episode_lengths[done] = 0
         return episodes

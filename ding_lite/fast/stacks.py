@@ -59,10 +59,11 @@ def numpy_stacks(model: Any, names: Sequence[str]) -> dict[str, NumpyStack] | No
     stacks: Mapping[str, Stack] | None = model.stacks() if names else None
     if not stacks or not stacks.keys() >= set(names) or is_changed(model):
         return None
-    parts = {part: numpy_layers(part) for name in names for part in stacks[name][:2]}
+    chosen = {name: stacks[name] for name in names}
+    parts: dict[Any, Any] = {part: numpy_layers(part) for stack in chosen.values() for part in stack[:2]}
     if None in parts.values():
         return None
-    return {name: NumpyStack(*map(parts.get, stacks[name][:2]), stacks[name].detached) for name in names}
+    return {name: NumpyStack(parts[s.encoder], parts[s.head], s.detached) for name, s in chosen.items()}
 
 
 def numpy_layers(part: Any) -> NumpyLayers | None:
@@ -70,7 +71,8 @@ def numpy_layers(part: Any) -> NumpyLayers | None:
 
     NumPy runs linear layers, each with an activation behind it or none, and tables of indices before them.
     """
-    leaves, layers = PLAIN, part if type(part) is nn.Sequential else [part]
+    leaves = PLAIN
+    layers: Any = part if type(part) is nn.Sequential else [part]
     if type(part) is Encoder:
         leaves = list(zip(part.paths, part.leaves, strict=True))
         before = [layer for leaf in part.leaves for layer in _layers_of(leaf)]
