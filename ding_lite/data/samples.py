@@ -22,7 +22,7 @@ from ding_lite.data.rollout import Rollout, as_field, flat, to_device
 from ding_lite.models.recurrent import Sequences, chosen_hidden
 from ding_lite.ranks import ALONE, Ranks
 from ding_lite.rl.returns import normalize_advantage
-from ding_lite.trees import Tree, in_one_order, leading_size, map_tree, tree_leaves
+from ding_lite.trees import Tree, in_one_order, is_branch, leading_size, map_tree, tree_leaves
 
 CHUNK_SAMPLES, CHUNK_BYTES = 2**13, 2**24  # what a network is given in one call without a gradient
 SHUFFLED_BYTES = 2**22  # samples up to this size are copied in the order of their minibatches
@@ -204,24 +204,25 @@ class Samples:
         return torch.randperm(count, generator=generator, device=generator.device)
 
     def _batches(self, fields: dict[str, Any], groups: Sequence[Group]) -> Iterator[Batch]:
+        trees = [name for name, field in fields.items() if is_branch(field)]
+        batches = (map_tree(lambda leaf, g=group: leaf.index_select(0, g.rows), fields) for group in groups)
         # Of few samples all are gathered at once, in far fewer calls.
-        are_few = sum(leaf.nbytes for leaf in tree_leaves(fields)) <= SHUFFLED_BYTES
-        if are_few:
+        if sum(leaf.nbytes for leaf in tree_leaves(fields)) <= SHUFFLED_BYTES:
             order, sizes = torch.cat([group.rows for group in groups]), [len(group.rows) for group in groups]
-            fields = map_tree(lambda leaf: leaf.index_select(0, order).split_with_sizes(sizes), fields)
-        for k, (rows, sizes_of_steps, hidden) in enumerate(groups):
-            if are_few:
-                batch = map_tree(lambda parts, k=k: parts[k], fields)
-            else:
-                batch = map_tree(lambda leaf, rows=rows: leaf.index_select(0, rows), fields)
-            if self.device is not None:
-                batch = to_device(batch, self.device)
+            parts = map_tree(lambda leaf: leaf.index_select(0, order).split_with_sizes(sizes), fields)
+            for name in trees:
+                parts[name] = [map_tree(lambda x, k=k: x[k], parts[name]) for k in range(len(groups))]
+            batches = (dict(zip(parts, row, strict=True)) for row in zip(*parts.values(), strict=True))
+        for group, batch in zip(groups, batches, strict=True):
+            batch = batch if self.device is None else to_device(batch, self.device)
             if self.inputs is not None:
                 batch["obs"] = self.inputs(batch["obs"])
-            if sizes_of_steps is not None:
-                hidden = hidden if self.device is None else to_device(hidden, self.device)
-                batch["obs"] = Sequences(batch["obs"], hidden, sizes_of_steps)
-            yield Batch(**{name: as_field(field) for name, field in batch.items()})
+            if group.sizes is not None:
+                hidden = group.hidden if self.device is None else to_device(group.hidden, self.device)
+                batch["obs"] = Sequences(batch["obs"], hidden, group.sizes)
+            for name in trees:
+                batch[name] = as_field(batch[name])
+            yield Batch(**batch)
 
     def _run_groups(self, size: int, generator: torch.Generator | None, ranks: Ranks) -> list[Group]:
         assert self.runs is not None

@@ -180,6 +180,7 @@ class ThroughStacks(ByAutograd):
         self.calls_layers = slopes is None  # a loss may call any layer
         self.name = "NumPy, the loss by autograd" if slopes is None else "NumPy"
         self._slopes = slopes or self._slopes_by_autograd
+        self._array = view(self.flat)
         self._encoders = {stack.encoder for stack in stacks.values()}
         trained = [(p, k) for k, p in enumerate(self.parameters) if p.requires_grad]
         self._places = {id(p): k for p, k in trained}
@@ -203,7 +204,7 @@ class ThroughStacks(ByAutograd):
         return gradient._replace(total=total, metrics=dict(zip(gradient.metrics, means, strict=True)))
 
     def _of(self, batch: Batch) -> Gradient:
-        self.flat.zero_()
+        self._array.fill(0)
         features = {encoder: encoder.of(batch.obs) for encoder in self._encoders}
         raw = {name: head.forward(features[encoder]) for name, (encoder, head, _) in self.stacks.items()}
         total, metrics, slopes, direct = self._slopes(batch, raw)
