@@ -39,8 +39,7 @@ Rollout: TypeAlias = ttorch.Tensor  # with the fields above; its library has no 
 def as_rollout(fields: Mapping[str, Any]) -> Rollout:
     """Makes a rollout of a nested dict of tensors."""
     # ttorch.Tensor(dict) formats every leaf as text, which takes milliseconds; this takes microseconds.
-    rollout: Rollout = ttorch.Tensor(create_storage(to_dict(fields)))
-    return rollout
+    return ttorch.Tensor(create_storage(to_dict(fields)))
 
 
 def require_rollout(data: Any, method: str) -> None:
@@ -69,8 +68,7 @@ def as_field(tree: Any) -> Any:
 
 def view(number: Tensor) -> np.ndarray:
     """Returns an array on the memory of a CPU tensor."""
-    array: np.ndarray = (number.detach() if number.requires_grad else number).numpy()
-    return array
+    return (number.detach() if number.requires_grad else number).numpy()
 
 
 def to_device(tree: Any, device: torch.device) -> Any:

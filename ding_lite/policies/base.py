@@ -85,21 +85,20 @@ def add_to_library(cls: type) -> None:
 
 
 @contextmanager
-def global_streams(streams: Mapping[torch.Generator, torch.Generator]) -> Iterator[None]:
-    """Lets torch's global generators continue these streams within the block.
+def global_streams(generators: Sequence[torch.Generator]) -> Iterator[None]:
+    """Lets torch's global generators continue these streams, one for each device, within the block.
 
     Layers such as dropout, and losses that call ``torch.randn``, draw from them. After the block they are
     where they were before.
-
-    Args:
-        streams: by the generators of torch.
     """
-    with torch.random.fork_rng([of_torch.device for of_torch in streams if of_torch.device.type == "cuda"]):
-        for of_torch, stream in streams.items():
-            of_torch.set_state(stream.get_state())
+    gpus = [generator.device.index or 0 for generator in generators if generator.device.type == "cuda"]
+    of_torch = [torch.default_generator, *(torch.cuda.default_generators[gpu] for gpu in gpus)]
+    with torch.random.fork_rng(gpus):
+        for generator, other in zip(generators, of_torch, strict=True):
+            other.set_state(generator.get_state())
         yield
-        for of_torch, stream in streams.items():
-            stream.set_state(of_torch.get_state())
+        for generator, other in zip(generators, of_torch, strict=True):
+            generator.set_state(other.get_state())
 
 
 class Policy:
@@ -151,10 +150,9 @@ class Policy:
             ) from error
         self.generator = self.own_generator("action", device=self.device)
         # While learning, torch's global generators continue these streams: layers and losses draw from them.
-        self._layer_streams = {torch.default_generator: self.own_generator("layers")}
+        self._layer_generators = [self.own_generator("layers")]
         if self.device.type == "cuda":
-            of_torch = torch.cuda.default_generators[self.device.index or 0]
-            self._layer_streams[of_torch] = self.own_generator("layers on the device", device=self.device)
+            self._layer_generators.append(self.own_generator("layers on the device", device=self.device))
         self.model.eval()
         lay_out(self.model)
         self.recurrence = (
@@ -251,7 +249,7 @@ class Policy:
 
     @property
     def learn_mode(self) -> LearnMode:
-        learn = global_streams(self._layer_streams)(self._forward_learn)
+        learn = global_streams(self._layer_generators)(self._forward_learn)
         return LearnMode(learn, self.state_dict, self.load_state_dict)
 
     @property
@@ -290,9 +288,8 @@ class Policy:
         if is_plain and not on_device and (stacks := numpy_stacks(self.model, ("actor",))):
             fast = NumpyActing(self, stacks["actor"], samples)
             finish = lambda rollout: self._complete_rollout(fast.with_log_probs(rollout))  # noqa: E731
-            return Acting(
-                "NumPy", fast.sample, fast.greedy, fast.out.to_env, self._process_transition, finish
-            )
+            play = (fast.sample, fast.greedy, fast.out.to_env, self._process_transition)
+            return Acting("NumPy", *play, finish)
         inference = torch.inference_mode()
         sample, greedy = inference(self._forward_collect), inference(self._forward_eval)
         to_env = inference(self._to_env)
