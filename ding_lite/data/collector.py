@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -54,8 +55,8 @@ class Collector:
         self.steps = math.ceil(n_sample / envs.num_envs)
         self.n_sample = self.steps * envs.num_envs
         self.storage = RolloutStorage(self.steps, envs.num_envs)
-        self._last_row = RolloutStorage(1, envs.num_envs)  # the observations after the last row
         self._env_indices = [np.arange(envs.num_envs)[rows] for rows in envs.groups]  # of each group
+        self._stored: Mapping[str, Any] = {}  # of the last transition, by the names of fields
         self.hidden: HiddenStates | None = None
         if policy.recurrence is not None:
             self.hidden = HiddenStates(policy.recurrence, self._env_indices, self.steps)
@@ -81,55 +82,46 @@ class Collector:
         """
         self.timer("store")
         envs, storage = self.envs, self.storage
-        groups = range(len(envs.groups))
         if self.is_incomplete:  # an error ended the last rollout, maybe while a group was stepping
             self._begin_anew("after an error", self.episode_count)
         self.is_incomplete = True
         self.episodes, self._finals = [], []
-        storage.written.clear()
         acting = self.policy.acting(self.n_sample)
-        with leaving_cores(envs.busy_cores):
-            for t in range(self.steps):
-                for group in groups:
+        with leaving_cores(envs.busy_cores) if envs.busy_cores else nullcontext():
+            for t in range(self.steps + 1):
+                for group, rows in enumerate(envs.groups):
                     if t:
                         self._finish_row(acting, t - 1, group)
-                    self._act(acting, t, group)
-            for group in groups:
-                self._finish_row(acting, self.steps - 1, group)
-                # A worker that is replaced while the next group finishes writes over these observations.
-                self._last_row.write(0, "obs", self.obs[group], envs.groups[group])
-        if not self.storage.arrays["valid"].any():
+                    # The policy reads the row of the storage: the environments may reuse their arrays.
+                    obs = storage.write(t, "obs", self.obs[group], rows)
+                    if t < self.steps:
+                        self.timer("act")
+                        hidden = () if self.hidden is None else (self.hidden.before(t, group, rows),)
+                        output = acting.sample(obs, *hidden)
+                        action = acting.to_env(output["action"])
+                        self.timer("env")  # until a group is received
+                        envs.send(action, group)
+                        self._pending[group] = obs, output
+        if not storage.arrays["valid"].any():
             raise EnvError(
                 f"none of the {self.n_sample} rows of a rollout is a step: all are resets, or lost with a "
                 "worker; raise policy.collect.n_sample, or correct the environment"
             )
         self.recent += self.episodes
         self.episode_count += len(self.episodes)
-        others = {"last_obs": map_tree(lambda rows: rows[0], self._last_row.arrays["obs"])}
+        others = {"last_obs": map_tree(lambda rows: rows[-1], storage.arrays["obs"])}
         if self.hidden is not None:
             others |= self.hidden.fields()
         if self._finals:
-            rows, envs_of_rows, last = zip(*self._finals, strict=True)
+            cut_rows, envs_of_rows, last = zip(*self._finals, strict=True)
             others["final"] = {
                 **map_tree(lambda *leaves: np.concatenate(leaves), *last),  # (K, ...)
-                "t": np.repeat(rows, [len(each) for each in envs_of_rows]),
+                "t": np.repeat(cut_rows, [len(each) for each in envs_of_rows]),
                 "env": np.concatenate(envs_of_rows),
             }
         self.is_incomplete = False
         self.timer("advantages")
-        return acting.finish(storage.rollout(**others))
-
-    def _act(self, acting: Acting, t: int, group: int) -> None:
-        """Chooses the actions of row ``t`` for a group of environments, and sends them."""
-        # The policy reads the row of the storage, because the environments may reuse their arrays.
-        obs = self.storage.write(t, "obs", self.obs[group], self.envs.groups[group])
-        self.timer("act")
-        hidden = () if self.hidden is None else (self.hidden.before(t, group, self.envs.groups[group]),)
-        output = acting.sample(obs, *hidden)
-        action = acting.to_env(output["action"])
-        self.timer("env")  # until a group is received
-        self.envs.send(action, group)
-        self._pending[group] = obs, output
+        return acting.finish(storage.rollout("obs", *self._stored, **others))
 
     def _finish_row(self, acting: Acting, t: int, group: int) -> None:
         """Waits for the transition of row ``t`` of a group of environments, and stores it."""
@@ -137,21 +129,22 @@ class Collector:
         transition = self.envs.receive(group)
         self.timer("store")
         self.obs[group] = transition.obs
-        rows = self.envs.groups[group]
-        env_indices = self._env_indices[group]
-        final = {"obs": transition.final_obs}
-        if t and np.count_nonzero(transition.valid) < len(env_indices):  # in a sixth of the time of all()
+        rows, env_indices = self.envs.groups[group], self._env_indices[group]
+        # A filler row is no loss. count_nonzero takes a sixth of the time of all().
+        if t and not self.envs.has_fillers and np.count_nonzero(transition.valid) < len(env_indices):
             self._cut_lost_episodes(t, group, obs, transition.valid)
         if self.hidden is not None:
             output = dict(output)
             hidden = output.pop("hidden")
-            if transition.final_obs is not None:
-                cut = torch.from_numpy(transition.final_env)
-                final["hidden"] = map_tree(lambda leaf: leaf[cut].cpu(), hidden)
             self.hidden.after(group, hidden, ends_of(transition))
-        for name, value in acting.process_transition(obs, output, transition).items():
+        self._stored = acting.process_transition(obs, output, transition)
+        for name, value in self._stored.items():
             self.storage.write(t, name, value, rows)
         if transition.final_obs is not None:
+            final = {"obs": transition.final_obs}
+            if self.hidden is not None:
+                cut = torch.from_numpy(transition.final_env)
+                final["hidden"] = map_tree(lambda leaf: leaf[cut].cpu(), hidden)
             self._finals.append((t, env_indices[transition.final_env], final))
         self._watch.look(transition, rows)
         # A transition counts the environments of its group from 0.

@@ -31,14 +31,14 @@ class Stored:
         rollout: (T, B), as it was collected, with its credit.
         iteration: in which it was collected.
         uses: (T, B), how often each transition was drawn.
-        ratio: (T, B), pi_prox / mu of each action (``policies.ppo``); 1 while it is fresh.
+        ratio: (T, B), pi_prox / mu of each action, set in each iteration that has pi_prox (``policies.ppo``).
         renewed: fields (T, B, ...) of this iteration that replace collected ones, or are added.
     """
 
     rollout: Rollout
     iteration: int
     uses: Tensor
-    ratio: Tensor
+    ratio: Tensor = field(init=False)
     renewed: dict[str, Any] = field(default_factory=dict)
 
 
@@ -83,8 +83,7 @@ class Replay:
     def push(self, rollout: Rollout) -> None:
         """Adds the rollout (T, B) of this iteration. The caller must not write into its memory later."""
         uses = torch.zeros_like(rollout.valid, dtype=torch.int32)
-        ratio = torch.ones_like(uses, dtype=torch.float32)
-        self.rollouts.append(Stored(rollout, self.iteration, uses, ratio))
+        self.rollouts.append(Stored(rollout, self.iteration, uses))
         size = ROLLOUTS_KEPT * uses.numel() if self.size is None else self.size
         while len(self.rollouts) > 1 and sum(stored.uses.numel() for stored in self.rollouts) > size:
             self.rollouts.popleft()
@@ -95,7 +94,7 @@ class Replay:
 
     def live(self, stored: Stored) -> Tensor:
         """Returns which transitions (T, B) may be drawn: valid, neither spent nor stale."""
-        is_fresh = self.age(stored) <= self.max_staleness
+        is_fresh = self.iteration - stored.iteration <= self.max_staleness
         return stored.rollout.valid & (stored.uses < self.max_use) & is_fresh
 
     def has_live(self) -> bool:
@@ -147,5 +146,4 @@ class Replay:
         for stored in state["rollouts"]:
             rollout = as_rollout(to_device(stored["rollout"], self.device))
             uses = torch.as_tensor(stored["uses"], device=self.device)
-            ratio = torch.ones_like(uses, dtype=torch.float32)
-            self.rollouts.append(Stored(rollout, int(stored["iteration"]), uses, ratio))
+            self.rollouts.append(Stored(rollout, int(stored["iteration"]), uses))

@@ -39,8 +39,7 @@ Rollout: TypeAlias = ttorch.Tensor  # with the fields above; its library has no 
 def as_rollout(fields: Mapping[str, Any]) -> Rollout:
     """Makes a rollout of a nested dict of tensors."""
     # ttorch.Tensor(dict) formats every leaf as text, which takes milliseconds; this takes microseconds.
-    rollout: Rollout = ttorch.Tensor(create_storage(to_dict(fields)))
-    return rollout
+    return ttorch.Tensor(create_storage(to_dict(fields)))
 
 
 def require_rollout(data: Any, method: str) -> None:
@@ -69,8 +68,7 @@ def as_field(tree: Any) -> Any:
 
 def view(number: Tensor) -> np.ndarray:
     """Returns an array on the memory of a CPU tensor."""
-    array: np.ndarray = (number.detach() if number.requires_grad else number).numpy()
-    return array
+    return (number.detach() if number.requires_grad else number).numpy()
 
 
 def to_device(tree: Any, device: torch.device) -> Any:
@@ -98,15 +96,13 @@ class RolloutStorage:
         num_envs: B.
 
     Attributes:
-        arrays: (T, B, ...), or a dict of those, of each field.
-        written: the names of the fields of this rollout; clear it to begin the next one.
+        arrays: (T + 1, B, ...), or a dict of those, of each field; the last row is for observations alone.
     """
 
     def __init__(self, steps: int, num_envs: int) -> None:
         self.steps, self.num_envs = steps, num_envs
         self.arrays: dict[str, Any] = {}
         self._rows: dict[str, list[Any]] = {}  # a view of each row, made once
-        self.written: set[str] = set()
 
     def write(self, t: int, name: str, value: Any, envs: slice = slice(None)) -> Any:
         """Copies ``value`` into the field ``name`` of row ``t``, for the environments ``envs``.
@@ -120,7 +116,6 @@ class RolloutStorage:
             IndexError, KeyError: if it lacks a part of the rows before.
             TypeError: if it has another kind of numbers, such as floats after whole numbers.
         """
-        self.written.add(name)
         if name not in self._rows:
             self._allocate(name, value, len(range(self.num_envs)[envs]))
         row = self._rows[name][t]
@@ -146,19 +141,21 @@ class RolloutStorage:
             leaf = as_array(leaf)
             if leaf.shape[:1] != (envs,) or leaf.dtype.kind not in "biuf":
                 raise _misshapen(name, f"({envs}, ...)", f"{leaf.shape} of {leaf.dtype}")
-            return np.zeros((self.steps, self.num_envs, *leaf.shape[1:]), leaf.dtype)
+            return np.zeros((self.steps + 1, self.num_envs, *leaf.shape[1:]), leaf.dtype)
 
         array = self.arrays[name] = map_tree(zeros, value)
-        self._rows[name] = [map_tree(lambda leaf, t=t: leaf[t], array) for t in range(self.steps)]
+        self._rows[name] = [map_tree(lambda leaf, t=t: leaf[t], array) for t in range(self.steps + 1)]
 
-    def rollout(self, **others: Any) -> Rollout:
-        """Returns all fields, and ``others``, as one tree of tensors that share the memory of the storage.
+    def rollout(self, *names: str, **others: Any) -> Rollout:
+        """Returns fields, and ``others``, as one tree of tensors that share the memory of the storage.
 
         Args:
+            names: of fields; an earlier rollout may have had more.
             **others: fields that are not (T, B, ...).
         """
-        written = {name: array for name, array in self.arrays.items() if name in self.written}
-        fields = map_tree(lambda leaf: torch.from_numpy(leaf), written)
+        fields = map_tree(
+            lambda leaf: torch.from_numpy(leaf[:-1]), {name: self.arrays[name] for name in names}
+        )
         others = {name: to_device(value, torch.device("cpu")) for name, value in others.items()}
         return as_rollout({**fields, **others})
 

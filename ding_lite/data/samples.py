@@ -152,31 +152,38 @@ class Samples:
     def minibatches(
         self,
         size: int,
-        generator: torch.Generator,
+        generator: torch.Generator | None,
         *,
-        steps: float = math.inf,
+        steps: int | None = None,
         adv_norm: str | bool = False,
         ranks: Ranks = ALONE,
     ) -> Pass:
         """Cuts the samples into minibatches, in random order, without replacement.
 
         A short last minibatch stays; a single sample joins the one before. With runs a minibatch has about
-        ``size`` samples. Ranks take equally many minibatches.
+        ``size`` samples. Ranks take equally many minibatches: one that lost rows has smaller ones, and less
+        weight in the mean gradient. Dropping samples until all ranks have the same number would be biased
+        where episodes end.
 
         Args:
             size: samples of a minibatch.
-            generator: of the order.
-            steps: most minibatches.
+            generator: of the order; None: samples stay in their order.
+            steps: most minibatches; None: all.
             adv_norm: normalise advantages in each "minibatch", over the whole "batch", or not (False).
             ranks: that take each step together; advantages are normalised over all of them.
         """
         if self.runs:
             groups = self._run_groups(size, generator, ranks)
         else:
-            sizes = _minibatch_sizes(len(self), size, ranks)
-            order = torch.randperm(len(self), generator=generator, device=generator.device)
-            groups = [Group(rows) for rows in order.split(sizes)]
-        groups = groups if steps == math.inf else groups[: int(steps)]
+            sizes, rest = [size] * (len(self) // size), len(self) % size
+            if rest == 1 and sizes:
+                sizes[-1] += 1
+            elif rest:
+                sizes.append(rest)
+            if ranks.size > 1 and (number := ranks.smallest(len(sizes))) < len(sizes):
+                sizes = even_sizes(len(self), number)
+            groups = [Group(rows) for rows in self._order(len(self), generator).split(sizes)]
+        groups = groups[:steps]
         fields, rows = dict(self.fields), torch.cat([group.rows for group in groups])
         if adv_norm == "batch":
             (fields["advantage"],) = _normalized([fields["advantage"]], ranks)
@@ -184,55 +191,47 @@ class Samples:
             whole = fields["advantage"]
             parts = _normalized([whole[group.rows] for group in groups], ranks)
             fields["advantage"] = torch.empty_like(whole).index_copy_(0, rows, torch.cat(parts))
-        place = None if self.place is None else self.place[rows]
-        return Pass(self._batches(fields, groups), len(groups), place)
+        return Pass(self._batches(fields, groups), len(groups), rows)
+
+    def chunks(self) -> Pass:
+        """Returns all samples, some megabytes at a time, for calls without a gradient."""
+        sample_bytes = 4 * sum(math.prod(leaf.shape[1:]) for leaf in tree_leaves(self.fields["obs"]))
+        return self.minibatches(max(1, min(CHUNK_SAMPLES, CHUNK_BYTES // max(1, sample_bytes))), None)
+
+    def _order(self, count: int, generator: torch.Generator | None) -> Tensor:
+        if generator is None:
+            return torch.arange(count, device=tree_leaves(self.fields)[0].device)
+        return torch.randperm(count, generator=generator, device=generator.device)
 
     def _batches(self, fields: dict[str, Any], groups: Sequence[Group]) -> Iterator[Batch]:
         trees = [name for name, field in fields.items() if is_branch(field)]
-        parts: Any = None
+        batches = (map_tree(lambda leaf, g=group: leaf.index_select(0, g.rows), fields) for group in groups)
         # Of few samples all are gathered at once, in far fewer calls.
         if sum(leaf.nbytes for leaf in tree_leaves(fields)) <= SHUFFLED_BYTES:
             order, sizes = torch.cat([group.rows for group in groups]), [len(group.rows) for group in groups]
             parts = map_tree(lambda leaf: leaf.index_select(0, order).split_with_sizes(sizes), fields)
-        for k, group in enumerate(groups):
-            if parts is None:
-                batch = map_tree(lambda leaf, g=group: leaf.index_select(0, g.rows), fields)
-            else:
-                batch = {name: part if name in trees else part[k] for name, part in parts.items()}
-                for name in trees:
-                    batch[name] = map_tree(lambda leaves, k=k: leaves[k], parts[name])
-            batch = batch if self.device is None else to_device(batch, self.device)
             for name in trees:
-                batch[name] = batch[name] if name == "obs" else as_field(batch[name])
-            obs = batch["obs"] if self.inputs is None else self.inputs(batch["obs"])
-            if group.sizes is None:
-                batch["obs"] = as_field(obs)
-            else:
+                parts[name] = [map_tree(lambda x, k=k: x[k], parts[name]) for k in range(len(groups))]
+            batches = (dict(zip(parts, row, strict=True)) for row in zip(*parts.values(), strict=True))
+        for group, batch in zip(groups, batches, strict=True):
+            batch = batch if self.device is None else to_device(batch, self.device)
+            if self.inputs is not None:
+                batch["obs"] = self.inputs(batch["obs"])
+            if group.sizes is not None:
                 hidden = group.hidden if self.device is None else to_device(group.hidden, self.device)
-                batch["obs"] = Sequences(obs, hidden, group.sizes)
+                batch["obs"] = Sequences(batch["obs"], hidden, group.sizes)
+            for name in trees:
+                batch[name] = as_field(batch[name])
             yield Batch(**batch)
 
-    def _run_groups(self, size: int, generator: torch.Generator, ranks: Ranks) -> list[Group]:
+    def _run_groups(self, size: int, generator: torch.Generator | None, ranks: Ranks) -> list[Group]:
         assert self.runs is not None
         counts = self.runs.length
-        order = torch.randperm(len(counts), generator=generator, device=generator.device).to(counts.device)
+        order = self._order(len(counts), generator).to(counts.device)
         total = int(counts.sum())
         # On average at least as many samples as the longest run, so that no minibatch is empty.
         number = ranks.smallest(max(1, min(round(total / size), total // int(counts.max()))))
         return [self._packed(runs) for runs in _split_evenly(order, counts[order], number)]
-
-    def chunks(self) -> tuple[Iterator[Batch], Tensor]:
-        """Returns all samples in parts, for calls without a gradient, and their rows in this order."""
-        sample_bytes = 4 * sum(math.prod(leaf.shape[1:]) for leaf in tree_leaves(self.fields["obs"]))
-        size = max(1, min(CHUNK_SAMPLES, CHUNK_BYTES // max(1, sample_bytes)))
-        if self.runs is None:
-            rows = torch.arange(len(self), device=tree_leaves(self.fields["obs"])[0].device)
-            groups = [Group(part) for part in rows.split(size)]
-        else:
-            parts = max(1, min(len(self.runs.length), math.ceil(len(self) / size)))
-            index = torch.arange(len(self.runs.length), device=self.runs.length.device)
-            groups = [self._packed(runs) for runs in _split_evenly(index, self.runs.length, parts)]
-        return self._batches(self.fields, groups), torch.cat([group.rows for group in groups])
 
     def some(self, count: int) -> Batch:
         """Returns about ``count`` samples, evenly spaced, as one minibatch."""
@@ -262,12 +261,12 @@ class Pass(NamedTuple):
 
     Attributes:
         batches, number: the minibatches, and how many they are.
-        place: (n,), of their samples in the flattened rollouts; None if the samples have no place.
+        rows: (n,), of their samples.
     """
 
     batches: Iterator[Batch]
     number: int
-    place: Tensor | None
+    rows: Tensor
 
 
 class Group(NamedTuple):
@@ -355,22 +354,6 @@ def _runs_of(rollout: Rollout, chosen: Tensor, recurrence: Recurrence) -> tuple[
 def _joined(trees: Sequence[Tree]) -> Any:
     """Returns trees of leaves (N, ...) one after the other."""
     return map_tree(lambda *leaves: torch.cat(leaves), *trees)
-
-
-def _minibatch_sizes(n: int, size: int, ranks: Ranks = ALONE) -> list[int]:
-    """Returns the sizes of the minibatches of ``n`` samples, equally many on all ranks.
-
-    A rank that lost rows has smaller ones, and less weight in the mean gradient. Dropping samples until all
-    ranks have the same number would be biased where episodes end.
-    """
-    sizes, rest = [size] * (n // size), n % size
-    if rest == 1 and sizes:
-        sizes[-1] += 1
-    elif rest:
-        sizes.append(rest)
-    if ranks.size > 1 and (number := ranks.smallest(len(sizes))) < len(sizes):
-        return even_sizes(n, number)
-    return sizes
 
 
 def even_sizes(n: int, parts: int) -> list[int]:

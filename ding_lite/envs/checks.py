@@ -29,7 +29,7 @@ WIDE = 10.0  # bounds of actions that a new policy does not reach: it draws them
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 # Attributes of wrappers with running statistics, as gymnasium names them, and the key that does the same.
 ADAPTS = {"obs_rms": "obs", "return_rms": "reward"}
-SpaceLeaves = Sequence[tuple[tuple[str, ...], gym.Space]]
+SpaceLeaves = Sequence[tuple[tuple[str, ...], Any]]  # paths and spaces
 
 
 class Watch:
@@ -70,30 +70,29 @@ class Watch:
             EnvContractError: if a value is not finite, an index is outside its range, or a mask leaves no
                 legal action.
         """
-        reward, final_obs = transition.reward, transition.final_obs
-        if not _all_finite(reward):
-            row = int(np.flatnonzero(~np.isfinite(reward))[0])
-            self._refuse(Fault(row, bad_reward(float(reward[row])), NotFiniteError), rows)
-        if final_obs is not None:
+        if not _all_finite(transition.reward):
+            row = int(np.flatnonzero(~np.isfinite(transition.reward))[0])
+            self._refuse(Fault(row, bad_reward(float(transition.reward[row])), NotFiniteError), rows)
+        if transition.final_obs is not None:
             name = "last observation of the episode before, "
-            if fault := first_fault(self._leaves, final_obs, name):
+            if fault := first_fault(self._leaves, transition.final_obs, name):
                 self._refuse(fault._replace(row=int(transition.final_env[fault.row])), rows)
-        # Where a reset follows, the policy's action on an episode's last observation is discarded.
-        idle = (transition.terminated | transition.truncated) if self.envs.has_fillers else False
-        self._check(transition.obs, rows, "observation", idle)
+        self._check(transition.obs, rows, "observation", transition)
 
-    def _check(self, obs: Tree, rows: slice, name: str, idle: np.ndarray | bool = False) -> None:
-        """Refuses wrong numbers, and masks without a legal action but where no action follows: ``idle``."""
-        self._refuse(first_fault(self._leaves, obs, name), rows)
+    def _check(self, obs: Tree, rows: slice, name: str, transition: Transition | None = None) -> None:
+        """Refuses wrong numbers, and masks without a legal action where an action follows."""
+        if fault := first_fault(self._leaves, obs, name):
+            self._refuse(fault, rows)
         if self._masked:
-            stuck = without_legal_action(obs[MASK_KEY], self.envs.action_space) & ~np.asarray(idle)
+            stuck = without_legal_action(obs[MASK_KEY], self.envs.action_space)
+            if transition is not None and self.envs.has_fillers:  # after an end the action is discarded
+                stuck &= ~(transition.terminated | transition.truncated)
             if stuck.any():
                 self._refuse(Fault(int(np.argmax(stuck)), f"{MASK_KEY} leaves no legal action"), rows)
 
-    def _refuse(self, fault: Fault | None, rows: slice) -> None:
-        if fault is not None:
-            env = self.envs.describe(range(self.envs.num_envs)[rows][fault.row])
-            raise fault.kind(f"{env}: {fault.message}{self._suffix}")
+    def _refuse(self, fault: Fault, rows: slice) -> None:
+        env = self.envs.describe(range(self.envs.num_envs)[rows][fault.row])
+        raise fault.kind(f"{env}: {fault.message}{self._suffix}")
 
 
 class Fault(NamedTuple):
@@ -114,16 +113,13 @@ def first_fault(leaves: SpaceLeaves, obs: Tree, name: str = "observation") -> Fa
     """
     for path, leaf in leaves:
         array = value_at(obs, path)
-        is_float, is_finite = array.dtype.kind == "f", True
-        if is_float and not _all_finite(array):
-            wrong, is_finite = ~np.isfinite(array), False
-        elif isinstance(leaf, (gym.spaces.Discrete, gym.spaces.MultiDiscrete)):
-            count = leaf.n if isinstance(leaf, gym.spaces.Discrete) else leaf.nvec
-            wrong = (array < leaf.start) | (array >= leaf.start + count)
-            if is_float:
-                wrong |= array != np.floor(array)
-        else:
+        is_finite = array.dtype.kind != "f" or _all_finite(array)
+        if is_finite and not isinstance(leaf, (gym.spaces.Discrete, gym.spaces.MultiDiscrete)):
             continue
+        wrong = ~np.isfinite(array)
+        if is_finite:
+            count = leaf.n if isinstance(leaf, gym.spaces.Discrete) else leaf.nvec
+            wrong = (array < leaf.start) | (array >= leaf.start + count) | (array != np.floor(array))
         if wrong.any():
             row, *index = np.argwhere(wrong)[0].tolist()
             shown = f"{name}{path_text(path)}{index or ''} = {array[(row, *index)]}, which is not"

@@ -17,9 +17,17 @@ from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
 
 from ding_lite.envs.checks import notes_on
 from ding_lite.envs.packages import missing_extra
-from ding_lite.envs.recorder import check_result, check_spaces, info_numbers
+from ding_lite.envs.recorder import check_result, check_spaces
 from ding_lite.envs.spaces import ObservationBuffer
-from ding_lite.envs.vector import NO_ENVS, Episode, Transition, VectorEnv, call_method, close_each
+from ding_lite.envs.vector import (
+    NO_ENVS,
+    Episode,
+    Transition,
+    VectorEnv,
+    call_method,
+    close_each,
+    info_numbers,
+)
 from ding_lite.errors import FOREIGN, EnvContractError, EnvError, error_text
 from ding_lite.rl.seeding import integer_seed
 from ding_lite.trees import (
@@ -78,8 +86,7 @@ class WholeVectorEnv(VectorEnv):
 class NativeVectorEnv(WholeVectorEnv):
     """Adapts a gymnasium vector environment of any autoreset mode.
 
-    Resets and the first step are checked in full, of later steps the shapes of observations. The caller
-    checks that numbers are finite.
+    Resets and the first step are checked in full. The caller checks that numbers are finite.
 
     Args:
         env: a ``gymnasium.vector.VectorEnv``.
@@ -109,7 +116,7 @@ class NativeVectorEnv(WholeVectorEnv):
         self._pending_reset = np.zeros(self.num_envs, bool)
         self._all_valid = np.ones(self.num_envs, bool)
         self._final = ObservationBuffer(self.obs_space, self.num_envs)
-        self._shapes: Tree = None  # of the observations of a step, which was checked in full
+        self._is_checked = False  # whether a step was
 
     def reset(self, *stream: str | int) -> Tree:
         self._is_ready = False
@@ -145,19 +152,15 @@ class NativeVectorEnv(WholeVectorEnv):
         self._check_ready()
         if self._has_action_branches:
             action = from_tree(action, self.action_space)
-        self._is_ready = False
         try:
-            result = self.env.step(action)
-            if not self._shapes:
-                check_result("step", result, 5)
-            obs, reward, terminated, truncated, info = result
+            obs, reward, terminated, truncated, info = self.env.step(action)
             if self._has_obs_branches or getattr(obs, "dtype", None) == np.float64:
                 obs = observation_to_tree(obs, self.obs_space)
-            shapes = map_tree(np.shape, obs) if self._has_obs_branches else np.shape(obs)
-            if shapes != self._shapes:
+            if not self._is_checked:
                 self._check(obs, reward=reward, terminated=terminated, truncated=truncated)
-                self._shapes = shapes
+                self._is_checked = True
         except FOREIGN as error:
+            self._is_ready = False
             raise self._located(f"{self.backend}: step", error) from error
         reward = np.asarray(reward, np.float32)
         valid = self._all_valid
@@ -180,7 +183,6 @@ class NativeVectorEnv(WholeVectorEnv):
             if self.mode is AutoresetMode.DISABLED:
                 reward, terminated = reward.copy(), terminated.copy()  # the reset may write over them
                 obs = self._reset_env(options={"reset_mask": done})
-        self._is_ready = True
         return Transition(obs, reward, terminated, truncated, valid, final_obs, final_env, episodes)
 
     def _check(self, obs: Any, **others: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from ding_lite.envs.vector import Episode, warn
+from ding_lite.envs.vector import Episode, info_numbers
 from ding_lite.errors import EnvContractError, error_text
 from ding_lite.trees import children
 
@@ -194,15 +194,3 @@ def as_bool(flag: Any, name: str) -> bool:
     if array.size == 1 and array.dtype.kind in "biu" and array.item() in (0, 1):
         return bool(array.item())
     raise EnvContractError(f"{name} must be a bool, got {flag!r:.100} ({type(flag).__name__})")
-
-
-def info_numbers(info: Mapping[str, Any], keys: Iterable[str]) -> dict[str, float]:
-    """Returns the numbers that an info has for ``env.info_keys``; warns of values that are no numbers."""
-    numbers = {}
-    for key in keys:
-        try:
-            if key in info:
-                numbers[key] = float(info[key])
-        except (TypeError, ValueError):
-            warn(f"info[{key!r}] is {info[key]!r:.60}, and env.info_keys takes numbers: it is left out")
-    return numbers

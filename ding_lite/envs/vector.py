@@ -99,6 +99,18 @@ def warn(line: str) -> None:
     warnings.warn(line, RuntimeWarning, stacklevel=2)
 
 
+def info_numbers(info: Mapping[str, Any], keys: Iterable[str]) -> dict[str, float]:
+    """Returns the numbers that an info has for ``env.info_keys``; warns of values that are no numbers."""
+    numbers = {}
+    for key in keys:
+        try:
+            if key in info:
+                numbers[key] = float(info[key])
+        except (TypeError, ValueError):
+            warn(f"info[{key!r}] is {info[key]!r:.60}, and env.info_keys takes numbers: it is left out")
+    return numbers
+
+
 class VectorEnv(ABC):
     """B environments of one kind.
 

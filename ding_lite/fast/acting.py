@@ -18,12 +18,13 @@ from torch import Tensor
 
 from ding_lite.data.modes import Acting
 from ding_lite.data.rollout import Rollout, flat
+from ding_lite.fast.clipped import legal
 from ding_lite.fast.cuda_graphs import CapturedFunction, GraphPool, PinnedMemory
 from ding_lite.fast.stacks import NumpyStack
 from ding_lite.models.actor_critic import ActorCritic
 from ding_lite.models.heads import BoxHead, DiscreteHead, MultiDiscreteHead
-from ding_lite.rl.distributions import ILLEGAL, Distribution
-from ding_lite.trees import MASK_KEY, Tree, map_tree
+from ding_lite.rl.distributions import Distribution
+from ding_lite.trees import Tree, map_tree
 
 RAW = "raw_output"  # of a row: the output of the network, from which its log-prob is computed
 
@@ -83,11 +84,10 @@ class NumpyActing:
 
     def __init__(self, policy: SmallPolicy, stack: NumpyStack, samples: int) -> None:
         self.policy, self.stack, self._samples = policy, stack, samples
-        out = policy.model.actor_head.out
-        kind, self._out = type(out), out
-        is_normal = kind is BoxHead and out.is_simple_normal
-        self._is_known = is_normal or kind in (DiscreteHead, MultiDiscreteHead)
-        if is_normal:
+        self.out = out = policy.model.actor_head.out
+        self._is_normal = type(out) is BoxHead and out.is_simple_normal
+        self._is_known = self._is_normal or type(out) in (DiscreteHead, MultiDiscreteHead)
+        if self._is_normal:
             with torch.no_grad():
                 self._sigma = out.logit(torch.zeros(1, out.size))["sigma"].numpy()
         self._noise, self._used = np.empty(0, np.float32), 0
@@ -95,20 +95,20 @@ class NumpyActing:
     @np.errstate(all="ignore")  # the learner checks for numbers that are not finite
     def sample(self, obs: Tree) -> dict[str, Any]:
         """Draws actions as ``rl.distributions`` does, from the same random numbers."""
-        raw, out = self.stack(self.policy.obs_norm(obs)), self._out
+        raw, out = self.stack(self.policy.obs_norm(obs)), self.out
         if not self._is_known:
             with torch.inference_mode():
                 dist = self._distribution(self.policy.scaled(obs), raw)
                 action = dist.sample(self.policy.generator)
                 return {"action": map_tree(Tensor.numpy, action), "log_prob": dist.log_prob(action)}
-        if isinstance(out, BoxHead):
+        if self._is_normal:
             mean = raw
             if out.bound_type is not None:
                 with torch.inference_mode():
                     mean = out.logit(torch.from_numpy(raw))["mu"].numpy()
             return {"action": mean + self._sigma * self._random(raw.shape, raw.shape[1]), RAW: raw}
         # With Exponential noise E, the argmax of p / E has the probabilities p.
-        logit = _legal(raw, obs)
+        logit = legal(raw, obs)
         if isinstance(out, DiscreteHead):
             return {"action": (logit - self._random(logit.shape, logit.shape[1])).argmax(1), RAW: raw}
         parts = np.split(logit, np.cumsum(out.sizes)[:-1], -1)
@@ -127,8 +127,8 @@ class NumpyActing:
     @np.errstate(all="ignore")
     def greedy(self, obs: Tree) -> dict[str, Any]:
         raw = self.stack(self.policy.obs_norm(obs))
-        if type(self._out) is DiscreteHead:
-            return {"action": _legal(raw, obs).argmax(-1)}
+        if type(self.out) is DiscreteHead:
+            return {"action": legal(raw, obs).argmax(-1)}
         dist = self._distribution(self.policy.scaled(obs), raw)
         return {"action": map_tree(Tensor.numpy, dist.mode())}
 
@@ -141,19 +141,12 @@ class NumpyActing:
         One large draw gives the same numbers as one draw for each row; with Normals only if a row has a
         multiple of 16 numbers, which is what torch fills at a time.
         """
-        count, is_normal = math.prod(shape), isinstance(self._out, BoxHead)
+        count = math.prod(shape)
         if self._used + count > len(self._noise):
-            noise = torch.empty(count if is_normal and count % 16 else max(count, self._samples * width))
-            (noise.normal_ if is_normal else noise.exponential_)(generator=self.policy.generator)
-            self._noise, self._used = noise.numpy(), 0
-            if not is_normal:
-                np.log(self._noise, out=self._noise)
+            is_single = self._is_normal and count % 16
+            noise = torch.empty(count if is_single else max(count, self._samples * width))
+            fill = noise.normal_ if self._is_normal else noise.exponential_
+            numbers = fill(generator=self.policy.generator).numpy()
+            self._noise, self._used = numbers if self._is_normal else np.log(numbers), 0
         self._used += count
         return self._noise[self._used - count : self._used].reshape(shape)
-
-
-def _legal(logit: np.ndarray, obs: Tree) -> np.ndarray:
-    """Returns logits (N, n); the logits of illegal actions are far below all others."""
-    if not isinstance(obs, dict) or MASK_KEY not in obs:
-        return logit
-    return np.where(np.asarray(obs[MASK_KEY], np.bool_), logit, np.float32(ILLEGAL))

@@ -51,10 +51,10 @@ def clipped_slopes(policy: ClippedPolicy) -> ClippedSlopes | None:
     """Returns the losses of a policy on small networks, with slopes; None if they are not PPO's own."""
     head = policy.model.actor_head.out
     is_normal = type(head) is BoxHead and head.is_simple_normal and head.bound_type is None
-    is_known = is_normal or type(head) is DiscreteHead
-    if not is_known or policy.cfg.learn.kl_beta or policy.overrides(*LOSSES):
+    learn = policy.cfg.learn
+    if learn.kl_beta or learn.value_loss != "mse" or policy.overrides(*LOSSES):
         return None
-    return ClippedSlopes(policy, head)
+    return ClippedSlopes(policy, head) if is_normal or type(head) is DiscreteHead else None
 
 
 @dataclass(frozen=True)
@@ -83,10 +83,9 @@ class ClippedSlopes:
         return total, {"total_loss": total, **metrics} if len(raw) == 2 else metrics, slopes, direct
 
     def _categorical(self, batch: Batch, logit: np.ndarray) -> Any:
-        obs, action = batch.obs, view(batch.action)
-        mask = view(obs[MASK_KEY]).astype(bool) if not isinstance(obs, Tensor) and MASK_KEY in obs else None
-        logit = logit if mask is None else np.where(mask, logit, np.float32(ILLEGAL))
-        log_probs = np.ascontiguousarray(logit.T)  # (A, N): NumPy goes along the samples, of which are more
+        action = view(batch.action)
+        # (A, N): NumPy goes along the samples, of which are more.
+        log_probs = np.ascontiguousarray(legal(logit, batch.obs).T)
         log_probs = log_probs - np.maximum.reduce(log_probs, axis=0)
         probs = np.exp(log_probs)
         total = np.add.reduce(probs, axis=0)
@@ -140,21 +139,23 @@ class ClippedSlopes:
     def _value(self, batch: Batch, value: np.ndarray) -> tuple[float, np.ndarray]:
         """Returns the value loss, and the slopes (N, 1) of its weighted one."""
         target, clip = view(batch.value_target), self.policy.value_clip
-        differences = [value - target]
+        slope = value - target
+        error = 0.5 * slope * slope
         if clip is not None:
             old = view(batch.value)
             shift = value - old
-            differences.append(old + np.minimum(np.maximum(shift, -clip), clip) - target)
-        slopes = differences
-        if self.policy.cfg.learn.value_loss == "smooth_l1":
-            slopes = [np.minimum(np.maximum(x, -1), 1) for x in differences]
-        errors = [slope * (x - 0.5 * slope) for slope, x in zip(slopes, differences, strict=True)]
-        error, slope = errors[0], slopes[0]
-        if clip is not None:
+            clipped = 0.5 * np.square(old + np.minimum(np.maximum(shift, -clip), clip) - target)
             # Where the clip holds and the error is that of the clipped value, nothing moves it.
-            slope = np.where((errors[1] > error) & (np.abs(shift) > clip), np.float32(0), slope)
-            error = np.maximum(error, errors[1])
+            slope = np.where((clipped > error) & (np.abs(shift) > clip), np.float32(0), slope)
+            error = np.maximum(error, clipped)
         return _mean(error), slope[:, None] * np.float32(self.policy.value_weight / len(value))
+
+
+def legal(logit: np.ndarray, obs: Any) -> np.ndarray:
+    """Returns logits (N, n); the logits of illegal actions are far below all others."""
+    if isinstance(obs, (Tensor, np.ndarray)) or MASK_KEY not in obs:
+        return logit
+    return np.where(np.asarray(obs[MASK_KEY], np.bool_), logit, np.float32(ILLEGAL))
 
 
 def _mean(x: np.ndarray) -> float:

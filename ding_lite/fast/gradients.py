@@ -9,7 +9,6 @@ usual.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +19,7 @@ from ding_lite.data.rollout import as_field, view
 from ding_lite.data.samples import Batch
 from ding_lite.errors import ContractError
 from ding_lite.fast.cuda_graphs import CapturedFunction, GraphPool
-from ding_lite.fast.stacks import NumpyLayers, NumpyStack, blocks
+from ding_lite.fast.stacks import BLOCK, NumpyLayers, NumpyStack, blocks
 
 Number = Tensor | float
 Metrics = Mapping[str, Number]
@@ -50,15 +49,17 @@ class Objective(NamedTuple):
 
 
 class Gradient(NamedTuple):
-    """The loss, its metrics, and its gradient by each parameter; None for one that it does not reach.
+    """The loss, its metrics, and its gradient.
 
-    ``flat`` is one array with all values, and zeros for parameters that the loss does not reach; or None.
+    Attributes:
+        values: by each parameter (numel,), in the order of its memory; None for one that is not reached.
+        flat: the same numbers in one tensor, with zeros for parameters that are not reached.
     """
 
     total: Number
     metrics: Metrics
     values: Sequence[Tensor | None]
-    flat: np.ndarray | None = None
+    flat: Tensor
 
 
 def outputs_of(model: Any, reads: Sequence[str], obs: Any) -> dict[str, Any]:
@@ -105,28 +106,43 @@ def checked(returned: Any, policy: Any, method: str) -> tuple[Tensor, dict[str, 
     return returned
 
 
-@dataclass(eq=False)
 class ByAutograd:
     """The gradient of an objective by torch's autograd; valid while only gradient steps change the model.
+
+    The next call overwrites its numbers.
+
+    Args:
+        objective: the loss.
+        model: what it reads.
+        parameters: of the model; all have one dtype and device.
 
     Attributes:
         name: of what computes it.
         calls_layers: whether torch calls layers of the model, which then are in training mode.
     """
 
-    objective: Objective
-    model: Any
-    parameters: Sequence[Tensor]
-    name: str = "autograd"
-    calls_layers: bool = True
+    name = "autograd"
+    calls_layers = True
+
+    def __init__(self, objective: Objective, model: Any, parameters: Sequence[Tensor]) -> None:
+        self.objective, self.model, self.parameters = objective, model, parameters
+        sizes = [p.numel() for p in parameters]
+        self.flat = parameters[0].new_zeros(sum(sizes))
+        self.values = self.flat.split(sizes)
+        # In the layout of the parameters: that of large layers is not the usual one.
+        pairs = zip(self.values, parameters, strict=True)
+        self.shaped = [value.as_strided(p.shape, p.stride()) for value, p in pairs]
 
     def __call__(self, batch: Batch) -> Gradient:
         objective = self.objective
         total, metrics = evaluated(objective, batch, outputs_of(self.model, objective.reads, batch.obs))
-        trained = [p for p in self.parameters if p.requires_grad]
-        gradients = iter(torch.autograd.grad(total, trained, allow_unused=True))
-        values = [next(gradients) if p.requires_grad else None for p in self.parameters]
-        return Gradient(total.detach(), {name: value.detach() for name, value in metrics.items()}, values)
+        trained = [k for k, p in enumerate(self.parameters) if p.requires_grad]
+        gradients = torch.autograd.grad(total, [self.parameters[k] for k in trained], allow_unused=True)
+        reached = {k: g for k, g in zip(trained, gradients, strict=True) if g is not None}
+        self.flat.zero_()
+        torch._foreach_copy_([self.shaped[k] for k in reached], list(reached.values()))
+        values = [value if k in reached else None for k, value in enumerate(self.values)]
+        return Gradient(total.detach(), {n: x.detach() for n, x in metrics.items()}, values, self.flat)
 
 
 class ByGraph(ByAutograd):
@@ -144,14 +160,14 @@ class ByGraph(ByAutograd):
     def __call__(self, batch: Batch) -> Gradient:
         if len(batch) != self.size:
             return super().__call__(batch)
-        total, metrics, values, _ = self._captured(vars(batch))
+        total, metrics, values, flat = self._captured(vars(batch))
         # The next replay overwrites its results; gradients are read before it.
         total, *numbers = torch.stack([torch.as_tensor(x) for x in (total, *metrics.values())])
-        return Gradient(total, dict(zip(metrics, numbers, strict=True)), values)
+        return Gradient(total, dict(zip(metrics, numbers, strict=True)), values, flat)
 
 
 class ThroughStacks(ByAutograd):
-    """The gradient of an objective through networks in NumPy. The next call overwrites its numbers.
+    """The gradient of an objective through networks in NumPy.
 
     Args:
         stacks: in NumPy, of the outputs that the objective reads.
@@ -164,39 +180,35 @@ class ThroughStacks(ByAutograd):
         self.calls_layers = slopes is None  # a loss may call any layer
         self.name = "NumPy, the loss by autograd" if slopes is None else "NumPy"
         self._slopes = slopes or self._slopes_by_autograd
+        self._array = view(self.flat)
         self._encoders = {stack.encoder for stack in stacks.values()}
-        trained = [p for p in self.parameters if p.requires_grad]
-        sizes = [p.numel() for p in trained]
-        self._flat = np.zeros(sum(sizes), np.float32)
-        # In the layout of the parameters: that of large layers is not the usual one.
-        pairs = zip(trained, torch.from_numpy(self._flat).split(sizes), strict=True)
-        self._memory = {id(p): piece.as_strided(p.shape, p.stride()) for p, piece in pairs}
+        trained = [(p, k) for k, p in enumerate(self.parameters) if p.requires_grad]
+        self._places = {id(p): k for p, k in trained}
+        memory = {id(p): self.shaped[k] for p, k in trained}
         for part in self._encoders.union(stack.head for stack in stacks.values()):
-            part.gradients = [view(self._memory.get(id(p), torch.empty_like(p))) for p in part.parameters]
-        self._places = [(id(p), self._memory.get(id(p))) for p in self.parameters]
+            part.gradients = [view(memory.get(id(p), torch.empty_like(p))) for p in part.parameters]
 
     @np.errstate(all="ignore")  # the optimiser looks for numbers that are not finite
     def __call__(self, batch: Batch) -> Gradient:
-        fields = {name: field for name, field in vars(batch).items() if field is not None}
-        if self.calls_layers or len(parts := blocks(fields)) == 1:
+        if self.calls_layers or len(batch) <= BLOCK:
             return self._of(batch)
         # NumPy's losses are means over samples, so the gradient is the mean of the blocks' gradients.
         numbers: Any = 0.0
-        flat = np.zeros_like(self._flat)
-        for part in parts:
+        flat = torch.zeros_like(self.flat)
+        for part in blocks({name: field for name, field in vars(batch).items() if field is not None}):
             gradient, share = self._of(Batch(**part)), len(part["value_target"]) / len(batch)
-            flat += share * self._flat
+            flat += share * self.flat
             numbers += share * np.array([gradient.total, *gradient.metrics.values()])
-        self._flat[...] = flat
+        self.flat.copy_(flat)
         total, *means = numbers.tolist()
         return gradient._replace(total=total, metrics=dict(zip(gradient.metrics, means, strict=True)))
 
     def _of(self, batch: Batch) -> Gradient:
-        self._flat.fill(0)
-        of_features: dict[NumpyLayers, np.ndarray] = {}  # slopes by the features of an encoder
+        self._array.fill(0)
         features = {encoder: encoder.of(batch.obs) for encoder in self._encoders}
         raw = {name: head.forward(features[encoder]) for name, (encoder, head, _) in self.stacks.items()}
         total, metrics, slopes, direct = self._slopes(batch, raw)
+        of_features: dict[NumpyLayers, np.ndarray] = {}  # slopes by the features of an encoder
         for name, slope in slopes.items():
             encoder, head, detached = self.stacks[name]
             back = head.backward(slope, to_input=not detached)
@@ -205,12 +217,12 @@ class ThroughStacks(ByAutograd):
         for encoder, slope in of_features.items():
             encoder.backward(slope)
         parts = [*of_features, *(self.stacks[name].head for name in slopes)]
-        reached = {key for part in parts for key in part.keys}
+        reached = {self._places.get(key) for part in parts for key in part.keys}
         for p, value in direct:
-            self._memory[id(p)].add_(value)
-            reached.add(id(p))
-        values = [memory if key in reached else None for key, memory in self._places]
-        return Gradient(total, metrics, values, self._flat)
+            reached.add(k := self._places[id(p)])
+            self.shaped[k].add_(value)
+        values = [value if k in reached else None for k, value in enumerate(self.values)]
+        return Gradient(total, metrics, values, self.flat)
 
     def _slopes_by_autograd(self, batch: Batch, raw: Mapping[str, np.ndarray]) -> Any:
         leaves = {name: torch.from_numpy(x).requires_grad_() for name, x in raw.items()}

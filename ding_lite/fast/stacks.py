@@ -25,20 +25,10 @@ from ding_lite.trees import Tree, leading_size, map_tree, value_at
 
 # Number of weights in a layer up to which NumPy is faster, with several threads and with one.
 MAX_WEIGHTS, MAX_WEIGHTS_OF_ONE_THREAD = 2**14, 2**18
-MANY_NUMBERS = 2**13  # from here on torch runs what is not a product of matrices, in half the time
 BLOCK = 2**10  # samples whose outputs of a layer stay in the cache of a core
 MAX_INDICES = 8  # in an observation; above it torch looks them up as fast
-# torch's kernels: input -> output, and slope by the output, output -> slope by the input.
-KERNELS: dict[str, tuple[Any, Any]] = {
-    "tanh": (torch.tanh, torch.ops.aten.tanh_backward),
-    "relu": (torch.relu, lambda slope, output: torch.ops.aten.threshold_backward(slope, output, 0)),
-    "elu": (
-        lambda x: torch.maximum(x, x.clamp(max=0).exp_().sub_(1)),  # in half the time of torch's own
-        lambda slope, output: torch.ops.aten.elu_backward(slope, 1, 1, 1, True, output),
-    ),
-}
-METHODS = frozenset(("forward", "logit", "stacks", *COMBINED["stacks"]))  # which NumPy does not call
 ACTIVATIONS: dict[type, str] = {nn.Tanh: "tanh", nn.ReLU: "relu", nn.ELU: "elu"}
+METHODS = frozenset(("forward", "logit", "stacks", *COMBINED["stacks"]))  # which NumPy does not call
 PLAIN: list[tuple[tuple[str, ...], Any]] = [((), None)]  # leaves of observations that are vectors
 _ones = lru_cache(partial(np.ones, dtype=np.float32))
 
@@ -70,64 +60,77 @@ def numpy_stacks(model: Any, names: Sequence[str]) -> dict[str, NumpyStack] | No
     if not stacks or not stacks.keys() >= set(names) or is_changed(model):
         return None
     chosen = {name: stacks[name] for name in names}
-    if not all(runs_in_numpy(part) for stack in chosen.values() for part in stack[:2]):
+    parts: dict[Any, Any] = {part: numpy_layers(part) for stack in chosen.values() for part in stack[:2]}
+    if None in parts.values():
         return None
-    layers = {part: NumpyLayers(part) for stack in chosen.values() for part in stack[:2]}
-    return {name: NumpyStack(layers[s.encoder], layers[s.head], s.detached) for name, s in chosen.items()}
+    return {name: NumpyStack(parts[s.encoder], parts[s.head], s.detached) for name, s in chosen.items()}
 
 
-def runs_in_numpy(part: Any) -> bool:
-    """Returns whether NumPy computes an encoder, or a layer, at least as fast as torch."""
-    kind = type(part)
-    if kind is Encoder:
-        has_one_network = len(part.leaves) == 1 or not any(map(_layers_of, part.leaves))
-        is_plain = part.dtype == torch.float32 and has_one_network
-        return is_plain and all(map(runs_in_numpy, (*part.leaves, part.trunk)))
-    if kind is nn.Sequential or kind is VectorEncoder:
-        return all(map(runs_in_numpy, _layers_of(part)))
-    if kind is IndexEncoder:
-        return bool(part.offset.numel() <= MAX_INDICES)
-    if kind is not nn.Linear:
-        return kind in ACTIVATIONS and getattr(part, "alpha", 1.0) == 1.0  # of ELU
-    size, tensors = part.weight.numel(), (part.weight, part.bias)
+def numpy_layers(part: Any) -> NumpyLayers | None:
+    """Returns an encoder, or layers in sequence, in NumPy; None if torch is as fast, or must run them.
+
+    NumPy runs linear layers, each with an activation behind it or none, and tables of indices before them.
+    """
+    leaves = PLAIN
+    layers: Any = part if type(part) is nn.Sequential else [part]
+    if type(part) is Encoder:
+        leaves = list(zip(part.paths, part.leaves, strict=True))
+        before = [layer for leaf in part.leaves for layer in _layers_of(leaf)]
+        layers = [*before, *part.trunk]
+        if part.dtype != torch.float32 or (before and leaves[1:]):
+            return None
+    linear: list[tuple[nn.Linear, str | None]] = []
+    for layer in layers:
+        if _is_small(layer):
+            linear.append((layer, None))
+        elif type(layer) in ACTIVATIONS and linear and not linear[-1][1] and getattr(layer, "alpha", 1) == 1:
+            linear[-1] = (linear[-1][0], ACTIVATIONS[type(layer)])
+        else:
+            return None
+    return NumpyLayers(leaves, linear)
+
+
+def _layers_of(leaf: nn.Module) -> Any:
+    """Returns the layers in the encoder of a leaf; one that NumPy does not know is a layer itself."""
+    if type(leaf) is IndexEncoder and leaf.offset.numel() <= MAX_INDICES:
+        return ()
+    return leaf.layers if type(leaf) is VectorEncoder else (leaf,)
+
+
+def _is_small(layer: nn.Module) -> bool:
+    """Returns whether a layer is linear and small, of float32 on the CPU."""
+    if type(layer) is not nn.Linear:
+        return False
+    size, tensors = layer.weight.numel(), (layer.weight, layer.bias)
     if size > MAX_WEIGHTS_OF_ONE_THREAD or (size > MAX_WEIGHTS and not has_one_thread()):
         return False
     # spectral_norm, for one, computes a weight at every call.
     return all(isinstance(x, nn.Parameter) and x.is_cpu and x.dtype == torch.float32 for x in tensors)
 
 
-def _layers_of(part: Any) -> list[Any]:
-    if type(part) is Encoder:
-        return [layer for each in (*part.leaves, part.trunk) for layer in _layers_of(each)]
-    return [] if type(part) is IndexEncoder else list(getattr(part, "layers", part))
-
-
 class NumpyLayers:
     """Linear layers and activations in sequence, of an encoder behind the features of an observation.
 
     Args:
-        part: an encoder, or layers in sequence.
+        leaves: path and encoder of each leaf of an observation.
+        linear: the layers, and the name of the activation behind each.
 
     Attributes:
-        parameters: of an encoder the tables of indices; weight and bias of each linear layer.
+        parameters: the tables of indices; weight and bias of each linear layer.
         keys: the id of each parameter; asked for at each step it would take a twentieth of the gradient.
         gradients: where :meth:`backward` writes the gradient of each parameter; set by who calls it.
     """
 
     gradients: list[np.ndarray]
-    _leaves: list[tuple[tuple[str, ...], Any]]
 
-    def __init__(self, part: Any) -> None:
-        layers = _layers_of(part)
-        self._leaves = list(zip(part.paths, part.leaves, strict=True)) if type(part) is Encoder else PLAIN
-        tables = [leaf.table.weight for _, leaf in self._leaves if type(leaf) is IndexEncoder]
-        linear = [p for layer in layers if type(layer) is nn.Linear for p in (layer.weight, layer.bias)]
-        self.parameters: list[Tensor] = [*tables, *linear]
+    def __init__(
+        self, leaves: list[tuple[tuple[str, ...], Any]], linear: Sequence[tuple[nn.Linear, str | None]]
+    ) -> None:
+        self._leaves = leaves
+        tables = [leaf.table.weight for _, leaf in leaves if type(leaf) is IndexEncoder]
+        self.parameters = [*tables, *(p for layer, _ in linear for p in (layer.weight, layer.bias))]
         self.keys = [id(p) for p in self.parameters]
-        # The name of an activation, or the arrays of a linear layer: bias, weight (out, in), and (in, out).
-        self._steps: list[Any] = [
-            ACTIVATIONS.get(type(x)) or (view(x.bias), view(x.weight), view(x.weight).T) for x in layers
-        ]
+        self._layers = [(view(layer.weight), view(layer.bias), activation) for layer, activation in linear]
 
     def of(self, obs: Any) -> np.ndarray:
         """Returns the output (N, K) for observations (N, ...), arrays or tensors on the CPU."""
@@ -143,22 +146,15 @@ class NumpyLayers:
         return self.forward(features[0] if len(features) == 1 else np.concatenate(features, 1))
 
     def forward(self, x: np.ndarray) -> np.ndarray:
-        """Returns the output (N, K) for features (N, F); an activation may overwrite its input."""
+        """Returns the output (N, K) for features (N, F)."""
         outputs = self._outputs = [x]  # of all layers, for :meth:`backward`
-        for step in self._steps:
-            out = x if len(outputs) > 1 else None
-            if isinstance(step, tuple):
-                x = x @ step[2]
-                if x.size < MANY_NUMBERS:
-                    x += step[0]
-                else:
-                    torch.from_numpy(x).add_(torch.from_numpy(step[0]))
-            elif x.size >= MANY_NUMBERS:
-                x = KERNELS[step][0](torch.from_numpy(x)).numpy()
-            elif step == "tanh":
-                x = np.tanh(x, out=out)
-            else:
-                x = np.maximum(x, 0 if step == "relu" else np.exp(np.minimum(x, 0)) - 1, out=out)
+        for weight, bias, activation in self._layers:
+            x = x @ weight.T
+            x += bias
+            if activation == "tanh":
+                np.tanh(x, out=x)
+            elif activation is not None:
+                np.maximum(x, 0 if activation == "relu" else np.exp(np.minimum(x, 0)) - 1, out=x)
             outputs.append(x)
         return x
 
@@ -170,27 +166,24 @@ class NumpyLayers:
             to_input: whether to compute the gradient of the input.
         """
         ones, left, outputs = _ones(len(slope)), len(self.parameters), self._outputs
-        for k in reversed(range(len(self._steps))):
-            step, output = self._steps[k], outputs[k + 1]
-            if isinstance(step, tuple):
-                left -= 2
-                np.matmul(slope.T, outputs[k], out=self.gradients[left])
-                np.matmul(ones, slope, out=self.gradients[left + 1])  # the sum, in a third of the time
-                if not (left or to_input):
-                    return None
-                # With one output it is a product of vectors, in a quarter of the time.
-                if slope.shape[1] == 1:
-                    slope = torch.from_numpy(slope).mul(torch.from_numpy(step[1])).numpy()
-                else:
-                    slope = slope @ step[1]
-            elif output.size >= MANY_NUMBERS:
-                slope = KERNELS[step][1](torch.from_numpy(slope), torch.from_numpy(output)).numpy()
-            elif step == "tanh":  # slope (1 - output^2)
+        for k, (weight, _, activation) in reversed(list(enumerate(self._layers))):
+            output = outputs[k + 1]
+            if activation == "tanh":  # slope (1 - output^2)
                 square = output * output
                 square *= slope
                 slope = np.subtract(slope, square, out=square)
+            elif activation is not None:
+                slope = slope * (output > 0 if activation == "relu" else np.minimum(output, 0) + 1)
+            left -= 2
+            np.matmul(slope.T, outputs[k], out=self.gradients[left])
+            np.matmul(ones, slope, out=self.gradients[left + 1])  # the sum, in a third of the time
+            if not (left or to_input):
+                return None
+            # With one output it is a product of vectors, in a quarter of the time.
+            if slope.shape[1] == 1:
+                slope = torch.from_numpy(slope).mul(torch.from_numpy(weight)).numpy()
             else:
-                slope = slope * (output > 0 if step == "relu" else np.minimum(output, 0) + 1)
+                slope = slope @ weight
         if left:
             self._into_tables(slope)
         return slope
@@ -223,15 +216,14 @@ class NumpyStack(NamedTuple):
 
     def __call__(self, obs: Any) -> np.ndarray:
         """Returns raw outputs (N, K) of observations (N, ...)."""
-        parts = [self.head.forward(self.encoder.of(part)) for part in blocks(obs)]
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        if leading_size(obs) <= BLOCK:
+            return self.head.forward(self.encoder.of(obs))
+        return np.concatenate([self.head.forward(self.encoder.of(part)) for part in blocks(obs)])
 
 
 def blocks(samples: Tree) -> list[Tree]:
     """Returns samples (N, ...) in parts whose numbers stay in the cache as a network runs on them."""
     count = leading_size(samples)
-    if count <= BLOCK:
-        return [samples]
     return [map_tree(lambda x, k=k: x[k : k + BLOCK], samples) for k in range(0, count, BLOCK)]
 
 

@@ -18,7 +18,6 @@ Shapes: N samples, C channels, H x W pixels, F features.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from typing import Any, Literal
 
 import gymnasium as gym
@@ -342,15 +341,17 @@ class Encoder(nn.Module):
         self.out_features = sizes[-1]
 
     def forward(self, obs: Any) -> Tensor:
-        context: Any = nullcontext()
-        if self.dtype != torch.float32:
-            # Each weight is converted once per call, so autocast needs no cache of converted weights.
-            device = value_at(obs, self.paths[0]).device.type
-            context = torch.autocast(device, self.dtype, cache_enabled=False)
-        with context:
-            features = [leaf(value_at(obs, path)) for path, leaf in zip(self.paths, self.leaves, strict=True)]
-            output: Tensor = self.trunk(features[0] if len(features) == 1 else torch.cat(features, -1))
-        return output if self.dtype == torch.float32 else output.float()
+        if self.dtype == torch.float32:
+            return self._encoded(obs)
+        # Each weight is converted once per call, so autocast needs no cache of converted weights.
+        device = value_at(obs, self.paths[0]).device.type
+        with torch.autocast(device, self.dtype, cache_enabled=False):
+            return self._encoded(obs).float()
+
+    def _encoded(self, obs: Any) -> Tensor:
+        features = [leaf(value_at(obs, path)) for path, leaf in zip(self.paths, self.leaves, strict=True)]
+        output: Tensor = self.trunk(features[0] if len(features) == 1 else torch.cat(features, -1))
+        return output
 
 
 def encoder_faults(encoder: Mapping[str, Any] | None, path: str) -> list[str]:

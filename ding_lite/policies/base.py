@@ -249,24 +249,17 @@ class Policy:
 
     @property
     def learn_mode(self) -> LearnMode:
-        self._require("learn")
         learn = global_streams(self._layer_generators)(self._forward_learn)
         return LearnMode(learn, self.state_dict, self.load_state_dict)
 
     @property
     def collect_mode(self) -> CollectMode:
-        self._require("collect")
         play = (self._forward_collect, self._to_env, self._process_transition, self._complete_rollout)
         return CollectMode(*play, self.state_dict, self._load_all_but_generators)
 
     @property
     def eval_mode(self) -> EvalMode:
-        self._require("eval")
         return EvalMode(self._forward_eval, self._to_env)
-
-    def _require(self, field: str) -> None:
-        if field not in self.fields:
-            raise ContractError(f"this policy was built with enable_field={self.fields}, without {field!r}")
 
     def overrides(self, *methods: str) -> bool:
         """Returns True if one of these methods is not the library's; then no faster code may replace it."""
@@ -291,20 +284,20 @@ class Policy:
         Actions for environments of tensors stay ``on_device``.
         """
         is_plain = self.recurrence is None and not self.overrides(*ACTING)
-        transition, finish = self._process_transition, self._complete_rollout
         # Observations on a GPU are no arrays.
         if is_plain and not on_device and (stacks := numpy_stacks(self.model, ("actor",))):
             fast = NumpyActing(self, stacks["actor"], samples)
             finish = lambda rollout: self._complete_rollout(fast.with_log_probs(rollout))  # noqa: E731
-            to_env = self.model.actor_head.out.to_env
-            return Acting("NumPy", fast.sample, fast.greedy, to_env, transition, finish)
+            play = (fast.sample, fast.greedy, fast.out.to_env, self._process_transition)
+            return Acting("NumPy", *play, finish)
         inference = torch.inference_mode()
         sample, greedy = inference(self._forward_collect), inference(self._forward_eval)
         to_env = inference(self._to_env)
         if on_device:  # an environment may write into its actions
             head = self.model.actor_head.out
             to_env = self._to_env if self.overrides("_to_env") else head.to_env_on_device
-        acting = Acting("torch", sample, greedy, to_env, inference(transition), finish)
+        transition = inference(self._process_transition)
+        acting = Acting("torch", sample, greedy, to_env, transition, self._complete_rollout)
         if is_plain and self.device.type == "cuda" and self.cfg.cuda_graph and not is_changed(self.model):
             return by_graph(acting, self.device, self.generator, self._graph_pool, on_device)
         return acting
@@ -431,20 +424,22 @@ class Policy:
 
     @torch.no_grad()
     def over(
-        self, function: Callable[..., Any], samples: Samples, *fields: str, size: int | None = None
+        self, function: Callable[..., Any], samples: Samples, *fields: str, shape: Sequence[int] | None = None
     ) -> Any:
         """Returns ``function(obs, *fields)`` of samples, some megabytes at a time.
 
         Shapes:
-            (N, ...); with a ``size`` (size, ...), each result in the place of its sample, 0 elsewhere
+            (N, ...); with the ``shape`` (T, B) of a rollout (T, B, ...), each result in the place of its
+            sample, 0 elsewhere
         """
-        batches, rows = samples.chunks()
+        batches, _, rows = samples.chunks()
         results = [function(batch.obs, *[getattr(batch, name) for name in fields]) for batch in batches]
-        place: Any = rows if size is None else samples.place[rows]  # type: ignore[index]
+        place: Any = rows if shape is None else samples.place[rows]  # type: ignore[index]
+        shape = (len(samples),) if shape is None else shape
 
         def placed(*parts: Tensor) -> Tensor:
-            whole = parts[0].new_zeros((size or len(samples), *parts[0].shape[1:]))
-            return whole.index_copy_(0, place.to(whole.device), torch.cat(parts))
+            whole = parts[0].new_zeros((math.prod(shape), *parts[0].shape[1:]))
+            return whole.index_copy_(0, place.to(whole.device), torch.cat(parts)).unflatten(0, shape)
 
         return map_tree(placed, *results)
 
@@ -457,8 +452,7 @@ class Policy:
         valid, chosen = rollout.valid, {name: rollout[name] for name in ("obs", *fields)}
         samples = Samples.of(rollout, valid, chosen, self.recurrence)
         samples.inputs, samples.device = self.scaled, self.device
-        result = self.over(function, samples, *fields, size=valid.numel())
-        return map_tree(lambda leaf: leaf.unflatten(0, valid.shape), result)
+        return self.over(function, samples, *fields, shape=valid.shape)
 
     # -- The names of DI-engine
 

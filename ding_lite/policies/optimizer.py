@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import compress
 from typing import Any
 
@@ -25,7 +26,6 @@ from ding_lite.fast.gradients import (
     ByGraph,
     Gradient,
     Metrics,
-    Number,
     Objective,
     ThroughStacks,
     stacked,
@@ -36,7 +36,8 @@ from ding_lite.models.recurrent import Sequences
 from ding_lite.ranks import ALONE, Ranks
 from ding_lite.trees import named_leaves, tree_leaves
 
-ADAM: Any = dict(beta1=0.9, beta2=0.999, weight_decay=0.0, amsgrad=False, maximize=False)  # arXiv:1412.6980
+# One step of arXiv:1412.6980.
+ADAM = partial(torch._fused_adam_, beta1=0.9, beta2=0.999, weight_decay=0.0, amsgrad=False, maximize=False)
 
 
 class Optimizer:
@@ -69,7 +70,9 @@ class Optimizer:
         self.pool = GraphPool() if captured and self.parameters[0].is_cuda else None
         self.ranges = parameter_ranges(model)
         # Not a torch.optim.Adam: creating one imports torch's compiler, which takes a second.
-        self._means, self._squares = ([torch.zeros_like(p) for p in self.parameters] for _ in range(2))
+        # Moments of all parameters in one tensor each, as a gradient is.
+        self.sizes = [p.numel() for p in self.parameters]
+        self._means, self._squares = (self.parameters[0].new_zeros(sum(self.sizes)) for _ in range(2))
         self._counts = torch.zeros(len(self.parameters), device=self.parameters[0].device)  # steps of each
         # Whether flags are read before Adam's step. On a GPU that would wait; Adam on mps ignores found_inf.
         self.on_host = self._counts.device.type in ("cpu", "mps")
@@ -107,7 +110,6 @@ class Optimizer:
             NumericsError: after a step that was not finite; on a GPU at the end, so that no step waits.
         """
         history: list[Metrics] = []
-        bad: list[Any] = []
         self._tensors = {}
         if gradient_of.calls_layers:
             self.model.train()
@@ -116,65 +118,53 @@ class Optimizer:
                 gradient = gradient_of(batch)
                 if self.ranks.size > 1:
                     gradient = self._averaged(gradient, len(batch))
-                norm, is_bad = self._step(gradient, rate)
+                norm = self._step(gradient, rate)
                 history.append({**gradient.metrics, "grad_norm": norm})
-                bad.append(is_bad)
-                if self.on_host and is_bad:
+                if self.on_host and not math.isfinite(norm):
                     raise _not_finite(gradient_of.objective, len(history), history[-1], batch)
         finally:
             if self.model.training:
                 self.model.eval()  # outside of gradient steps it is always in eval mode
-        if not self.on_host and bad and (flags := stacked(bad).tolist()).count(1.0):
-            step = flags.index(1.0)
-            raise _not_finite(gradient_of.objective, step + 1, history[step], None)
+        if not self.on_host and history:
+            norms = stacked([step["grad_norm"] for step in history]).tolist()
+            for number, norm in enumerate(norms, 1):
+                if not math.isfinite(norm):
+                    raise _not_finite(gradient_of.objective, number, history[number - 1], None)
         return history
 
     @torch.no_grad()
     @np.errstate(all="ignore")
-    def _step(self, gradient: Gradient, rate: float) -> tuple[Number, Number | None]:
-        """Takes Adam's step along a gradient. Returns its norm, and 1.0 if it is not finite.
-
-        On the host it returns None if it is finite.
-        """
+    def _step(self, gradient: Gradient, rate: float) -> Any:
+        """Takes Adam's step along a gradient, and returns its norm: not finite if the loss or it is not."""
         reached = tuple([value is not None for value in gradient.values])
         if reached not in self._tensors:
-            columns = (self.parameters, self._means, self._squares, self._counts.unbind())
-            parts = [list(compress(column, reached)) for column in columns]
-            # Adam's kernel copies tensors that are not contiguous: such as weights of convolutions.
-            is_plain = all(p.is_contiguous() for p in parts[0])
-            flat = parts[:3] if is_plain else [[_flat(x) for x in column] for column in parts[:3]]
-            self._tensors[reached] = (parts[0], is_plain, *flat, parts[3], self._counts.new_tensor(reached))
-        originals, is_plain, parameters, means, squares, counts, steps = self._tensors[reached]
-        values = [value for value in gradient.values if value is not None]
-        if gradient.flat is None:
-            values = [_laid_out_as(p, x) for p, x in zip(originals, values, strict=True)]
-        values = values if is_plain else [_flat(value) for value in values]
-        if gradient.flat is None:
-            norm: Any = torch.linalg.vector_norm(torch.stack(list(torch._foreach_norm(values))))
-        else:
-            norm = math.sqrt(np.dot(gradient.flat, gradient.flat))
+            # Views in the order of memory, because Adam's kernel copies what is not contiguous.
+            views: Any = [p.detach().as_strided((p.numel(),), (1,)) for p in self.parameters]
+            moments = self._means.split(self.sizes), self._squares.split(self.sizes)
+            columns = [list(compress(x, reached)) for x in (views, *moments, self._counts.unbind())]
+            self._tensors[reached] = (*columns, self._counts.new_tensor(reached))
+        parameters, means, squares, counts, steps = self._tensors[reached]
+        flat, values = gradient.flat, [value for value in gradient.values if value is not None]
+        norm: Any
         is_bad: Any = None  # as GradScaler's found_inf: if it is 1, nothing changes
         if self.on_host:
-            norm = float(norm)
-            if not math.isfinite(norm + float(gradient.total)):
-                return norm, 1.0
+            numbers = flat.cpu().numpy()
+            norm = math.sqrt(np.dot(numbers, numbers)) + 0.0 * float(gradient.total)
+            if not math.isfinite(norm):
+                return norm
         else:
-            is_bad = (~torch.isfinite(norm + gradient.total)).to(torch.float32)
+            norm = torch.linalg.vector_norm(flat) + 0.0 * gradient.total
+            is_bad = (~torch.isfinite(norm)).to(torch.float32)
         if self.clip_type == "clip_norm":
             scale = self.clip_value / (norm + 1e-6)  # as nn.utils.clip_grad_norm_
-            scale = min(scale, 1.0) if self.on_host else scale.clamp(max=1.0)
-            if gradient.flat is None:
-                values = list(torch._foreach_mul(values, scale))
-            else:
-                np.multiply(gradient.flat, np.float32(scale), out=gradient.flat)
+            flat.mul_(min(scale, 1.0) if self.on_host else scale.clamp(max=1.0))
         elif self.clip_type == "clip_value":
-            values = [value.clamp(-self.clip_value, self.clip_value) for value in values]
+            flat.clamp_(-self.clip_value, self.clip_value)
         self._counts.add_(steps if self.on_host else steps * (1 - is_bad))
-        tensors: Any = (parameters, values, means, squares, [], counts)
-        torch._fused_adam_(*tensors, found_inf=is_bad, lr=rate, eps=self.eps, **ADAM)
+        ADAM(parameters, values, means, squares, [], counts, found_inf=is_bad, lr=rate, eps=self.eps)
         for parameter, low, high in self.ranges:
             parameter.clamp_(low, high)
-        return norm, is_bad
+        return norm
 
     @torch.no_grad()
     def _averaged(self, gradient: Gradient, samples: int) -> Gradient:
@@ -183,24 +173,23 @@ class Optimizer:
         So it is the gradient of the minibatch that all ranks have together. A loss must reach the same
         parameters on every rank.
         """
-        names, device = list(gradient.metrics), self._counts.device
-        reached = [value for value in gradient.values if value is not None]
-        numbers = stacked([*gradient.metrics.values(), gradient.total, 1.0]).to(device, torch.float32)
-        weighted = torch.cat([*(value.reshape(-1) for value in reached), numbers]) * samples
-        sizes = [*(value.numel() for value in reached), len(numbers) - 1, 1]
-        *sums, totals, count = self.ranks.sum(weighted).split(sizes)
-        means = iter([(part / count).view_as(x) for part, x in zip(sums, reached, strict=True)])
-        values = [None if value is None else next(means) for value in gradient.values]
-        *metrics, total = (totals / count).tolist() if self.on_host else (totals / count).unbind()
-        return Gradient(total, dict(zip(names, metrics, strict=True)), values)
+        names, flat = list(gradient.metrics), gradient.flat
+        numbers = stacked([*gradient.metrics.values(), gradient.total, 1.0]).to(flat)
+        sums = self.ranks.sum(torch.cat([flat, numbers]) * samples)
+        means, results = (sums / sums[-1])[:-1].split([len(flat), len(names) + 1])
+        flat.copy_(means)
+        *metrics, total = results.tolist() if self.on_host else results.unbind()
+        return gradient._replace(total=total, metrics=dict(zip(names, metrics, strict=True)))
 
     def state_dict(self) -> dict[str, Any]:
         """Returns moments and counts. ``eps`` is always that of the config."""
-        moments = zip(self._means, self._squares, strict=True)
-        return {
-            "counts": self._counts,
-            "moments": {str(k): {"mean": mean, "square": square} for k, (mean, square) in enumerate(moments)},
-        }
+
+        def by_parameter(whole: Tensor) -> dict[str, Tensor]:
+            pairs = zip(self.parameters, whole.split(self.sizes), strict=True)
+            return {str(k): part.as_strided(p.shape, p.stride()) for k, (p, part) in enumerate(pairs)}
+
+        moments = {"means": by_parameter(self._means), "squares": by_parameter(self._squares)}
+        return {"counts": self._counts, **moments}
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -248,12 +237,3 @@ def _not_finite(objective: Objective, step: int, metrics: Metrics, batch: Batch 
         f"{', '.join(inputs) or 'none found'}; results: {results}). The parameters are as they were before "
         "it. Try a lower policy.learn.learning_rate or grad_clip_value, or look at the scale of the rewards"
     )
-
-
-def _flat(x: Tensor) -> Tensor:
-    """Returns a view (numel,) in the order of memory."""
-    return x.detach().as_strided((x.numel(),), (1,))
-
-
-def _laid_out_as(like: Tensor, x: Tensor) -> Tensor:
-    return x if x.stride() == like.stride() else torch.empty_like(like).copy_(x)

@@ -63,10 +63,10 @@ class PPOPolicy(Policy):
         if norm.reward:
             gamma = cfg.collect.discount_factor if norm.reward_discount is None else norm.reward_discount
             self.reward_scale = self.keep("reward_scale", RewardScale(gamma, ranks=self.ranks))
-        self.value_factor = 1.0  # of the value loss
+        self.value_weight: float = learn.value_weight
         if learn.value_norm:
             # The weight decides what the features of a shared encoder serve.
-            self.value_factor = (learn.value_norm_std or (1.0 if self.model.share_encoder else 10.0)) ** 2
+            self.value_weight *= (learn.value_norm_std or (1.0 if self.model.share_encoder else 10.0)) ** 2
             check_value_heads(self.model)
             self.value_norm = self.keep("value_norm", ValueNorm(learn.value_norm_decay, self.ranks))
         self.intrinsic: Intrinsic | None = None
@@ -76,6 +76,8 @@ class PPOPolicy(Policy):
             self.intrinsic = self.keep("intrinsic", intrinsic)
             self.obs_norms.append(intrinsic.obs_norm)
             self.say(f"intrinsic reward: {cfg.intrinsic.type}, weight {cfg.intrinsic.weight:g}")
+        default = 0.0 if box_size(self.action_space) else 0.01
+        self.first_entropy_weight: float = default if learn.entropy_weight is None else learn.entropy_weight
         self.set_coefficients()
 
     def _init_learn(self) -> None:
@@ -141,14 +143,13 @@ class PPOPolicy(Policy):
         reward = reward if clip is None else reward.clamp(-clip, clip)
         # Rows that are not valid may be nan.
         reward, before, after = (x.masked_fill(~valid, 0.0) for x in (reward, value, next_value))
-        terminated, truncated = rollout.terminated, rollout.truncated | ~valid
+        ends, gamma = (rollout.terminated, rollout.truncated | ~valid), collect.discount_factor
         if collect.unroll_len > 1:  # a segment ends as a cut episode does
-            truncated[collect.unroll_len - 1 :: collect.unroll_len] = True
-        gamma = collect.discount_factor
-        flags, options = (terminated, truncated), dict(gamma=gamma, gae_lambda=collect.gae_lambda)
-        advantage, target = gae(reward, before, after, *flags, **options, weight=weight)
+            ends[1][collect.unroll_len - 1 :: collect.unroll_len] = True
+        options = dict(gamma=gamma, gae_lambda=collect.gae_lambda, weight=weight)
+        advantage, target = gae(reward, before, after, *ends, **options)
         if self.cfg.nstep_return:
-            target = nstep_return(reward, after, *flags, gamma=gamma, nstep=self.cfg.nstep)
+            target = nstep_return(reward, after, *ends, gamma=gamma, nstep=self.cfg.nstep)
         if self.intrinsic is not None:
             advantage = self.intrinsic.added_to(advantage, rollout, weight)
         return {"value": value, "advantage": advantage, "value_target": target}
@@ -169,8 +170,7 @@ class PPOPolicy(Policy):
         self.value_norm.update_and_rescale(target, self.model.value_heads)
         self.set_coefficients()
         log = mean_metrics([credit])  # waits for the device once
-        log |= {"cur_lr": self.schedules.rate, "clip_ratio": self.clip_ratio}
-        log |= self.improve(rollout)
+        log |= {"cur_lr": self.schedules.rate, "clip_ratio": self.clip_ratio, **self.improve(rollout)}
         log_sigma = getattr(self.model.actor_head.out, "log_sigma", None)
         if log_sigma is not None:
             log["action_std"] = float(log_sigma.detach().exp().mean())
@@ -205,7 +205,6 @@ class PPOPolicy(Policy):
         ceil(uses n_sample / batch_size) steps are taken, or no sample may be drawn. ``credit_is_old``: the
         value network was trained after the advantages were computed.
         """
-        learn = self.cfg.learn
         renews = self.cfg.recompute_adv or self.cfg.nstep_return
         if self.cfg.on_policy:
             samples = self.samples(replay)
@@ -215,13 +214,15 @@ class PPOPolicy(Policy):
                     samples = self.samples(replay)
                 yield self.minibatches(samples)
             return
+        learn = self.cfg.learn
         steps = learn.update_per_collect or math.ceil(uses * self.cfg.collect.n_sample / learn.batch_size)
         credit_is_old |= len(replay.rollouts) > 1  # of earlier iterations
         while steps > 0 and not self.ranks.any(not replay.has_live()):
             if renews and credit_is_old:
                 self.renew_credit(replay)
-            one = self.minibatches(replay, steps)
-            replay.use(one.place)  # type: ignore[arg-type]
+            samples = self.samples(replay)
+            one = self.minibatches(samples, steps)
+            replay.use(samples.place[one.rows])  # type: ignore[index]
             yield one
             steps, credit_is_old = steps - one.number, True
         replay.log["missing_updates"] = float(steps)
@@ -261,7 +262,7 @@ class PPOPolicy(Policy):
             rollout, log_prob = stored.rollout, stored.rollout.log_prob
             if replay.age(stored):
                 log_prob = self.over_rollout(self.log_prob, rollout, "action")
-                stored.ratio = torch.exp(log_prob - rollout.log_prob).masked_fill(~rollout.valid, 1.0)
+            stored.ratio = torch.exp(log_prob - rollout.log_prob).masked_fill(~rollout.valid, 1.0)
             if learn.proximal == "decoupled":
                 weight = stored.ratio.clamp(max=learn.weight_bound)
                 stored.renewed = {"log_prob": log_prob, "policy_weight": weight}
@@ -293,7 +294,7 @@ class PPOPolicy(Policy):
         samples.fields["obs"] = self.scaled(samples.fields["obs"])
         return samples
 
-    def minibatches(self, data: Replay | Rollout | Samples, steps: float = math.inf) -> Pass:
+    def minibatches(self, data: Replay | Rollout | Samples, steps: int | None = None) -> Pass:
         """Returns one pass over the live samples of rollouts, of at most so many steps."""
         samples = data if isinstance(data, Samples) else self.samples(Replay.of(data))
         learn = self.cfg.learn
@@ -354,14 +355,11 @@ class PPOPolicy(Policy):
     # -- Schedules
 
     def set_coefficients(self) -> None:
-        """Sets the coefficients of this iteration: weights of losses and clip ranges, by their schedules."""
+        """Sets the coefficients of this iteration that have schedules: clip ranges, weight of the entropy."""
         learn, clip = self.cfg.learn, self.schedules.factor("clip")
-        self.value_weight: float = learn.value_weight * self.value_factor
         self.clip_ratio: float = learn.clip_ratio * clip
         self.value_clip = None if learn.value_clip is None else max(learn.value_clip * clip, 1e-8)
-        default = 0.0 if box_size(self.action_space) else 0.01
-        entropy_weight = default if learn.entropy_weight is None else learn.entropy_weight
-        self.entropy_weight: float = entropy_weight * self.schedules.factor("entropy")
+        self.entropy_weight: float = self.first_entropy_weight * self.schedules.factor("entropy")
 
     @property
     def learning_rate(self) -> float:

@@ -22,12 +22,12 @@ def schedule(kind: str, progress: float, final: float = 0.0) -> float:
         progress: fraction of the schedule that is done, clamped to 0 .. 1.
         final: the factor at the end.
     """
+    if kind in ("constant", ADAPTIVE):
+        return 1.0
     progress = min(max(progress, 0.0), 1.0)
     if kind == "linear":
         return 1.0 + (final - 1.0) * progress
-    if kind == "cosine":
-        return final + (1.0 - final) * 0.5 * (1.0 + math.cos(math.pi * progress))
-    return 1.0
+    return final + (1.0 - final) * 0.5 * (1.0 + math.cos(math.pi * progress))
 
 
 def has_schedule(learn: Mapping[str, Any]) -> bool:

@@ -102,7 +102,9 @@ def test_metrics_are_those_counted_by_hand():
     replay.push(rollout(1))
     use(replay, 0)
     use(replay, 0, 1, 6, 7, 8)  # transition 0 is spent
-    replay.rollouts[0].ratio = torch.tensor([[9.0, 1.1], [1.5, 0.5], [1.0, 0.9]])
+    ratios = torch.tensor([[9.0, 1.1], [1.5, 0.5], [1.0, 0.9]]), torch.ones(3, 2)
+    for stored, ratio in zip(replay.rollouts, ratios, strict=True):
+        stored.ratio = ratio
     assert replay.metrics(torch.tensor(0.2)) == pytest.approx(
         {
             "samples": 11,

@@ -28,7 +28,7 @@ def drawn_by(samples, size, **options):
     drawn = samples.minibatches(size, options.pop("generator", generator()), **options)
     found = [batch.value_target.long().tolist() for batch in drawn.batches]
     assert len(found) == drawn.number
-    assert drawn.place.tolist() == [100 + k for part in found for k in part]
+    assert samples.place[drawn.rows].tolist() == [100 + k for part in found for k in part]
     return found
 
 
@@ -108,7 +108,7 @@ def test_chunks_are_all_samples_in_order_and_some_are_evenly_spaced(monkeypatch)
     monkeypatch.setattr("ding_lite.data.samples.CHUNK_SAMPLES", 4)
     samples = numbered(10)
     samples.inputs = lambda obs: obs["a"][:, 0] * 2
-    batches, rows = samples.chunks()
+    batches, _, rows = samples.chunks()
     assert [batch.obs.tolist() for batch in batches] == [[0, 2, 4, 6], [8, 10, 12, 14], [16, 18]]
     assert rows.tolist() == list(range(10))
     assert samples.some(4).value_target.tolist() == [0, 3, 6, 9]
@@ -191,7 +191,7 @@ def test_runs_are_those_of_a_loop_over_the_rows(length, seed):
         assert batch.value_target.tolist() == batch.obs.obs["place"][:, 0].tolist()
         places += batch.value_target.long().tolist()
     assert found == expected
-    assert drawn.place.tolist() == places
+    assert samples.place[drawn.rows].tolist() == places
     assert sorted(places) == rollout.valid.flatten().nonzero().squeeze(-1).tolist()
     assert len(samples) == len(places)
 
@@ -216,7 +216,7 @@ def test_chunks_and_joined_samples_keep_their_runs(size, monkeypatch):
     one, other = (naive_runs(each, 6) for each in rollouts)
     offset = STEPS * COLUMNS
     expected = one | {k + offset: ([p + offset for p in run], h) for k, (run, h) in other.items()}
-    batches, rows = joined.chunks()
+    batches, _, rows = joined.chunks()
     found, places = {}, []
     for batch in batches:
         found |= taken_apart(batch.obs)

@@ -121,11 +121,12 @@ def test_a_step_that_is_not_finite_moves_nothing_and_is_named(bad, on_host):
     assert optimizer.state_dict()["counts"].tolist() == [len(taken)] * 4
 
 
-@pytest.mark.parametrize("place", ["counts", "mean", "square"])
+@pytest.mark.parametrize("place", ["counts", "means", "squares"])
 def test_a_state_of_another_shape_is_refused_even_where_it_would_spread(place):
     optimizer = optimizer_of(network(), "clip_norm")
     state = copy.deepcopy(optimizer.state_dict())
-    (state if place == "counts" else state["moments"]["1"])[place] = torch.zeros(1)
+    owner, key = (state, place) if place == "counts" else (state[place], "1")
+    owner[key] = torch.zeros(1)
     with pytest.raises(ValueError, match=rf"{place}.*expected \(\d,\), got \(1,\)"):
         optimizer.load_state_dict(state)
 

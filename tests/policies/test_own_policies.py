@@ -390,9 +390,6 @@ def test_each_mode_works_alone(kind, field):
     policy, collector = trainee(kind, SeededBox, normalize=dict(obs=True, reward=True))
     rollout = collector.collect()
     alone = type(policy)(policy.cfg, policy.obs_space, policy.action_space, enable_field=[field])
-    for other in {"learn", "collect", "eval"} - {field}:
-        with pytest.raises(ContractError, match=f"without '{other}'"):
-            getattr(alone, f"{other}_mode")
     assert set(alone.state_dict()) <= set(policy.state_dict())
     alone.load_state_dict(policy.state_dict())
     if field == "learn":

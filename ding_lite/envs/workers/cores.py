@@ -30,7 +30,7 @@ def leaving_cores(busy: int) -> Iterator[None]:
     import torch  # here, because workers import this module and must not import torch
 
     threads = torch.get_num_threads()
-    torch.set_num_threads(min(threads, max(1, cores() - busy)) if busy else threads)
+    torch.set_num_threads(min(threads, max(1, cores() - busy)))
     try:
         yield
     finally:
