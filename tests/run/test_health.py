@@ -17,7 +17,9 @@ from ding_lite.run.progress import Progress
 
 SICK = {
     "the policy moves too far in one iteration": dict(learn=dict(learning_rate=0.05)),
-    "the value network predicts worse than a constant would": dict(learn=dict(learning_rate=1e-9)),
+    "the value network predicts worse than a constant would": dict(
+        learn=dict(learning_rate=1e-9), model=dict(init_gain=dict(value=10.0))
+    ),
     "the policy has stopped exploring early": dict(learn=dict(learning_rate=0.5, entropy_weight=0.0)),
     "observations lie outside their scale": dict(normalize=dict(obs=True, obs_clip=0.5)),
     "the auxiliary phase moves the policy": dict(
