@@ -175,22 +175,21 @@ class Samples:
         if self.runs:
             groups = self._run_groups(size, generator, ranks)
         else:
-            sizes, rest = [size] * (len(self) // size), len(self) % size
-            if rest == 1 and sizes:
-                sizes[-1] += 1
-            elif rest:
-                sizes.append(rest)
-            if ranks.size > 1 and (number := ranks.smallest(len(sizes))) < len(sizes):
-                sizes = even_sizes(len(self), number)
-            groups = [Group(rows) for rows in self._order(len(self), generator).split(sizes)]
+            order = self._order(len(self), generator)
+            parts = order.split(size)
+            if len(self) % size == 1 and len(parts) > 1:
+                parts = (*parts[:-2], torch.cat(parts[-2:]))
+            if ranks.size > 1 and (number := ranks.smallest(len(parts))) < len(parts):
+                parts = order.split(even_sizes(len(self), number))
+            groups = [Group(rows) for rows in parts]
         groups = groups[:steps]
         fields, rows = dict(self.fields), torch.cat([group.rows for group in groups])
         if adv_norm == "batch":
             (fields["advantage"],) = _normalized([fields["advantage"]], ranks)
         elif adv_norm == "minibatch":
             whole = fields["advantage"]
-            parts = _normalized([whole[group.rows] for group in groups], ranks)
-            fields["advantage"] = torch.empty_like(whole).index_copy_(0, rows, torch.cat(parts))
+            normalized = _normalized([whole[group.rows] for group in groups], ranks)
+            fields["advantage"] = torch.empty_like(whole).index_copy_(0, rows, torch.cat(normalized))
         return Pass(self._batches(fields, groups), len(groups), rows)
 
     def chunks(self) -> Pass:

@@ -204,10 +204,8 @@ class Optimizer:
 def mean_metrics(history: Sequence[Metrics]) -> dict[str, float]:
     """Returns the mean of every metric over the steps that have it, waiting for a device once."""
     names = sorted({name for step in history for name in step})
-    if not names:
-        return {}
     means = [stacked([step[name] for step in history if name in step]).mean() for name in names]
-    return dict(zip(names, torch.stack(means).tolist(), strict=True))
+    return dict(zip(names, torch.stack(means).tolist(), strict=True)) if names else {}
 
 
 def mean_of(history: Sequence[Metrics], name: str) -> float:
