@@ -9,6 +9,7 @@ Shapes: N samples, F features, K outputs of a network.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple
@@ -25,22 +26,59 @@ from ding_lite.trees import Tree, leading_size, map_tree, value_at
 
 # Number of weights in a layer up to which NumPy is faster, with several threads and with one.
 MAX_WEIGHTS, MAX_WEIGHTS_OF_ONE_THREAD = 2**14, 2**18
-MANY_NUMBERS = 2**13  # from here on torch runs what is not a product of matrices, in half the time
-BLOCK = 2**10  # samples whose outputs of a layer stay in the cache of a core
+MANY_NUMBERS = 2**13  # of the widest layer, from which on torch's kernels take half of NumPy's time
+THIN = 2**4  # NumPy multiplies matrices with fewer rows or columns than this, whatever their size
+BLOCK = 2**11  # samples whose outputs of all layers stay in the cache of a core
 MAX_INDICES = 8  # in an observation; above it torch looks them up as fast
-# torch's kernels: input -> output, and slope by the output, output -> slope by the input.
-KERNELS: dict[str, tuple[Any, Any]] = {
-    "tanh": (torch.tanh, torch.ops.aten.tanh_backward),
-    "relu": (torch.relu, lambda slope, output: torch.ops.aten.threshold_backward(slope, output, 0)),
-    "elu": (
-        lambda x: torch.maximum(x, x.clamp(max=0).exp_().sub_(1)),  # in half the time of torch's own
-        lambda slope, output: torch.ops.aten.elu_backward(slope, 1, 1, 1, True, output),
-    ),
-}
-METHODS = frozenset(("forward", "logit", "stacks", *COMBINED["stacks"]))  # which NumPy does not call
 ACTIVATIONS: dict[type, str] = {nn.Tanh: "tanh", nn.ReLU: "relu", nn.ELU: "elu"}
+METHODS = frozenset(("forward", "logit", "stacks", *COMBINED["stacks"]))  # which NumPy does not call
 PLAIN: list[tuple[tuple[str, ...], Any]] = [((), None)]  # leaves of observations that are vectors
 _ones = lru_cache(partial(np.ones, dtype=np.float32))
+
+
+@torch.inference_mode(False)
+def _memory(rows: int, width: int, which: int = 0) -> Tensor:
+    return torch.empty(rows, width)
+
+
+_scratch = lru_cache(_memory)  # memory for what is not needed for long: it stays in the cache
+
+
+def _tanh_slope(slope: np.ndarray, output: np.ndarray) -> np.ndarray:
+    square = output * output
+    square *= slope
+    return np.subtract(slope, square, out=square)
+
+
+def _elu(x: Tensor) -> Tensor:
+    below = torch.clamp(x, max=0, out=_scratch(*x.shape)).exp_().sub_(1)
+    return torch.maximum(x, below, out=x)  # in half the time of torch's elu
+
+
+# Of each activation: input -> output; (slope by the output, output) -> slope by the input. Inputs and slopes
+# are overwritten where that saves memory. Of few numbers in NumPy, of many in torch.
+OF_FEW: dict[str | None, tuple[Any, Any]] = {
+    "tanh": (lambda x: np.tanh(x, out=x), _tanh_slope),
+    "relu": (lambda x: np.maximum(x, 0, out=x), lambda slope, y: slope * (y > 0)),
+    "elu": (
+        lambda x: np.maximum(x, np.exp(np.minimum(x, 0)) - 1, out=x),
+        lambda slope, y: slope * (np.minimum(y, 0) + 1),
+    ),
+    None: (lambda x: x, lambda slope, y: slope),
+}
+ATEN = torch.ops.aten
+OF_MANY: dict[str | None, tuple[Any, Any]] = {
+    "tanh": (torch.tanh_, lambda slope, y: ATEN.tanh_backward.grad_input(slope, y, grad_input=slope)),
+    "relu": (
+        torch.relu_,
+        lambda slope, y: ATEN.threshold_backward.grad_input(slope, y, 0, grad_input=slope),
+    ),
+    "elu": (
+        _elu,
+        lambda slope, y: ATEN.elu_backward.grad_input(slope, 1, 1, 1, True, y, grad_input=slope),
+    ),
+    None: OF_FEW[None],
+}
 
 
 def has_one_thread() -> bool:
@@ -70,64 +108,99 @@ def numpy_stacks(model: Any, names: Sequence[str]) -> dict[str, NumpyStack] | No
     if not stacks or not stacks.keys() >= set(names) or is_changed(model):
         return None
     chosen = {name: stacks[name] for name in names}
-    if not all(runs_in_numpy(part) for stack in chosen.values() for part in stack[:2]):
-        return None
-    layers = {part: NumpyLayers(part) for stack in chosen.values() for part in stack[:2]}
-    return {name: NumpyStack(layers[s.encoder], layers[s.head], s.detached) for name, s in chosen.items()}
+    users = Counter(stack.encoder for stack in chosen.values())
+    made: dict[tuple[Any, ...], NumpyLayers | None] = {}
+    result = {}
+    for name, stack in chosen.items():
+        parts: Any = [(stack.encoder,), (stack.head,)]
+        if users[stack.encoder] == 1 and not stack.detached:  # then one sequence of layers is faster
+            parts = [(stack.encoder, stack.head), ()]
+        for part in parts:
+            made[part] = made[part] if part in made else numpy_layers(*part)
+        encoder, head = (made[part] for part in parts)
+        if encoder is None or head is None:
+            return None
+        result[name] = NumpyStack(encoder, head, stack.detached)
+    return result
 
 
-def runs_in_numpy(part: Any) -> bool:
-    """Returns whether NumPy computes an encoder, or a layer, at least as fast as torch."""
-    kind = type(part)
-    if kind is Encoder:
-        has_one_network = len(part.leaves) == 1 or not any(map(_layers_of, part.leaves))
-        is_plain = part.dtype == torch.float32 and has_one_network
-        return is_plain and all(map(runs_in_numpy, (*part.leaves, part.trunk)))
-    if kind is nn.Sequential or kind is VectorEncoder:
-        return all(map(runs_in_numpy, _layers_of(part)))
-    if kind is IndexEncoder:
-        return bool(part.offset.numel() <= MAX_INDICES)
-    if kind is not nn.Linear:
-        return kind in ACTIVATIONS and getattr(part, "alpha", 1.0) == 1.0  # of ELU
-    size, tensors = part.weight.numel(), (part.weight, part.bias)
+def numpy_layers(*parts: Any) -> NumpyLayers | None:
+    """Returns an encoder, or layers in sequence, in NumPy; None if torch is as fast, or must run them.
+
+    NumPy runs linear layers, each with an activation behind it or none, and tables of indices before them.
+
+    Args:
+        parts: an encoder, or sequences of layers.
+    """
+    leaves, layers = PLAIN, []
+    for part in parts:
+        if type(part) is Encoder:
+            leaves = list(zip(part.paths, part.leaves, strict=True))
+            before = [layer for leaf in part.leaves for layer in getattr(leaf, "layers", ())]
+            layers += [*before, *part.trunk]
+            if part.dtype != torch.float32 or not all(map(_is_known, part.leaves)) or (before and leaves[1:]):
+                return None
+        elif type(part) is nn.Sequential:
+            layers += part
+        else:
+            return None
+    linear: list[tuple[nn.Linear, str | None]] = []
+    for layer in layers:
+        activation = ACTIVATIONS.get(type(layer))
+        if activation is None and _is_small(layer):
+            linear.append((layer, None))
+        elif activation and linear and linear[-1][1] is None and getattr(layer, "alpha", 1.0) == 1.0:
+            linear[-1] = (linear[-1][0], activation)
+        else:
+            return None
+    return NumpyLayers(leaves, linear)
+
+
+def _is_known(leaf: nn.Module) -> bool:
+    if type(leaf) is IndexEncoder:
+        return leaf.offset.numel() <= MAX_INDICES
+    return type(leaf) is VectorEncoder
+
+
+def _is_small(layer: nn.Module) -> bool:
+    """Returns whether a layer is linear and small, of float32 on the CPU."""
+    if type(layer) is not nn.Linear:
+        return False
+    size, tensors = layer.weight.numel(), (layer.weight, layer.bias)
     if size > MAX_WEIGHTS_OF_ONE_THREAD or (size > MAX_WEIGHTS and not has_one_thread()):
         return False
     # spectral_norm, for one, computes a weight at every call.
     return all(isinstance(x, nn.Parameter) and x.is_cpu and x.dtype == torch.float32 for x in tensors)
 
 
-def _layers_of(part: Any) -> list[Any]:
-    if type(part) is Encoder:
-        return [layer for each in (*part.leaves, part.trunk) for layer in _layers_of(each)]
-    return [] if type(part) is IndexEncoder else list(getattr(part, "layers", part))
-
-
 class NumpyLayers:
     """Linear layers and activations in sequence, of an encoder behind the features of an observation.
 
     Args:
-        part: an encoder, or layers in sequence.
+        leaves: path and encoder of each leaf of an observation.
+        linear: the layers, and the name of the activation behind each.
 
     Attributes:
-        parameters: of an encoder the tables of indices; weight and bias of each linear layer.
+        parameters: the tables of indices; weight and bias of each linear layer.
         keys: the id of each parameter; asked for at each step it would take a twentieth of the gradient.
         gradients: where :meth:`backward` writes the gradient of each parameter; set by who calls it.
     """
 
     gradients: list[np.ndarray]
-    _leaves: list[tuple[tuple[str, ...], Any]]
 
-    def __init__(self, part: Any) -> None:
-        layers = _layers_of(part)
-        self._leaves = list(zip(part.paths, part.leaves, strict=True)) if type(part) is Encoder else PLAIN
-        tables = [leaf.table.weight for _, leaf in self._leaves if type(leaf) is IndexEncoder]
-        linear = [p for layer in layers if type(layer) is nn.Linear for p in (layer.weight, layer.bias)]
-        self.parameters: list[Tensor] = [*tables, *linear]
+    def __init__(
+        self, leaves: list[tuple[tuple[str, ...], Any]], linear: Sequence[tuple[nn.Linear, str | None]]
+    ) -> None:
+        self._leaves = leaves
+        tables = [leaf.table.weight for _, leaf in leaves if type(leaf) is IndexEncoder]
+        self.parameters = [*tables, *(p for layer, _ in linear for p in (layer.weight, layer.bias))]
         self.keys = [id(p) for p in self.parameters]
-        # The name of an activation, or the arrays of a linear layer: bias, weight (out, in), and (in, out).
-        self._steps: list[Any] = [
-            ACTIVATIONS.get(type(x)) or (view(x.bias), view(x.weight), view(x.weight).T) for x in layers
-        ]
+        tensors = [(layer.weight.detach(), layer.bias.detach(), activation) for layer, activation in linear]
+        arrays: Any = [(view(weight), view(bias), activation) for weight, bias, activation in tensors]
+        self._layers: tuple[Any, Any] = arrays, tensors
+        self._widest = max((len(bias) for _, bias, _ in tensors), default=0)
+        # The outputs of many samples; the next ones are written into the same memory, which is in the cache.
+        self._rooms: list[Any] = []
 
     def of(self, obs: Any) -> np.ndarray:
         """Returns the output (N, K) for observations (N, ...), arrays or tensors on the CPU."""
@@ -143,54 +216,49 @@ class NumpyLayers:
         return self.forward(features[0] if len(features) == 1 else np.concatenate(features, 1))
 
     def forward(self, x: np.ndarray) -> np.ndarray:
-        """Returns the output (N, K) for features (N, F); an activation may overwrite its input."""
-        outputs = self._outputs = [x]  # of all layers, for :meth:`backward`
-        for step in self._steps:
-            out = x if len(outputs) > 1 else None
-            if isinstance(step, tuple):
-                x = x @ step[2]
-                if x.size < MANY_NUMBERS:
-                    x += step[0]
-                else:
-                    torch.from_numpy(x).add_(torch.from_numpy(step[0]))
-            elif x.size >= MANY_NUMBERS:
-                x = KERNELS[step][0](torch.from_numpy(x)).numpy()
-            elif step == "tanh":
-                x = np.tanh(x, out=out)
-            else:
-                x = np.maximum(x, 0 if step == "relu" else np.exp(np.minimum(x, 0)) - 1, out=out)
-            outputs.append(x)
-        return x
+        """Returns the output (N, K) for features (N, F)."""
+        is_many = self._is_many = len(x) * self._widest >= MANY_NUMBERS
+        layers, kernels = (self._layers[is_many], OF_MANY if is_many else OF_FEW)
+        if not is_many:
+            self._rooms = [None] * len(layers)
+        elif not self._rooms or self._rooms[0] is None or len(self._rooms[0]) != len(x):
+            self._rooms = [_memory(len(x), len(bias)) for _, bias, _ in layers]
+        y: Any = torch.from_numpy(x) if is_many else x
+        outputs = self._outputs = [y]  # of all layers, for :meth:`backward`
+        for (weight, bias, activation), room in zip(layers, self._rooms, strict=True):
+            y = _product(y, weight.T, activation and room)  # the last output is new memory
+            y += bias
+            y = kernels[activation][0](y)
+            outputs.append(y)
+        return view(y) if is_many else y
 
     def backward(self, slope: np.ndarray, *, to_input: bool = False) -> np.ndarray | None:
         """Writes the gradient of the parameters, and returns that of the input if it is asked for.
 
         Args:
-            slope: (N, K), the gradient of the last output.
+            slope: (N, K), the gradient of the last output; it may be overwritten.
             to_input: whether to compute the gradient of the input.
         """
-        ones, left, outputs = _ones(len(slope)), len(self.parameters), self._outputs
-        for k in reversed(range(len(self._steps))):
-            step, output = self._steps[k], outputs[k + 1]
-            if isinstance(step, tuple):
-                left -= 2
-                np.matmul(slope.T, outputs[k], out=self.gradients[left])
-                np.matmul(ones, slope, out=self.gradients[left + 1])  # the sum, in a third of the time
-                if not (left or to_input):
-                    return None
-                # With one output it is a product of vectors, in a quarter of the time.
-                if slope.shape[1] == 1:
-                    slope = torch.from_numpy(slope).mul(torch.from_numpy(step[1])).numpy()
-                else:
-                    slope = slope @ step[1]
-            elif output.size >= MANY_NUMBERS:
-                slope = KERNELS[step][1](torch.from_numpy(slope), torch.from_numpy(output)).numpy()
-            elif step == "tanh":  # slope (1 - output^2)
-                square = output * output
-                square *= slope
-                slope = np.subtract(slope, square, out=square)
+        ones, left, is_many = _ones(len(slope)), len(self.parameters), self._is_many
+        kernels: Any = OF_MANY if is_many else OF_FEW
+        y: Any = torch.from_numpy(slope) if is_many else slope
+        for k, (weight, _, activation) in reversed(list(enumerate(self._layers[is_many]))):
+            x = self._outputs[k]
+            y = kernels[activation][1](y, self._outputs[k + 1])
+            left -= 2
+            gradient = self.gradients[left]
+            _product(y.T, x, torch.from_numpy(gradient) if is_many else gradient)
+            # The sum, in a third of the time.
+            np.matmul(ones, view(y) if is_many else y, out=self.gradients[left + 1])
+            if not (left or to_input):
+                return None
+            out = _scratch(*x.shape, k % 2) if is_many and k else None
+            # With one output it is a product of vectors, in a quarter of the time.
+            if y.shape[1] == 1:
+                y = (torch.mul if is_many else np.multiply)(y, weight, out=out)
             else:
-                slope = slope * (output > 0 if step == "relu" else np.minimum(output, 0) + 1)
+                y = _product(y, weight, out)
+        slope = view(y) if is_many else y
         if left:
             self._into_tables(slope)
         return slope
@@ -233,6 +301,15 @@ def blocks(samples: Tree) -> list[Tree]:
     if count <= BLOCK:
         return [samples]
     return [map_tree(lambda x, k=k: x[k : k + BLOCK], samples) for k in range(0, count, BLOCK)]
+
+
+def _product(a: Any, b: Any, out: Any = None) -> Any:
+    """Returns a @ b, of arrays or of tensors. Torch's library takes three quarters of the time of NumPy's."""
+    if isinstance(a, np.ndarray):
+        return np.matmul(a, b, out=out)
+    if min(*a.shape, *b.shape) >= THIN:
+        return torch.mm(a, b, out=out)
+    return torch.from_numpy(np.matmul(view(a), view(b), out=None if out is None else view(out)))
 
 
 def _rows(leaf: IndexEncoder, x: np.ndarray) -> np.ndarray:
