@@ -84,7 +84,8 @@ class ClippedSlopes:
 
     def _categorical(self, batch: Batch, logit: np.ndarray) -> Any:
         obs, action = batch.obs, view(batch.action)
-        mask = view(obs[MASK_KEY]).astype(bool) if not isinstance(obs, Tensor) and MASK_KEY in obs else None
+        is_tree = not isinstance(obs, (Tensor, np.ndarray))
+        mask = view(obs[MASK_KEY]).astype(bool) if is_tree and MASK_KEY in obs else None
         logit = logit if mask is None else np.where(mask, logit, np.float32(ILLEGAL))
         log_probs = np.ascontiguousarray(logit.T)  # (A, N): NumPy goes along the samples, of which are more
         log_probs = log_probs - np.maximum.reduce(log_probs, axis=0)
@@ -124,7 +125,7 @@ class ClippedSlopes:
             negative = np.minimum(negative, math.log(dual_clip))
         bounded = np.where(advantage >= 0, np.minimum(log_ratio, math.log1p(clip)), negative)
         gain = np.exp(bounded) * advantage
-        slope = np.where(bounded == log_ratio, gain, np.float32(0)) * np.float32(-1 / len(gain))
+        slope = (bounded == log_ratio) * gain * np.float32(-1 / len(gain))  # 0 where a bound holds
         if batch.policy_weight is not None:
             weight = view(batch.policy_weight)
             gain, slope = gain * weight, slope * weight

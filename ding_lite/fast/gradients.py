@@ -21,6 +21,7 @@ from ding_lite.data.samples import Batch
 from ding_lite.errors import ContractError
 from ding_lite.fast.cuda_graphs import CapturedFunction, GraphPool
 from ding_lite.fast.stacks import NumpyLayers, NumpyStack, blocks
+from ding_lite.trees import map_tree
 
 Number = Tensor | float
 Metrics = Mapping[str, Number]
@@ -177,13 +178,13 @@ class ThroughStacks(ByAutograd):
 
     @np.errstate(all="ignore")  # the optimiser looks for numbers that are not finite
     def __call__(self, batch: Batch) -> Gradient:
-        fields = {name: field for name, field in vars(batch).items() if field is not None}
-        if self.calls_layers or len(parts := blocks(fields)) == 1:
+        if self.calls_layers or len(blocks(batch.obs)) == 1:
             return self._of(batch)
+        fields = {name: map_tree(view, field) for name, field in vars(batch).items() if field is not None}
         # NumPy's losses are means over samples, so the gradient is the mean of the blocks' gradients.
         numbers: Any = 0.0
         flat = np.zeros_like(self._flat)
-        for part in parts:
+        for part in blocks(fields):
             gradient, share = self._of(Batch(**part)), len(part["value_target"]) / len(batch)
             flat += share * self._flat
             numbers += share * np.array([gradient.total, *gradient.metrics.values()])
