@@ -29,6 +29,7 @@ MAX_WEIGHTS, MAX_WEIGHTS_OF_ONE_THREAD = 2**14, 2**18
 MANY_NUMBERS = 2**13  # of the widest layer, from which on torch's kernels take half of NumPy's time
 THIN = 2**4  # NumPy multiplies matrices with fewer rows or columns than this, whatever their size
 BLOCK = 2**11  # samples whose outputs of all layers stay in the cache of a core
+SPARE = -1  # which memory has what is not needed for long; the outputs of layers are counted from 0
 MAX_INDICES = 8  # in an observation; above it torch looks them up as fast
 ACTIVATIONS: dict[type, str] = {nn.Tanh: "tanh", nn.ReLU: "relu", nn.ELU: "elu"}
 METHODS = frozenset(("forward", "logit", "stacks", *COMBINED["stacks"]))  # which NumPy does not call
@@ -36,47 +37,27 @@ PLAIN: list[tuple[tuple[str, ...], Any]] = [((), None)]  # leaves of observation
 _ones = lru_cache(partial(np.ones, dtype=np.float32))
 
 
-@torch.inference_mode(False)
-def _memory(rows: int, width: int, which: int = 0) -> Tensor:
-    return torch.empty(rows, width)
-
-
-_scratch = lru_cache(_memory)  # memory for what is not needed for long: it stays in the cache
-
-
-def _tanh_slope(slope: np.ndarray, output: np.ndarray) -> np.ndarray:
-    square = output * output
-    square *= slope
-    return np.subtract(slope, square, out=square)
-
-
-def _elu(x: Tensor) -> Tensor:
-    below = torch.clamp(x, max=0, out=_scratch(*x.shape)).exp_().sub_(1)
+def _elu(x: Tensor, spare: Tensor) -> Tensor:
+    below = torch.clamp(x, max=0, out=spare).exp_().sub_(1)
     return torch.maximum(x, below, out=x)  # in half the time of torch's elu
 
 
-# Of each activation: input -> output; (slope by the output, output) -> slope by the input. Inputs and slopes
-# are overwritten where that saves memory. Of few numbers in NumPy, of many in torch.
+# Of each activation: (input, spare memory) -> output; (gradient g of the output, output) -> gradient of the
+# input. Of few numbers in NumPy; of many in torch, whose results take the place of the first argument.
 OF_FEW: dict[str | None, tuple[Any, Any]] = {
-    "tanh": (lambda x: np.tanh(x, out=x), _tanh_slope),
-    "relu": (lambda x: np.maximum(x, 0, out=x), lambda slope, y: slope * (y > 0)),
+    "tanh": (lambda x, _: np.tanh(x, out=x), lambda g, y: g - y * y * g),
+    "relu": (lambda x, _: np.maximum(x, 0, out=x), lambda g, y: g * (y > 0)),
     "elu": (
-        lambda x: np.maximum(x, np.exp(np.minimum(x, 0)) - 1, out=x),
-        lambda slope, y: slope * (np.minimum(y, 0) + 1),
+        lambda x, _: np.maximum(x, np.exp(np.minimum(x, 0)) - 1, out=x),
+        lambda g, y: g * (np.minimum(y, 0) + 1),
     ),
-    None: (lambda x: x, lambda slope, y: slope),
+    None: (lambda x, _: x, lambda g, _: g),
 }
 ATEN = torch.ops.aten
 OF_MANY: dict[str | None, tuple[Any, Any]] = {
-    "tanh": (torch.tanh_, lambda slope, y: ATEN.tanh_backward.grad_input(slope, y, grad_input=slope)),
-    "relu": (
-        torch.relu_,
-        lambda slope, y: ATEN.threshold_backward.grad_input(slope, y, 0, grad_input=slope),
-    ),
-    "elu": (
-        _elu,
-        lambda slope, y: ATEN.elu_backward.grad_input(slope, 1, 1, 1, True, y, grad_input=slope),
-    ),
+    "tanh": (lambda x, _: x.tanh_(), lambda g, y: ATEN.tanh_backward.grad_input(g, y, grad_input=g)),
+    "relu": (lambda x, _: x.relu_(), lambda g, y: ATEN.threshold_backward.grad_input(g, y, 0, grad_input=g)),
+    "elu": (_elu, lambda g, y: ATEN.elu_backward.grad_input(g, 1, 1, 1, True, y, grad_input=g)),
     None: OF_FEW[None],
 }
 
@@ -107,20 +88,15 @@ def numpy_stacks(model: Any, names: Sequence[str]) -> dict[str, NumpyStack] | No
     stacks: Mapping[str, Stack] | None = model.stacks() if names else None
     if not stacks or not stacks.keys() >= set(names) or is_changed(model):
         return None
-    chosen = {name: stacks[name] for name in names}
-    users = Counter(stack.encoder for stack in chosen.values())
-    made: dict[tuple[Any, ...], NumpyLayers | None] = {}
-    result = {}
-    for name, stack in chosen.items():
-        parts: Any = [(stack.encoder,), (stack.head,)]
-        if users[stack.encoder] == 1 and not stack.detached:  # then one sequence of layers is faster
-            parts = [(stack.encoder, stack.head), ()]
-        for part in parts:
-            made[part] = made[part] if part in made else numpy_layers(*part)
-        encoder, head = (made[part] for part in parts)
-        if encoder is None or head is None:
+    users = Counter(stacks[name].encoder for name in names)
+    in_numpy, result = cache(numpy_layers), {}
+    for name in names:
+        encoder, head, detached = stacks[name]
+        is_shared = users[encoder] > 1 or detached  # else one sequence of layers is faster
+        layers = [in_numpy(encoder), in_numpy(head)] if is_shared else [in_numpy(encoder, head), in_numpy()]
+        if None in layers:
             return None
-        result[name] = NumpyStack(encoder, head, stack.detached)
+        result[name] = NumpyStack(*layers, detached)
     return result
 
 
@@ -199,8 +175,9 @@ class NumpyLayers:
         arrays: Any = [(view(weight), view(bias), activation) for weight, bias, activation in tensors]
         self._layers: tuple[Any, Any] = arrays, tensors
         self._widest = max((len(bias) for _, bias, _ in tensors), default=0)
-        # The outputs of many samples; the next ones are written into the same memory, which is in the cache.
-        self._rooms: list[Any] = []
+        # Outputs and slopes of many samples: the next ones are written into the same memory, which is in the
+        # cache.
+        self._room = cache(_memory)
 
     def of(self, obs: Any) -> np.ndarray:
         """Returns the output (N, K) for observations (N, ...), arrays or tensors on the CPU."""
@@ -218,17 +195,16 @@ class NumpyLayers:
     def forward(self, x: np.ndarray) -> np.ndarray:
         """Returns the output (N, K) for features (N, F)."""
         is_many = self._is_many = len(x) * self._widest >= MANY_NUMBERS
-        layers, kernels = (self._layers[is_many], OF_MANY if is_many else OF_FEW)
-        if not is_many:
-            self._rooms = [None] * len(layers)
-        elif not self._rooms or self._rooms[0] is None or len(self._rooms[0]) != len(x):
-            self._rooms = [_memory(len(x), len(bias)) for _, bias, _ in layers]
+        kernels = OF_MANY if is_many else OF_FEW
         y: Any = torch.from_numpy(x) if is_many else x
         outputs = self._outputs = [y]  # of all layers, for :meth:`backward`
-        for (weight, bias, activation), room in zip(layers, self._rooms, strict=True):
-            y = _product(y, weight.T, activation and room)  # the last output is new memory
+        for k, (weight, bias, activation) in enumerate(self._layers[is_many]):
+            room = spare = None  # the output of a network stays: it is in new memory
+            if is_many and activation:
+                room, spare = (self._room(len(x), len(bias), which) for which in (k, SPARE))
+            y = _product(y, weight.T, room)
             y += bias
-            y = kernels[activation][0](y)
+            y = kernels[activation][0](y, spare)
             outputs.append(y)
         return view(y) if is_many else y
 
@@ -252,7 +228,7 @@ class NumpyLayers:
             np.matmul(ones, view(y) if is_many else y, out=self.gradients[left + 1])
             if not (left or to_input):
                 return None
-            out = _scratch(*x.shape, k % 2) if is_many and k else None
+            out = self._room(*x.shape, SPARE - k % 2) if is_many and k else None
             # With one output it is a product of vectors, in a quarter of the time.
             if y.shape[1] == 1:
                 y = (torch.mul if is_many else np.multiply)(y, weight, out=out)
@@ -301,6 +277,11 @@ def blocks(samples: Tree) -> list[Tree]:
     if count <= BLOCK:
         return [samples]
     return [map_tree(lambda x, k=k: x[k : k + BLOCK], samples) for k in range(0, count, BLOCK)]
+
+
+@torch.inference_mode(False)
+def _memory(rows: int, columns: int, which: int) -> Tensor:
+    return torch.empty(rows, columns)
 
 
 def _product(a: Any, b: Any, out: Any = None) -> Any:

@@ -287,8 +287,6 @@ class PPOPolicy(Policy):
         parts, normalize = [], self.value_norm.normalize
         for stored in replay.rollouts:
             fields = time_major_fields(stored.rollout) | stored.renewed
-            for name in ("terminated", "truncated", "valid"):  # no loss reads how a sample was followed
-                fields.pop(name)
             fields |= {name: normalize(fields[name]) for name in ("value", "value_target")}
             parts.append(Samples.of(stored.rollout, replay.live(stored), fields, self.recurrence))
         samples = Samples.joined(parts, [stored.uses.numel() for stored in replay.rollouts])
