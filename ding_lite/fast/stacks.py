@@ -93,10 +93,11 @@ def numpy_stacks(model: Any, names: Sequence[str]) -> dict[str, NumpyStack] | No
     for name in names:
         encoder, head, detached = stacks[name]
         is_shared = users[encoder] > 1 or detached  # else one sequence of layers is faster
-        layers = [in_numpy(encoder), in_numpy(head)] if is_shared else [in_numpy(encoder, head), in_numpy()]
+        parts = [(encoder,), (head,)] if is_shared else [(encoder, head), ()]
+        layers: Any = [in_numpy(*part) for part in parts]
         if None in layers:
             return None
-        result[name] = NumpyStack(*layers, detached)
+        result[name] = NumpyStack(layers[0], layers[1], detached)
     return result
 
 
@@ -183,8 +184,7 @@ class NumpyLayers:
         """Returns the output (N, K) for observations (N, ...), arrays or tensors on the CPU."""
         self._obs, features = obs, []
         for path, leaf in self._leaves:
-            x = value_at(obs, path)
-            x = view(x) if isinstance(x, Tensor) else x
+            x = view(value_at(obs, path))
             if type(leaf) is IndexEncoder:
                 x = view(leaf.table.weight).take(_rows(leaf, x), 0)
             if x.ndim != 2 or x.dtype != np.float32:
@@ -206,7 +206,7 @@ class NumpyLayers:
             y += bias
             y = kernels[activation][0](y, spare)
             outputs.append(y)
-        return view(y) if is_many else y
+        return view(y)
 
     def backward(self, slope: np.ndarray, *, to_input: bool = False) -> np.ndarray | None:
         """Writes the gradient of the parameters, and returns that of the input if it is asked for.
@@ -225,16 +225,16 @@ class NumpyLayers:
             gradient = self.gradients[left]
             _product(y.T, x, torch.from_numpy(gradient) if is_many else gradient)
             # The sum, in a third of the time.
-            np.matmul(ones, view(y) if is_many else y, out=self.gradients[left + 1])
+            np.matmul(ones, view(y), out=self.gradients[left + 1])
             if not (left or to_input):
                 return None
-            out = self._room(*x.shape, SPARE - k % 2) if is_many and k else None
+            out: Any = self._room(*x.shape, SPARE - k % 2) if is_many and k else None
             # With one output it is a product of vectors, in a quarter of the time.
             if y.shape[1] == 1:
                 y = (torch.mul if is_many else np.multiply)(y, weight, out=out)
             else:
                 y = _product(y, weight, out)
-        slope = view(y) if is_many else y
+        slope = view(y)
         if left:
             self._into_tables(slope)
         return slope
@@ -249,7 +249,7 @@ class NumpyLayers:
                 x, table = value_at(self._obs, path), next(tables)
                 table.fill(0)
                 slopes = torch.from_numpy(slope[:, start:end].reshape(-1, table.shape[1]))
-                rows = _rows(leaf, view(x) if isinstance(x, Tensor) else x).ravel()
+                rows = _rows(leaf, view(x)).ravel()
                 # A tenth of the time of np.add.at for 30 indices.
                 torch.from_numpy(table).index_add_(0, torch.from_numpy(rows), slopes)
 
