@@ -66,9 +66,12 @@ def as_field(tree: Any) -> Any:
     return as_rollout(tree) if isinstance(tree, dict) else tree
 
 
-def view(number: Tensor) -> np.ndarray:
-    """Returns an array on the memory of a CPU tensor."""
-    return (number.detach() if number.requires_grad else number).numpy()
+def view(number: Any) -> np.ndarray:
+    """Returns an array on the memory of a CPU tensor, and an array as it is."""
+    if isinstance(number, np.ndarray):
+        return number
+    array: np.ndarray = (number.detach() if number.requires_grad else number).numpy()
+    return array
 
 
 def to_device(tree: Any, device: torch.device) -> Any:

@@ -123,7 +123,7 @@ class ClippedSlopes:
             negative = np.minimum(negative, math.log(dual_clip))
         bounded = np.where(advantage >= 0, np.minimum(log_ratio, math.log1p(clip)), negative)
         gain = np.exp(bounded) * advantage
-        slope = np.where(bounded == log_ratio, gain, np.float32(0)) * np.float32(-1 / len(gain))
+        slope = (bounded == log_ratio) * gain * np.float32(-1 / len(gain))  # 0 where a bound holds
         if batch.policy_weight is not None:
             weight = view(batch.policy_weight)
             gain, slope = gain * weight, slope * weight

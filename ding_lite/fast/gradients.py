@@ -20,6 +20,7 @@ from ding_lite.data.samples import Batch
 from ding_lite.errors import ContractError
 from ding_lite.fast.cuda_graphs import CapturedFunction, GraphPool
 from ding_lite.fast.stacks import BLOCK, NumpyLayers, NumpyStack, blocks
+from ding_lite.trees import map_tree
 
 Number = Tensor | float
 Metrics = Mapping[str, Number]
@@ -192,10 +193,11 @@ class ThroughStacks(ByAutograd):
     def __call__(self, batch: Batch) -> Gradient:
         if self.calls_layers or len(batch) <= BLOCK:
             return self._of(batch)
+        fields = {name: map_tree(view, field) for name, field in vars(batch).items() if field is not None}
         # NumPy's losses are means over samples, so the gradient is the mean of the blocks' gradients.
         numbers: Any = 0.0
         flat = torch.zeros_like(self.flat)
-        for part in blocks({name: field for name, field in vars(batch).items() if field is not None}):
+        for part in blocks(fields):
             gradient, share = self._of(Batch(**part)), len(part["value_target"]) / len(batch)
             flat += share * self.flat
             numbers += share * np.array([gradient.total, *gradient.metrics.values()])

@@ -9,6 +9,7 @@ Shapes: N samples, F features, K outputs of a network.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple
@@ -25,12 +26,40 @@ from ding_lite.trees import Tree, leading_size, map_tree, value_at
 
 # Number of weights in a layer up to which NumPy is faster, with several threads and with one.
 MAX_WEIGHTS, MAX_WEIGHTS_OF_ONE_THREAD = 2**14, 2**18
-BLOCK = 2**10  # samples whose outputs of a layer stay in the cache of a core
+MANY_NUMBERS = 2**13  # of the widest layer, from which on torch's kernels take half of NumPy's time
+THIN = 2**4  # NumPy multiplies matrices with fewer rows or columns than this, whatever their size
+BLOCK = 2**11  # samples whose outputs of all layers stay in the cache of a core
+SPARE = -1  # which memory has what is not needed for long; the outputs of layers are counted from 0
 MAX_INDICES = 8  # in an observation; above it torch looks them up as fast
 ACTIVATIONS: dict[type, str] = {nn.Tanh: "tanh", nn.ReLU: "relu", nn.ELU: "elu"}
 METHODS = frozenset(("forward", "logit", "stacks", *COMBINED["stacks"]))  # which NumPy does not call
 PLAIN: list[tuple[tuple[str, ...], Any]] = [((), None)]  # leaves of observations that are vectors
 _ones = lru_cache(partial(np.ones, dtype=np.float32))
+
+
+def _elu(x: Tensor, spare: Tensor) -> Tensor:
+    below = torch.clamp(x, max=0, out=spare).exp_().sub_(1)
+    return torch.maximum(x, below, out=x)  # in half the time of torch's elu
+
+
+# Of each activation: (input, spare memory) -> output; (gradient g of the output, output) -> gradient of the
+# input. Of few numbers in NumPy; of many in torch, whose results take the place of the first argument.
+OF_FEW: dict[str | None, tuple[Any, Any]] = {
+    "tanh": (lambda x, _: np.tanh(x, out=x), lambda g, y: g - y * y * g),
+    "relu": (lambda x, _: np.maximum(x, 0, out=x), lambda g, y: g * (y > 0)),
+    "elu": (
+        lambda x, _: np.maximum(x, np.exp(np.minimum(x, 0)) - 1, out=x),
+        lambda g, y: g * (np.minimum(y, 0) + 1),
+    ),
+    None: (lambda x, _: x, lambda g, _: g),
+}
+ATEN = torch.ops.aten
+OF_MANY: dict[str | None, tuple[Any, Any]] = {
+    "tanh": (lambda x, _: x.tanh_(), lambda g, y: ATEN.tanh_backward.grad_input(g, y, grad_input=g)),
+    "relu": (lambda x, _: x.relu_(), lambda g, y: ATEN.threshold_backward.grad_input(g, y, 0, grad_input=g)),
+    "elu": (_elu, lambda g, y: ATEN.elu_backward.grad_input(g, 1, 1, 1, True, y, grad_input=g)),
+    None: OF_FEW[None],
+}
 
 
 def has_one_thread() -> bool:
@@ -59,42 +88,55 @@ def numpy_stacks(model: Any, names: Sequence[str]) -> dict[str, NumpyStack] | No
     stacks: Mapping[str, Stack] | None = model.stacks() if names else None
     if not stacks or not stacks.keys() >= set(names) or is_changed(model):
         return None
-    chosen = {name: stacks[name] for name in names}
-    parts: dict[Any, Any] = {part: numpy_layers(part) for stack in chosen.values() for part in stack[:2]}
-    if None in parts.values():
-        return None
-    return {name: NumpyStack(parts[s.encoder], parts[s.head], s.detached) for name, s in chosen.items()}
+    users = Counter(stacks[name].encoder for name in names)
+    in_numpy, result = cache(numpy_layers), {}
+    for name in names:
+        encoder, head, detached = stacks[name]
+        is_shared = users[encoder] > 1 or detached  # else one sequence of layers is faster
+        parts = [(encoder,), (head,)] if is_shared else [(encoder, head), ()]
+        layers: Any = [in_numpy(*part) for part in parts]
+        if None in layers:
+            return None
+        result[name] = NumpyStack(layers[0], layers[1], detached)
+    return result
 
 
-def numpy_layers(part: Any) -> NumpyLayers | None:
+def numpy_layers(*parts: Any) -> NumpyLayers | None:
     """Returns an encoder, or layers in sequence, in NumPy; None if torch is as fast, or must run them.
 
     NumPy runs linear layers, each with an activation behind it or none, and tables of indices before them.
+
+    Args:
+        parts: an encoder, or sequences of layers.
     """
-    leaves = PLAIN
-    layers: Any = part if type(part) is nn.Sequential else [part]
-    if type(part) is Encoder:
-        leaves = list(zip(part.paths, part.leaves, strict=True))
-        before = [layer for leaf in part.leaves for layer in _layers_of(leaf)]
-        layers = [*before, *part.trunk]
-        if part.dtype != torch.float32 or (before and leaves[1:]):
+    leaves, layers = PLAIN, []
+    for part in parts:
+        if type(part) is Encoder:
+            leaves = list(zip(part.paths, part.leaves, strict=True))
+            before = [layer for leaf in part.leaves for layer in getattr(leaf, "layers", ())]
+            layers += [*before, *part.trunk]
+            if part.dtype != torch.float32 or not all(map(_is_known, part.leaves)) or (before and leaves[1:]):
+                return None
+        elif type(part) is nn.Sequential:
+            layers += part
+        else:
             return None
     linear: list[tuple[nn.Linear, str | None]] = []
     for layer in layers:
-        if _is_small(layer):
+        activation = ACTIVATIONS.get(type(layer))
+        if activation is None and _is_small(layer):
             linear.append((layer, None))
-        elif type(layer) in ACTIVATIONS and linear and not linear[-1][1] and getattr(layer, "alpha", 1) == 1:
-            linear[-1] = (linear[-1][0], ACTIVATIONS[type(layer)])
+        elif activation and linear and linear[-1][1] is None and getattr(layer, "alpha", 1.0) == 1.0:
+            linear[-1] = (linear[-1][0], activation)
         else:
             return None
     return NumpyLayers(leaves, linear)
 
 
-def _layers_of(leaf: nn.Module) -> Any:
-    """Returns the layers in the encoder of a leaf; one that NumPy does not know is a layer itself."""
-    if type(leaf) is IndexEncoder and leaf.offset.numel() <= MAX_INDICES:
-        return ()
-    return leaf.layers if type(leaf) is VectorEncoder else (leaf,)
+def _is_known(leaf: nn.Module) -> bool:
+    if type(leaf) is IndexEncoder:
+        return leaf.offset.numel() <= MAX_INDICES
+    return type(leaf) is VectorEncoder
 
 
 def _is_small(layer: nn.Module) -> bool:
@@ -130,14 +172,19 @@ class NumpyLayers:
         tables = [leaf.table.weight for _, leaf in leaves if type(leaf) is IndexEncoder]
         self.parameters = [*tables, *(p for layer, _ in linear for p in (layer.weight, layer.bias))]
         self.keys = [id(p) for p in self.parameters]
-        self._layers = [(view(layer.weight), view(layer.bias), activation) for layer, activation in linear]
+        tensors = [(layer.weight.detach(), layer.bias.detach(), activation) for layer, activation in linear]
+        arrays: Any = [(view(weight), view(bias), activation) for weight, bias, activation in tensors]
+        self._layers: tuple[Any, Any] = arrays, tensors
+        self._widest = max((len(bias) for _, bias, _ in tensors), default=0)
+        # Outputs and slopes of many samples: the next ones are written into the same memory, which is in the
+        # cache.
+        self._room = cache(_memory)
 
     def of(self, obs: Any) -> np.ndarray:
         """Returns the output (N, K) for observations (N, ...), arrays or tensors on the CPU."""
         self._obs, features = obs, []
         for path, leaf in self._leaves:
-            x = value_at(obs, path)
-            x = view(x) if isinstance(x, Tensor) else x
+            x = view(value_at(obs, path))
             if type(leaf) is IndexEncoder:
                 x = view(leaf.table.weight).take(_rows(leaf, x), 0)
             if x.ndim != 2 or x.dtype != np.float32:
@@ -147,43 +194,49 @@ class NumpyLayers:
 
     def forward(self, x: np.ndarray) -> np.ndarray:
         """Returns the output (N, K) for features (N, F)."""
-        outputs = self._outputs = [x]  # of all layers, for :meth:`backward`
-        for weight, bias, activation in self._layers:
-            x = x @ weight.T
-            x += bias
-            if activation == "tanh":
-                np.tanh(x, out=x)
-            elif activation is not None:
-                np.maximum(x, 0 if activation == "relu" else np.exp(np.minimum(x, 0)) - 1, out=x)
-            outputs.append(x)
-        return x
+        is_many = self._is_many = len(x) * self._widest >= MANY_NUMBERS
+        kernels, layers = OF_MANY if is_many else OF_FEW, self._layers[is_many]
+        y: Any = torch.from_numpy(x) if is_many else x
+        outputs = self._outputs = [y]  # of all layers, for :meth:`backward`
+        for k, (weight, bias, activation) in enumerate(layers):
+            room = spare = None
+            if is_many:
+                spare = self._room(len(x), len(bias), SPARE)
+                if k + 1 < len(layers):  # the last output is returned: it is in new memory
+                    room = self._room(len(x), len(bias), k)
+            y = _product(y, weight.T, room)
+            y += bias
+            y = kernels[activation][0](y, spare)
+            outputs.append(y)
+        return view(y)
 
     def backward(self, slope: np.ndarray, *, to_input: bool = False) -> np.ndarray | None:
         """Writes the gradient of the parameters, and returns that of the input if it is asked for.
 
         Args:
-            slope: (N, K), the gradient of the last output.
+            slope: (N, K), the gradient of the last output; it may be overwritten.
             to_input: whether to compute the gradient of the input.
         """
-        ones, left, outputs = _ones(len(slope)), len(self.parameters), self._outputs
-        for k, (weight, _, activation) in reversed(list(enumerate(self._layers))):
-            output = outputs[k + 1]
-            if activation == "tanh":  # slope (1 - output^2)
-                square = output * output
-                square *= slope
-                slope = np.subtract(slope, square, out=square)
-            elif activation is not None:
-                slope = slope * (output > 0 if activation == "relu" else np.minimum(output, 0) + 1)
+        ones, left, is_many = _ones(len(slope)), len(self.parameters), self._is_many
+        kernels: Any = OF_MANY if is_many else OF_FEW
+        y: Any = torch.from_numpy(slope) if is_many else slope
+        for k, (weight, _, activation) in reversed(list(enumerate(self._layers[is_many]))):
+            x = self._outputs[k]
+            y = kernels[activation][1](y, self._outputs[k + 1])
             left -= 2
-            np.matmul(slope.T, outputs[k], out=self.gradients[left])
-            np.matmul(ones, slope, out=self.gradients[left + 1])  # the sum, in a third of the time
+            gradient = self.gradients[left]
+            _product(y.T, x, torch.from_numpy(gradient) if is_many else gradient)
+            # The sum, in a third of the time.
+            np.matmul(ones, view(y), out=self.gradients[left + 1])
             if not (left or to_input):
                 return None
+            out: Any = self._room(*x.shape, SPARE - k % 2) if is_many and k else None
             # With one output it is a product of vectors, in a quarter of the time.
-            if slope.shape[1] == 1:
-                slope = torch.from_numpy(slope).mul(torch.from_numpy(weight)).numpy()
+            if y.shape[1] == 1:
+                y = (torch.mul if is_many else np.multiply)(y, weight, out=out)
             else:
-                slope = slope @ weight
+                y = _product(y, weight, out)
+        slope = view(y)
         if left:
             self._into_tables(slope)
         return slope
@@ -198,7 +251,7 @@ class NumpyLayers:
                 x, table = value_at(self._obs, path), next(tables)
                 table.fill(0)
                 slopes = torch.from_numpy(slope[:, start:end].reshape(-1, table.shape[1]))
-                rows = _rows(leaf, view(x) if isinstance(x, Tensor) else x).ravel()
+                rows = _rows(leaf, view(x)).ravel()
                 # A tenth of the time of np.add.at for 30 indices.
                 torch.from_numpy(table).index_add_(0, torch.from_numpy(rows), slopes)
 
@@ -225,6 +278,20 @@ def blocks(samples: Tree) -> list[Tree]:
     """Returns samples (N, ...) in parts whose numbers stay in the cache as a network runs on them."""
     count = leading_size(samples)
     return [map_tree(lambda x, k=k: x[k : k + BLOCK], samples) for k in range(0, count, BLOCK)]
+
+
+@torch.inference_mode(False)
+def _memory(rows: int, columns: int, which: int) -> Tensor:
+    return torch.empty(rows, columns)
+
+
+def _product(a: Any, b: Any, out: Any = None) -> Any:
+    """Returns a @ b, of arrays or of tensors. Torch's library takes three quarters of the time of NumPy's."""
+    if isinstance(a, np.ndarray):
+        return np.matmul(a, b, out=out)
+    if min(*a.shape, *b.shape) >= THIN:
+        return torch.mm(a, b, out=out)
+    return torch.from_numpy(np.matmul(view(a), view(b), out=None if out is None else view(out)))
 
 
 def _rows(leaf: IndexEncoder, x: np.ndarray) -> np.ndarray:

@@ -114,12 +114,12 @@ def test_many_samples_are_learned_from_in_blocks(obs_space, action_space, activa
 @pytest.mark.parametrize("action_space", [DISCRETE, BOX])
 def test_a_large_minibatch_has_the_gradient_and_the_metrics_of_one_block(kind, action_space, monkeypatch):
     policy = policy_for(VECTOR, action_space, kind, learn={"entropy_weight": 0.01})
-    batch = batch_for(policy, 3000, weights=kind != "ppo")
+    batch = batch_for(policy, 5000, weights=kind != "ppo")
     for each in (policy.objective, policy.objective._replace(reads=("critic",))):
         monkeypatch.undo()
         assert len(stacks.blocks(batch.obs)) == 3
         in_blocks = in_numpy(policy, each, batch)
-        monkeypatch.setattr(stacks, "BLOCK", 3000)
+        monkeypatch.setattr(stacks, "BLOCK", 5000)
         assert_equal(in_blocks, in_numpy(policy, each, batch), in_float64(policy, each, batch))
 
 
