@@ -116,10 +116,10 @@ def sections() -> dict[str, list[str]]:
         return text + (f", beats {probability_of_improvement([values], [peer]):.2f}" if beats else "")
 
     def seconds(task: str) -> str:
-        both = [column(task, arm, "cpu_s") for arm in (OURS, PEER)]
+        both = [column(task, arm, "cpu_s") for arm in (OURS, PEER, ZOO)]
         return " / ".join(f"{times.mean():.0f}" for times in both if times.size)
 
-    arms = ["`ppo`", "Stable-Baselines3", "CPU seconds of both"]
+    arms = ["`ppo`", "Stable-Baselines3", "CPU seconds"]
     tables: dict[str, list[str]] = {}
     for section, tasks, others in (("out-of-the-box", TASKS, (ZOO, *OTHERS)), ("units", OTHER_UNITS, ())):
         measured = {name: task for name, task in tasks.items() if column(name, OURS).size}
@@ -134,12 +134,14 @@ def sections() -> dict[str, list[str]]:
         seeds_of = {row: [line for line in lines if line["row"].startswith(f"{row}.")] for row in measured}
         commits = ", ".join(dict.fromkeys(line["commit"] for seeds in seeds_of.values() for line in seeds))
         tables[section] = [*harness.table(*rows), "", f"{measured_at(seeds_of)}; commits {commits}."]
-    short = [["task", "env steps", "ding_lite", "Stable-Baselines3", "seeds of both", "CPU seconds of both"]]
+    systems = ["ding_lite", "Stable-Baselines3", "tuned by rl-zoo", "seeds", "CPU seconds"]
+    short = [["task", "env steps", *systems]]
     for name, task in TASKS.items():
         if column(name, OURS).size and column(name, PEER).size:
             own = cell(name, OURS).partition(", beats")[0]
-            seeds = " / ".join(str(column(name, arm).size) for arm in (OURS, PEER))
-            short.append([name, f"{task.steps:,}", own, cell(name, PEER), seeds, seconds(name)])
+            seeds = " / ".join(str(column(name, arm).size) for arm in (OURS, PEER, ZOO))
+            others = [cell(name, PEER), cell(name, ZOO), seeds, seconds(name)]
+            short.append([name, f"{task.steps:,}", own, *others])
     return tables | {"readme-out-of-the-box": harness.table(*short)}
 
 
