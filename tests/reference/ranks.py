@@ -88,9 +88,14 @@ def main(folder: str, fault: str, *seeds: str) -> None:
     with taps.joined() as ranks:
         if fault == "alone":
             averaged = Optimizer._averaged
-            Optimizer._averaged = lambda self, own, samples: averaged(self, own, samples)._replace(
-                values=own.values
-            )
+
+            def alone(self, gradient, samples):
+                own = gradient.flat.clone()
+                result = averaged(self, gradient, samples)
+                gradient.flat.copy_(own)
+                return result
+
+            Optimizer._averaged = alone
         for seed in map(int, seeds):
             found = sweep.random_case(seed, ranks.size).record(ranks)
             (Path(folder) / f"{seed}_{ranks.rank}").write_bytes(pickle.dumps(found))
