@@ -31,7 +31,6 @@ THIN = 2**4  # NumPy multiplies matrices with fewer rows or columns than this, w
 BLOCK = 2**11  # samples whose outputs of all layers stay in the cache of a core
 SPARE = -1  # which memory has what is not needed for long; the outputs of layers are counted from 0
 MAX_INDICES = 8  # in an observation; above it torch looks them up as fast
-ACTIVATIONS: dict[type, str] = {nn.Tanh: "tanh", nn.ReLU: "relu", nn.ELU: "elu"}
 METHODS = frozenset(("forward", "logit", "stacks", *COMBINED["stacks"]))  # which NumPy does not call
 PLAIN: list[tuple[tuple[str, ...], Any]] = [((), None)]  # leaves of observations that are vectors
 _ones = lru_cache(partial(np.ones, dtype=np.float32))
@@ -44,20 +43,20 @@ def _elu(x: Tensor, spare: Tensor) -> Tensor:
 
 # Of each activation: (input, spare memory) -> output; (gradient g of the output, output) -> gradient of the
 # input. Of few numbers in NumPy; of many in torch, whose results take the place of the first argument.
-OF_FEW: dict[str | None, tuple[Any, Any]] = {
-    "tanh": (lambda x, _: np.tanh(x, out=x), lambda g, y: g - y * y * g),
-    "relu": (lambda x, _: np.maximum(x, 0, out=x), lambda g, y: g * (y > 0)),
-    "elu": (
+OF_FEW: dict[type | None, tuple[Any, Any]] = {
+    nn.Tanh: (lambda x, _: np.tanh(x, out=x), lambda g, y: g - y * y * g),
+    nn.ReLU: (lambda x, _: np.maximum(x, 0, out=x), lambda g, y: g * (y > 0)),
+    nn.ELU: (
         lambda x, _: np.maximum(x, np.exp(np.minimum(x, 0)) - 1, out=x),
         lambda g, y: g * (np.minimum(y, 0) + 1),
     ),
     None: (lambda x, _: x, lambda g, _: g),
 }
 ATEN = torch.ops.aten
-OF_MANY: dict[str | None, tuple[Any, Any]] = {
-    "tanh": (lambda x, _: x.tanh_(), lambda g, y: ATEN.tanh_backward.grad_input(g, y, grad_input=g)),
-    "relu": (lambda x, _: x.relu_(), lambda g, y: ATEN.threshold_backward.grad_input(g, y, 0, grad_input=g)),
-    "elu": (_elu, lambda g, y: ATEN.elu_backward.grad_input(g, 1, 1, 1, True, y, grad_input=g)),
+OF_MANY: dict[type | None, tuple[Any, Any]] = {
+    nn.Tanh: (lambda x, _: x.tanh_(), lambda g, y: ATEN.tanh_backward.grad_input(g, y, grad_input=g)),
+    nn.ReLU: (lambda x, _: x.relu_(), lambda g, y: ATEN.threshold_backward.grad_input(g, y, 0, grad_input=g)),
+    nn.ELU: (_elu, lambda g, y: ATEN.elu_backward.grad_input(g, 1, 1, 1, True, y, grad_input=g)),
     None: OF_FEW[None],
 }
 
@@ -121,13 +120,12 @@ def numpy_layers(*parts: Any) -> NumpyLayers | None:
             layers += part
         else:
             return None
-    linear: list[tuple[nn.Linear, str | None]] = []
+    linear: list[tuple[nn.Linear, type | None]] = []
     for layer in layers:
-        activation = ACTIVATIONS.get(type(layer))
-        if activation is None and _is_small(layer):
+        if _is_small(layer):
             linear.append((layer, None))
-        elif activation and linear and linear[-1][1] is None and getattr(layer, "alpha", 1.0) == 1.0:
-            linear[-1] = (linear[-1][0], activation)
+        elif type(layer) in OF_FEW and linear and not linear[-1][1] and getattr(layer, "alpha", 1.0) == 1.0:
+            linear[-1] = (linear[-1][0], type(layer))
         else:
             return None
     return NumpyLayers(leaves, linear)
@@ -155,7 +153,7 @@ class NumpyLayers:
 
     Args:
         leaves: path and encoder of each leaf of an observation.
-        linear: the layers, and the name of the activation behind each.
+        linear: the layers, and the class of the activation behind each.
 
     Attributes:
         parameters: the tables of indices; weight and bias of each linear layer.
@@ -166,7 +164,7 @@ class NumpyLayers:
     gradients: list[np.ndarray]
 
     def __init__(
-        self, leaves: list[tuple[tuple[str, ...], Any]], linear: Sequence[tuple[nn.Linear, str | None]]
+        self, leaves: list[tuple[tuple[str, ...], Any]], linear: Sequence[tuple[nn.Linear, type | None]]
     ) -> None:
         self._leaves = leaves
         tables = [leaf.table.weight for _, leaf in leaves if type(leaf) is IndexEncoder]

@@ -63,10 +63,10 @@ class PPOPolicy(Policy):
         if norm.reward:
             gamma = cfg.collect.discount_factor if norm.reward_discount is None else norm.reward_discount
             self.reward_scale = self.keep("reward_scale", RewardScale(gamma, ranks=self.ranks))
-        self.value_weight: float = learn.value_weight
+        self.value_factor = 1.0  # of the value loss
         if learn.value_norm:
             # The weight decides what the features of a shared encoder serve.
-            self.value_weight *= (learn.value_norm_std or (1.0 if self.model.share_encoder else 10.0)) ** 2
+            self.value_factor = (learn.value_norm_std or (1.0 if self.model.share_encoder else 10.0)) ** 2
             check_value_heads(self.model)
             self.value_norm = self.keep("value_norm", ValueNorm(learn.value_norm_decay, self.ranks))
         self.intrinsic: Intrinsic | None = None
@@ -76,8 +76,6 @@ class PPOPolicy(Policy):
             self.intrinsic = self.keep("intrinsic", intrinsic)
             self.obs_norms.append(intrinsic.obs_norm)
             self.say(f"intrinsic reward: {cfg.intrinsic.type}, weight {cfg.intrinsic.weight:g}")
-        default = 0.0 if box_size(self.action_space) else 0.01
-        self.first_entropy_weight: float = default if learn.entropy_weight is None else learn.entropy_weight
         self.set_coefficients()
 
     def _init_learn(self) -> None:
@@ -143,13 +141,15 @@ class PPOPolicy(Policy):
         reward = reward if clip is None else reward.clamp(-clip, clip)
         # Rows that are not valid may be nan.
         reward, before, after = (x.masked_fill(~valid, 0.0) for x in (reward, value, next_value))
-        ends, gamma = (rollout.terminated, rollout.truncated | ~valid), collect.discount_factor
+        terminated, truncated = rollout.terminated, rollout.truncated | ~valid
         if collect.unroll_len > 1:  # a segment ends as a cut episode does
-            ends[1][collect.unroll_len - 1 :: collect.unroll_len] = True
-        options = dict(gamma=gamma, gae_lambda=collect.gae_lambda, weight=weight)
-        advantage, target = gae(reward, before, after, *ends, **options)
+            truncated[collect.unroll_len - 1 :: collect.unroll_len] = True
+        flags, gamma, gae_lambda = (terminated, truncated), collect.discount_factor, collect.gae_lambda
+        advantage, target = gae(
+            reward, before, after, *flags, gamma=gamma, gae_lambda=gae_lambda, weight=weight
+        )
         if self.cfg.nstep_return:
-            target = nstep_return(reward, after, *ends, gamma=gamma, nstep=self.cfg.nstep)
+            target = nstep_return(reward, after, *flags, gamma=gamma, nstep=self.cfg.nstep)
         if self.intrinsic is not None:
             advantage = self.intrinsic.added_to(advantage, rollout, weight)
         return {"value": value, "advantage": advantage, "value_target": target}
@@ -170,7 +170,8 @@ class PPOPolicy(Policy):
         self.value_norm.update_and_rescale(target, self.model.value_heads)
         self.set_coefficients()
         log = mean_metrics([credit])  # waits for the device once
-        log |= {"cur_lr": self.schedules.rate, "clip_ratio": self.clip_ratio, **self.improve(rollout)}
+        log |= {"cur_lr": self.schedules.rate, "clip_ratio": self.clip_ratio}
+        log |= self.improve(rollout)
         log_sigma = getattr(self.model.actor_head.out, "log_sigma", None)
         if log_sigma is not None:
             log["action_std"] = float(log_sigma.detach().exp().mean())
@@ -355,11 +356,14 @@ class PPOPolicy(Policy):
     # -- Schedules
 
     def set_coefficients(self) -> None:
-        """Sets the coefficients of this iteration that have schedules: clip ranges, weight of the entropy."""
+        """Sets the coefficients of this iteration, by the config, which a loop may change, and schedules."""
         learn, clip = self.cfg.learn, self.schedules.factor("clip")
         self.clip_ratio: float = learn.clip_ratio * clip
         self.value_clip = None if learn.value_clip is None else max(learn.value_clip * clip, 1e-8)
-        self.entropy_weight: float = self.first_entropy_weight * self.schedules.factor("entropy")
+        self.value_weight: float = learn.value_weight * self.value_factor
+        default = 0.0 if box_size(self.action_space) else 0.01
+        entropy_weight = default if learn.entropy_weight is None else learn.entropy_weight
+        self.entropy_weight: float = entropy_weight * self.schedules.factor("entropy")
 
     @property
     def learning_rate(self) -> float:

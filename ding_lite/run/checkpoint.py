@@ -233,12 +233,12 @@ class Checkpoints:
     def _write(self, names: list[str], arrays: Mapping[str, Any], text: str) -> None:
         for name in names:
             write(self.folder / f"{name}{SUFFIX}", arrays, text)
-        for old in sorted(self.folder.glob(f"{SNAPSHOT}*"))[: -self.keep]:
+        for old in sorted(self.folder.glob(f"{SNAPSHOT}*{SUFFIX}"))[: -self.keep]:
             old.unlink(missing_ok=True)
 
     def remove_after(self, iteration: int) -> None:
         """Removes the snapshots past ``iteration``: a run that is resumed there takes another course."""
-        for file in self.folder.glob(f"{SNAPSHOT}*"):
+        for file in self.folder.glob(f"{SNAPSHOT}*{SUFFIX}"):
             if file.stem > f"{SNAPSHOT}{iteration:08d}":
                 file.unlink()
 

@@ -7,9 +7,11 @@ import pytest
 import torch
 from small_worlds import LengthEnv, SeededEnv
 from threadpoolctl import threadpool_limits
+from torch import nn
 from worlds import digest, finished, merged, result_of, rows_of, small_config
 
 from ding_lite import Hook, SerialPipeline, serial_pipeline, serial_pipeline_onpolicy
+from ding_lite.config.schema import set_value
 from ding_lite.data.episodes import Evaluation, Evaluator
 from ding_lite.errors import CheckpointError, ConfigError, ContractError, EnvError
 from ding_lite.fast.stacks import has_one_thread
@@ -59,6 +61,37 @@ class Late(Hook):
     def after_iter(self, pipeline):
         if pipeline.progress.iteration == 3:
             pipeline.progress.metrics["my/late"] = 1.5
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("learn.value_weight", 5.0),
+        ("learn.entropy_weight", 1.0),
+        ("learn.clip_ratio", 0.001),
+        ("learn.value_clip", 0.001),
+        ("learn.dual_clip", 1.001),
+        ("learn.batch_size", 128),
+        ("learn.adv_norm", False),
+        ("learn.target_kl", 1e-9),
+        ("collect.discount_factor", 0.5),
+        ("collect.gae_lambda", 0.5),
+    ],
+)
+def test_a_loop_may_assign_a_key_between_iterations(path, value, make):
+    """Those that docs/python.md names: the next iteration learns otherwise."""
+
+    def learned(*, assigns):
+        pipeline = make(seed=0)
+        iterations = iter(pipeline)
+        next(iterations)
+        if assigns:
+            set_value(pipeline.policy.cfg, path, value)
+        next(iterations)
+        next(iterations)
+        return nn.utils.parameters_to_vector(pipeline.policy.model.parameters())
+
+    assert not torch.equal(learned(assigns=True), learned(assigns=False))
 
 
 def test_rows_have_the_counters_and_every_metric_of_the_progress_also_a_late_one(make):
