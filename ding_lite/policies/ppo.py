@@ -76,6 +76,7 @@ class PPOPolicy(Policy):
             self.intrinsic = self.keep("intrinsic", intrinsic)
             self.obs_norms.append(intrinsic.obs_norm)
             self.say(f"intrinsic reward: {cfg.intrinsic.type}, weight {cfg.intrinsic.weight:g}")
+        self.usual_entropy_weight = 0.0 if box_size(self.action_space) else 0.01
         self.set_coefficients()
 
     def _init_learn(self) -> None:
@@ -361,8 +362,7 @@ class PPOPolicy(Policy):
         self.clip_ratio: float = learn.clip_ratio * clip
         self.value_clip = None if learn.value_clip is None else max(learn.value_clip * clip, 1e-8)
         self.value_weight: float = learn.value_weight * self.value_factor
-        default = 0.0 if box_size(self.action_space) else 0.01
-        entropy_weight = default if learn.entropy_weight is None else learn.entropy_weight
+        entropy_weight = self.usual_entropy_weight if learn.entropy_weight is None else learn.entropy_weight
         self.entropy_weight: float = entropy_weight * self.schedules.factor("entropy")
 
     @property
