@@ -416,7 +416,19 @@ class Policy:
     def values(self, obs: Any, hidden: Tree = None) -> Tensor:
         """Returns the values (N,) of observations (N, ...), in units of the training reward."""
         inputs = self._inputs(obs, None if hidden is None else to_device(hidden, self.device))
-        return self.value_norm.denormalize(self.model.compute_critic(inputs))
+        return self.value_norm.denormalize(self.network("critic")(inputs))
+
+    def network(self, name: str) -> Callable[[Any], Any]:
+        """Returns the function inputs -> output of the model: "actor" or "critic", without gradients.
+
+        It is valid while nothing changes the model; NumPy computes it where that is faster.
+        """
+        stacks = numpy_stacks(self.model, (name,))
+        if stacks is None:
+            function: Callable[[Any], Any] = getattr(self.model, f"compute_{name}")
+            return function
+        quiet = np.errstate(all="ignore")  # rows that are not valid may be anything
+        return quiet(lambda inputs: self.model.from_raw(name, torch.from_numpy(stacks[name](inputs))))
 
     def log_prob(self, inputs: Any, action: Any) -> Tensor:
         """Returns the log-probs (N,) of actions under the newest policy."""

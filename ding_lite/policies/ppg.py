@@ -125,7 +125,7 @@ class PPGPolicy(PPOPolicy):
         rate = (learn.aux_learning_rate or self.learning_rate) * self.schedules.factor("lr")
         samples = self.store.samples()  # as they were observed
         samples.inputs, samples.device = self.scaled, self.device
-        samples.fields["old_logit"] = map_tree(Tensor.cpu, self.over(self.model.compute_actor, samples))
+        samples.fields["old_logit"] = map_tree(Tensor.cpu, self.over(self.network("actor"), samples))
         samples.fields["value_target"] = self.value_norm.normalize(samples.fields["value_target"])
         before = self.measured(samples.some(MEASURED))
         gradient_of = self.aux_optimizer.gradient_of(self.auxiliary_objective)

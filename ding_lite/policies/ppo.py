@@ -132,7 +132,7 @@ class PPOPolicy(Policy):
         if "value" in rollout:  # the network gave it as it acted
             value = rollout.value
         else:
-            value = self.value_norm.denormalize(self.over_rollout(self.model.compute_critic, rollout))
+            value = self.value_norm.denormalize(self.over_rollout(self.network("critic"), rollout))
         last_value = self.values(rollout.last_obs, rollout["last_hidden"] if is_recurrent else None)
         next_value = torch.cat([value[1:], last_value[None]])
         if "final" in rollout:  # of cut rows, that of their last observations

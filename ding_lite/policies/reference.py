@@ -62,7 +62,7 @@ class Reference:
         """Adds ``reference_logit`` (T, B, ...), parameters of the reference's distributions, to a rollout."""
         policy, played = self.policy, rollout.to(self.policy.device)
         if policy.recurrence is None:
-            logit = policy.over_rollout(policy.model.compute_actor, played)
+            logit = policy.over_rollout(policy.network("actor"), played)
         else:
             logit = self._followed(played)
         rollout.reference_logit = as_field(map_tree(lambda leaf: leaf.to(rollout.valid.device), logit))
