@@ -1,6 +1,6 @@
 """Collects rollouts: steps the environments with the policy and stores each row.
 
-obs (B, ...) --policy--> action, log_prob --envs--> transition --storage--> rollout (T, B)
+obs (B, ...) --policy--> action --envs--> transition --storage--> rollout (T, B)
 
 Environments in worker processes may form two groups: while one group steps, the policy acts for the other.
 
@@ -56,7 +56,7 @@ class Collector:
         self.n_sample = self.steps * envs.num_envs
         self.storage = RolloutStorage(self.steps, envs.num_envs)
         self._env_indices = [np.arange(envs.num_envs)[rows] for rows in envs.groups]  # of each group
-        self._stored: Mapping[str, Any] = {}  # of the last transition, by the names of fields
+        self._fields: tuple[str, ...] = ()  # names of those that are stored beside the observations
         self.hidden: HiddenStates | None = None
         if policy.recurrence is not None:
             self.hidden = HiddenStates(policy.recurrence, self._env_indices, self.steps)
@@ -121,24 +121,25 @@ class Collector:
             }
         self.is_incomplete = False
         self.timer("advantages")
-        return acting.finish(storage.rollout("obs", *self._stored, **others))
+        return acting.finish(storage.rollout("obs", *self._fields, **others))
 
     def _finish_row(self, acting: Acting, t: int, group: int) -> None:
         """Waits for the transition of row ``t`` of a group of environments, and stores it."""
         obs, output = self._pending[group]
-        transition = self.envs.receive(group)
+        transition = self.envs.receive()
         self.timer("store")
         self.obs[group] = transition.obs
         rows, env_indices = self.envs.groups[group], self._env_indices[group]
-        # A filler row is no loss. count_nonzero takes a sixth of the time of all().
+        # A reset row does not mean a lost episode. count_nonzero takes a sixth of the time of all().
         if t and not self.envs.has_fillers and np.count_nonzero(transition.valid) < len(env_indices):
             self._cut_lost_episodes(t, group, obs, transition.valid)
         if self.hidden is not None:
             output = dict(output)
             hidden = output.pop("hidden")
             self.hidden.after(group, hidden, ends_of(transition))
-        self._stored = acting.process_transition(obs, output, transition)
-        for name, value in self._stored.items():
+        fields = acting.process_transition(obs, output, transition)
+        self._fields = tuple(fields)
+        for name, value in fields.items():
             self.storage.write(t, name, value, rows)
         if transition.final_obs is not None:
             final = {"obs": transition.final_obs}

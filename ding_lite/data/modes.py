@@ -67,7 +67,4 @@ class ActingPolicy(Protocol):
     recurrence: Recurrence | None
 
     def acting(self, samples: int = 0, *, on_device: bool = False) -> Acting:
-        """Returns what acts in one rollout of ``samples`` actions, or in one evaluation.
-
-        Its results stay ``on_device``, or are on the host.
-        """
+        """Returns what acts in one rollout of ``samples`` actions, or in one evaluation."""

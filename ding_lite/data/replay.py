@@ -72,12 +72,10 @@ class Replay:
         self.rollouts: deque[Stored] = deque()
 
     @classmethod
-    def of(cls, data: Replay | Rollout) -> Replay:
-        """Returns a queue as it is, and a rollout as a queue of one."""
-        if isinstance(data, Replay):
-            return data
+    def of(cls, rollout: Rollout) -> Replay:
+        """Returns a rollout as a queue of one."""
         replay = cls()
-        replay.push(data)
+        replay.push(rollout)
         return replay
 
     def push(self, rollout: Rollout) -> None:

@@ -260,7 +260,7 @@ class Pass(NamedTuple):
 
     Attributes:
         batches, number: the minibatches, and how many they are.
-        rows: (n,), of their samples.
+        rows: (n,), the indices of all their samples, in order.
     """
 
     batches: Iterator[Batch]

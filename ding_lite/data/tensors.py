@@ -1,6 +1,6 @@
 """Collects rollouts of tensors: what a simulator gives stays on its device, and no step waits for it.
 
-obs (N, ...) --policy--> action, log_prob --simulator--> step --rows of tensors--> rollout (T, N)
+obs (N, ...) --policy--> action --simulator--> step --rows of tensors--> rollout (T, N)
 
 Finished episodes, the simulator's own metrics, and numbers that are not finite are read once a rollout.
 
@@ -38,7 +38,7 @@ class TensorCollector(Collector):
         greedy: gets the episodes of the last environments, which play greedily: their rows are not valid.
 
     Attributes:
-        rows: the tensors (T, N, ...) that every rollout is written into, by name.
+        rows: the tensors (T, N, ...) that every rollout is written into, by name; ``storage`` is not used.
         current: observations (N, ...) that the policy acts on next.
         log: means of the simulator's own metrics over the last rollout.
     """
@@ -73,6 +73,8 @@ class TensorCollector(Collector):
 
     def collect(self) -> Rollout:
         envs, hidden, finals, greedy = self.envs, self.hidden, self.finals, self.greedy
+        if self.is_incomplete:
+            self._begin_anew("after an error", self.episode_count)
         acting = self.policy.acting(self.n_sample, on_device=not self.on_host)
         log: dict[str, list[Tensor]] = {}
         approximate = torch.zeros((), dtype=torch.int64, device=envs.device)

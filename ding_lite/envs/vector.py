@@ -9,7 +9,7 @@ Environments reset by themselves after an episode's end. A vector may have sever
 steps while the policy acts on another:
 
     envs.send(action, group)                # returns at once
-    transition = envs.receive(group)        # of the rows envs.groups[group]
+    transition = envs.receive()             # in the order of sending; of the rows envs.groups[group]
 
 Shapes: B envs, K episodes with a final observation.
 """
@@ -190,7 +190,7 @@ class VectorEnv(ABC):
         """Begins a step of the environments of one group; backends without workers run it in ``receive``."""
         self._sent_action = action
 
-    def receive(self, group: int = 0) -> Transition:
+    def receive(self) -> Transition:
         """Returns the result of the step that was sent; groups are received in the order of sending."""
         action, self._sent_action = self._sent_action, None
         return self.step(action)

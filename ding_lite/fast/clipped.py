@@ -1,4 +1,4 @@
-"""The slopes of PPO's own losses by raw outputs, in NumPy: for Categorical actions and Normals.
+"""The slopes of PPO's own losses by raw outputs, in NumPy: of Categorical actions and Normals.
 
 They save the hundred calls of torch that these losses and their autograd take on small minibatches. A policy
 that overrides a loss does not use them; tests compare them with autograd. With weights w and r = pi /

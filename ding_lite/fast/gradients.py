@@ -1,9 +1,9 @@
 """The gradient of a loss, in the fastest of four ways, which ``Optimizer.gradient_of`` chooses.
 
-A loss is written once, in torch. For small networks on the CPU (``fast.stacks``) NumPy computes the last
-linear outputs, which become leaves of autograd. The loss runs on them, and its slopes by them go back through
-NumPy. What a loss reads besides these leaves, such as log sigma or a further head, autograd differentiates as
-usual.
+A loss is written in torch; PPO's own is also in NumPy (``fast.clipped``). For small networks on the CPU
+(``fast.stacks``) NumPy computes the last linear outputs, which become leaves of autograd. The loss runs on
+them, and its slopes by them go back through NumPy. What a loss reads besides these leaves, such as log sigma
+or a further head, autograd differentiates as usual.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ class Gradient(NamedTuple):
     """The loss, its metrics, and its gradient.
 
     Attributes:
-        values: by each parameter (numel,), in the order of its memory; None for one that is not reached.
+        parts: of each parameter (numel,), laid out as its memory; None for one that is not reached.
         flat: the same numbers in one tensor, with zeros for parameters that are not reached.
     """
 
-    total: Number
+    loss: Number
     metrics: Metrics
-    values: Sequence[Tensor | None]
+    parts: Sequence[Tensor | None]
     flat: Tensor
 
 
@@ -72,7 +72,7 @@ def outputs_of(model: Any, reads: Sequence[str], obs: Any) -> dict[str, Any]:
     return {name: getattr(model, f"compute_{name}")(obs) for name in reads}
 
 
-def evaluated(
+def loss_of(
     objective: Objective, batch: Batch, outputs: Mapping[str, Any]
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Returns the loss and metrics of a batch.
@@ -110,7 +110,7 @@ def checked(returned: Any, policy: Any, method: str) -> tuple[Tensor, dict[str, 
 class ByAutograd:
     """The gradient of an objective by torch's autograd; valid while only gradient steps change the model.
 
-    The next call overwrites its numbers.
+    It is the base class of the faster ways. The next call overwrites its numbers.
 
     Args:
         objective: the loss.
@@ -129,29 +129,30 @@ class ByAutograd:
         self.objective, self.model, self.parameters = objective, model, parameters
         sizes = [p.numel() for p in parameters]
         self.flat = parameters[0].new_zeros(sum(sizes))
-        self.values = self.flat.split(sizes)
+        self.parts = self.flat.split(sizes)
         # In the layout of the parameters: that of large layers is not the usual one.
-        pairs = zip(self.values, parameters, strict=True)
+        pairs = zip(self.parts, parameters, strict=True)
         self.shaped = [value.as_strided(p.shape, p.stride()) for value, p in pairs]
 
     def __call__(self, batch: Batch) -> Gradient:
         objective = self.objective
-        total, metrics = evaluated(objective, batch, outputs_of(self.model, objective.reads, batch.obs))
+        total, metrics = loss_of(objective, batch, outputs_of(self.model, objective.reads, batch.obs))
         trained = [k for k, p in enumerate(self.parameters) if p.requires_grad]
         gradients = torch.autograd.grad(total, [self.parameters[k] for k in trained], allow_unused=True)
         reached = {k: g for k, g in zip(trained, gradients, strict=True) if g is not None}
         self.flat.zero_()
         torch._foreach_copy_([self.shaped[k] for k in reached], list(reached.values()))
-        values = [value if k in reached else None for k, value in enumerate(self.values)]
-        return Gradient(total.detach(), {n: x.detach() for n, x in metrics.items()}, values, self.flat)
+        parts = [part if k in reached else None for k, part in enumerate(self.parts)]
+        return Gradient(total.detach(), {n: x.detach() for n, x in metrics.items()}, parts, self.flat)
 
 
 class ByGraph(ByAutograd):
     """The same as a CUDA graph, for minibatches of ``size`` samples."""
 
+    name = "CUDA graph"
+
     def __init__(self, size: int, pool: GraphPool, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.name = "CUDA graph"
         name = f"{self.objective.name} of {self.objective.reads}"
         self.size, self._captured = size, CapturedFunction(pool, self._of_fields, name)
 
@@ -161,10 +162,10 @@ class ByGraph(ByAutograd):
     def __call__(self, batch: Batch) -> Gradient:
         if len(batch) != self.size:
             return super().__call__(batch)
-        total, metrics, values, flat = self._captured(vars(batch))
+        total, metrics, parts, flat = self._captured(vars(batch))
         # The next replay overwrites its results; gradients are read before it.
         total, *numbers = torch.stack([torch.as_tensor(x) for x in (total, *metrics.values())])
-        return Gradient(total, dict(zip(metrics, numbers, strict=True)), values, flat)
+        return Gradient(total, dict(zip(metrics, numbers, strict=True)), parts, flat)
 
 
 class ThroughStacks(ByAutograd):
@@ -200,14 +201,14 @@ class ThroughStacks(ByAutograd):
         for part in blocks(fields):
             gradient, share = self._of(Batch(**part)), len(part["value_target"]) / len(batch)
             flat += share * self.flat
-            numbers += share * np.array([gradient.total, *gradient.metrics.values()])
+            numbers += share * np.array([gradient.loss, *gradient.metrics.values()])
         self.flat.copy_(flat)
         total, *means = numbers.tolist()
-        return gradient._replace(total=total, metrics=dict(zip(gradient.metrics, means, strict=True)))
+        return gradient._replace(loss=total, metrics=dict(zip(gradient.metrics, means, strict=True)))
 
     def _of(self, batch: Batch) -> Gradient:
         self._array.fill(0)
-        features = {encoder: encoder.of(batch.obs) for encoder in self._encoders}
+        features = {encoder: encoder.of_obs(batch.obs) for encoder in self._encoders}
         raw = {name: head.forward(features[encoder]) for name, (encoder, head, _) in self.stacks.items()}
         total, metrics, slopes, direct = self._slopes(batch, raw)
         of_features: dict[NumpyLayers, np.ndarray] = {}  # slopes by the features of an encoder
@@ -218,18 +219,18 @@ class ThroughStacks(ByAutograd):
                 of_features[encoder] = of_features[encoder] + back if encoder in of_features else back
         for encoder, slope in of_features.items():
             encoder.backward(slope)
-        parts = [*of_features, *(self.stacks[name].head for name in slopes)]
-        reached = {self._places.get(key) for part in parts for key in part.keys}
+        layers = [*of_features, *(self.stacks[name].head for name in slopes)]
+        reached = {self._places.get(key) for each in layers for key in each.keys}
         for p, value in direct:
             reached.add(k := self._places[id(p)])
             self.shaped[k].add_(value)
-        values = [value if k in reached else None for k, value in enumerate(self.values)]
-        return Gradient(total, metrics, values, self.flat)
+        parts = [part if k in reached else None for k, part in enumerate(self.parts)]
+        return Gradient(total, metrics, parts, self.flat)
 
     def _slopes_by_autograd(self, batch: Batch, raw: Mapping[str, np.ndarray]) -> Any:
         leaves = {name: torch.from_numpy(x).requires_grad_() for name, x in raw.items()}
         outputs = {name: self.model.from_raw(name, leaf) for name, leaf in leaves.items()}
-        loss, metrics = evaluated(self.objective, batch, outputs)
+        loss, metrics = loss_of(self.objective, batch, outputs)
         trained = [p for p in self.parameters if p.requires_grad]
         slopes_of = torch.autograd.grad(loss, [*leaves.values(), *trained], allow_unused=True)
         slopes = {name: view(g) for name, g in zip(leaves, slopes_of, strict=False) if g is not None}
@@ -237,7 +238,7 @@ class ThroughStacks(ByAutograd):
         return loss.detach(), {name: value.detach() for name, value in metrics.items()}, slopes, direct
 
 
-def stacked(numbers: Sequence[Number]) -> Tensor:
+def as_tensor(numbers: Sequence[Number]) -> Tensor:
     """Returns numbers as one tensor (N,), without waiting for a device."""
     if all(isinstance(number, float) for number in numbers):
         return torch.tensor(numbers)

@@ -26,7 +26,7 @@ from ding_lite.trees import Tree, leading_size, map_tree, value_at
 
 # Number of weights in a layer up to which NumPy is faster, with several threads and with one.
 MAX_WEIGHTS, MAX_WEIGHTS_OF_ONE_THREAD = 2**14, 2**18
-MANY_NUMBERS = 2**13  # of the widest layer, from which on torch's kernels take half of NumPy's time
+MANY_NUMBERS = 2**15  # of the widest layer, from which on torch's kernels are faster than NumPy's
 THIN = 2**4  # NumPy multiplies matrices with fewer rows or columns than this, whatever their size
 BLOCK = 2**11  # samples whose outputs of all layers stay in the cache of a core
 SPARE = -1  # which memory has what is not needed for long; the outputs of layers are counted from 0
@@ -178,7 +178,7 @@ class NumpyLayers:
         # cache.
         self._room = cache(_memory)
 
-    def of(self, obs: Any) -> np.ndarray:
+    def of_obs(self, obs: Any) -> np.ndarray:
         """Returns the output (N, K) for observations (N, ...), arrays or tensors on the CPU."""
         self._obs, features = obs, []
         for path, leaf in self._leaves:
@@ -268,8 +268,8 @@ class NumpyStack(NamedTuple):
     def __call__(self, obs: Any) -> np.ndarray:
         """Returns raw outputs (N, K) of observations (N, ...)."""
         if leading_size(obs) <= BLOCK:
-            return self.head.forward(self.encoder.of(obs))
-        return np.concatenate([self.head.forward(self.encoder.of(part)) for part in blocks(obs)])
+            return self.head.forward(self.encoder.of_obs(obs))
+        return np.concatenate([self.head.forward(self.encoder.of_obs(part)) for part in blocks(obs)])
 
 
 def blocks(samples: Tree) -> list[Tree]:

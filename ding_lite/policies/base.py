@@ -8,7 +8,7 @@
 Everything is batched. The forward of a recurrent policy also takes hidden states (B, ...), and returns the
 next ones as "hidden". Where policy and value share layers, collecting also gives the "value".
 
-A collector and an evaluator ask :meth:`Policy.acting` what acts in one rollout or one evaluation.
+These modes are for scripts. A collector and an evaluator ask :meth:`Policy.acting` what acts.
 
 Shapes: T steps, B environments, N samples.
 """
@@ -74,7 +74,14 @@ FIELDS = ("learn", "collect", "eval")
 OUTPUTS = {"actor": "dist", "critic": "new_value", "auxiliary": "auxiliary"}  # of models, in a batch
 GPU_LAYER = 2**16  # weights; with 64 x 64 a gradient step takes four times as long on a GPU
 # The methods that NumPy and CUDA graphs replace when they act.
-ACTING = ("_forward_collect", "_forward_eval", "_to_env", "_process_transition", "scaled", "distribution")
+ACTING_METHODS = (
+    "_forward_collect",
+    "_forward_eval",
+    "_to_env",
+    "_process_transition",
+    "scaled",
+    "distribution",
+)
 STORED = ("reward", "terminated", "truncated", "valid")  # fields of a transition
 LIBRARY: set[tuple[str, FunctionType]] = set()  # the methods of the library's policies, by their names
 
@@ -193,10 +200,11 @@ class Policy:
         raise NotImplementedError(f"{type(self).__name__} must define _forward_learn(rollout)")
 
     def _get_train_sample(self, rollout: Rollout) -> Rollout:
+        """Assigns credit; :meth:`_complete_rollout` calls it after :meth:`_prepare_rollout`."""
         raise NotImplementedError(f"{type(self).__name__} must define _get_train_sample(rollout)")
 
     def _prepare_rollout(self, rollout: Rollout) -> None:
-        """Updates the statistics that must have a rollout before its advantages are computed."""
+        """Updates statistics, and adds fields, before credit is assigned."""
 
     @torch.inference_mode()
     def _forward_collect(self, obs: Tree, hidden: Tree = None) -> dict[str, Any]:
@@ -272,18 +280,18 @@ class Policy:
         The policy must not change meanwhile. Actions are the same within rounding, by the same random
         numbers, whatever computes them. The first that holds:
 
-            a method of ACTING is replaced, the model      torch calls the methods of the policy
+            one of ACTING_METHODS is replaced, the model     torch calls the methods of the policy
             has hooks, or the network is recurrent
+            a small network and observations on the CPU    NumPy
             a GPU, and ``cuda_graph``                      a CUDA graph of these methods
-            a small network on the CPU                     NumPy
             else                                           torch
 
         A row has the log_prob of its action. Where NumPy samples (Discrete, MultiDiscrete, Normal actions)
         it has ``raw_output`` instead, from which ``finish`` computes the log-probs of all rows.
 
-        Actions for environments of tensors stay ``on_device``.
+        ``on_device``: observations and actions are tensors on the policy's device.
         """
-        is_plain = self.recurrence is None and not self.overrides(*ACTING)
+        is_plain = self.recurrence is None and not self.overrides(*ACTING_METHODS)
         # Observations on a GPU are no arrays.
         if is_plain and not on_device and (stacks := numpy_stacks(self.model, ("actor",))):
             fast = NumpyActing(self, stacks["actor"], samples)
@@ -303,7 +311,7 @@ class Policy:
         return acting
 
     def _complete_rollout(self, rollout: Rollout) -> Rollout:
-        """Does what ``collect_mode.get_train_sample`` does: updates statistics, then assigns credit."""
+        """Is ``collect_mode.get_train_sample``: updates statistics, then assigns credit."""
         require_rollout(rollout, "collect_mode.get_train_sample")
         self._prepare_rollout(rollout)
         return self._get_train_sample(rollout)
@@ -340,7 +348,7 @@ class Policy:
             tree = map_tree(lambda x: x[None], tree)
         if fault := first_fault(space_leaves(space), tree):
             raise ContractError(f"act: {fault.message}")
-        tree = self.completed(tree)
+        tree = self.with_empty_groups(tree)
         forward = self._forward_eval if deterministic else self._forward_collect
         output = forward(tree) if self.recurrence is None else forward(tree, self._hidden_of_act)
         self._hidden_of_act = output.get("hidden")
@@ -358,7 +366,7 @@ class Policy:
         names, branches = (*groups["actor"], MASK_KEY), children(self.obs_space) or {}
         return gym.spaces.Dict({name: branch for name, branch in branches.items() if name in names})
 
-    def completed(self, obs: Tree) -> Tree:
+    def with_empty_groups(self, obs: Tree) -> Tree:
         """Returns observations (N, ...) of ``actor_space`` with zeros in the other groups."""
         if self.actor_space is self.obs_space:
             return obs
@@ -435,7 +443,7 @@ class Policy:
         return self.distribution(inputs, self.model.compute_actor(inputs)).log_prob(action)
 
     @torch.no_grad()
-    def over(
+    def in_chunks(
         self, function: Callable[..., Any], samples: Samples, *fields: str, shape: Sequence[int] | None = None
     ) -> Any:
         """Returns ``function(obs, *fields)`` of samples, some megabytes at a time.
@@ -464,7 +472,7 @@ class Policy:
         valid, chosen = rollout.valid, {name: rollout[name] for name in ("obs", *fields)}
         samples = Samples.of(rollout, valid, chosen, self.recurrence)
         samples.inputs, samples.device = self.scaled, self.device
-        return self.over(function, samples, *fields, shape=valid.shape)
+        return self.in_chunks(function, samples, *fields, shape=valid.shape)
 
     # -- The names of DI-engine
 

@@ -28,7 +28,7 @@ from ding_lite.fast.gradients import (
     Metrics,
     Objective,
     ThroughStacks,
-    stacked,
+    as_tensor,
 )
 from ding_lite.fast.stacks import is_changed, numpy_stacks
 from ding_lite.models.heads import parameter_ranges
@@ -86,7 +86,7 @@ class Optimizer:
         """Returns the fastest function batch -> Gradient; it is valid while only steps change the model.
 
         where                         the networks             the loss
-        a GPU, a model without hooks  a CUDA graph of both, for full minibatches
+        ``captured``, without hooks   a CUDA graph of both, for full minibatches
         networks that NumPy runs      NumPy                    NumPy, if the objective has slopes
         networks that NumPy runs      NumPy                    torch's autograd
         anywhere                      torch's autograd         torch's autograd
@@ -126,7 +126,7 @@ class Optimizer:
             if self.model.training:
                 self.model.eval()  # outside of gradient steps it is always in eval mode
         if not self.on_host and history:
-            norms = stacked([step["grad_norm"] for step in history]).tolist()
+            norms = as_tensor([step["grad_norm"] for step in history]).tolist()
             for number, norm in enumerate(norms, 1):
                 if not math.isfinite(norm):
                     raise _not_finite(gradient_of.objective, number, history[number - 1], None)
@@ -136,32 +136,32 @@ class Optimizer:
     @np.errstate(all="ignore")
     def _step(self, gradient: Gradient, rate: float) -> Any:
         """Takes Adam's step along a gradient, and returns its norm: not finite if the loss or it is not."""
-        reached = tuple([value is not None for value in gradient.values])
+        reached = tuple([part is not None for part in gradient.parts])
         if reached not in self._tensors:
             # Views in the order of memory, because Adam's kernel copies what is not contiguous.
             views: Any = [p.detach().as_strided((p.numel(),), (1,)) for p in self.parameters]
             moments = self._means.split(self.sizes), self._squares.split(self.sizes)
             columns = [list(compress(x, reached)) for x in (views, *moments, self._counts.unbind())]
             self._tensors[reached] = (*columns, self._counts.new_tensor(reached))
-        parameters, means, squares, counts, steps = self._tensors[reached]
-        flat, values = gradient.flat, [value for value in gradient.values if value is not None]
+        parameters, means, squares, counts, one_each = self._tensors[reached]
+        flat, parts = gradient.flat, [part for part in gradient.parts if part is not None]
         norm: Any
         is_bad: Any = None  # as GradScaler's found_inf: if it is 1, nothing changes
         if self.on_host:
             numbers = flat.cpu().numpy()
-            norm = math.sqrt(np.dot(numbers, numbers)) + 0.0 * float(gradient.total)
+            norm = math.sqrt(np.dot(numbers, numbers)) + 0.0 * float(gradient.loss)
             if not math.isfinite(norm):
                 return norm
         else:
-            norm = torch.linalg.vector_norm(flat) + 0.0 * gradient.total
+            norm = torch.linalg.vector_norm(flat) + 0.0 * gradient.loss
             is_bad = (~torch.isfinite(norm)).to(torch.float32)
         if self.clip_type == "clip_norm":
             scale = self.clip_value / (norm + 1e-6)  # as nn.utils.clip_grad_norm_
             flat.mul_(min(scale, 1.0) if self.on_host else scale.clamp(max=1.0))
         elif self.clip_type == "clip_value":
             flat.clamp_(-self.clip_value, self.clip_value)
-        self._counts.add_(steps if self.on_host else steps * (1 - is_bad))
-        ADAM(parameters, values, means, squares, [], counts, found_inf=is_bad, lr=rate, eps=self.eps)
+        self._counts.add_(one_each if self.on_host else one_each * (1 - is_bad))
+        ADAM(parameters, parts, means, squares, [], counts, found_inf=is_bad, lr=rate, eps=self.eps)
         for parameter, low, high in self.ranges:
             parameter.clamp_(low, high)
         return norm
@@ -174,12 +174,12 @@ class Optimizer:
         parameters on every rank.
         """
         names, flat = list(gradient.metrics), gradient.flat
-        numbers = stacked([*gradient.metrics.values(), gradient.total, 1.0]).to(flat)
+        numbers = as_tensor([*gradient.metrics.values(), gradient.loss, 1.0]).to(flat)
         sums = self.ranks.sum(torch.cat([flat, numbers]) * samples)
         means, results = (sums / sums[-1])[:-1].split([len(flat), len(names) + 1])
         flat.copy_(means)
         *metrics, total = results.tolist() if self.on_host else results.unbind()
-        return gradient._replace(total=total, metrics=dict(zip(names, metrics, strict=True)))
+        return gradient._replace(loss=total, metrics=dict(zip(names, metrics, strict=True)))
 
     def state_dict(self) -> dict[str, Any]:
         """Returns moments and counts. ``eps`` is always that of the config."""
@@ -204,7 +204,7 @@ class Optimizer:
 def mean_metrics(history: Sequence[Metrics]) -> dict[str, float]:
     """Returns the mean of every metric over the steps that have it, waiting for a device once."""
     names = sorted({name for step in history for name in step})
-    means = [stacked([step[name] for step in history if name in step]).mean() for name in names]
+    means = [as_tensor([step[name] for step in history if name in step]).mean() for name in names]
     return dict(zip(names, torch.stack(means).tolist(), strict=True)) if names else {}
 
 

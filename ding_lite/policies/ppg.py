@@ -107,11 +107,11 @@ class PPGPolicy(PPOPolicy):
         if self.has_one_loop:
             return super().improve(rollout)
         self.begin_replay(rollout, self.replay, self.value_replay)
-        epochs = self.passes(self.value_replay, self.cfg.learn.critic_epoch_per_collect)
+        passes = self.passes(self.value_replay, self.cfg.learn.critic_epoch_per_collect)
         of_value, of_policy = (self.objective._replace(reads=(output,)) for output in ("critic", "actor"))
-        value = self.take_steps(epochs, self.value_optimizer, of_value)
-        epochs = self.passes(self.replay, self.uses, credit_is_old=True)
-        policy = self.take_steps(epochs, self.optimizer, of_policy)
+        value = self.take_steps(passes, self.value_optimizer, of_value)
+        passes = self.passes(self.replay, self.uses, credit_is_old=True)
+        policy = self.take_steps(passes, self.optimizer, of_policy)
         log = {**value, **policy, "updates": value["updates"] + policy["updates"]}
         log["value_grad_norm"] = value["grad_norm"]
         for name, replay in (("policy_buffer", self.replay), ("value_buffer", self.value_replay)):
@@ -122,15 +122,16 @@ class PPGPolicy(PPOPolicy):
     def auxiliary_phase(self) -> dict[str, float]:
         """Takes E_aux epochs over all samples since the last phase, and drops them. Returns metrics."""
         learn, history = self.cfg.learn, []
+        size = learn.aux_batch_size or learn.batch_size
         rate = (learn.aux_learning_rate or self.learning_rate) * self.schedules.factor("lr")
         samples = self.store.samples()  # as they were observed
         samples.inputs, samples.device = self.scaled, self.device
-        samples.fields["old_logit"] = map_tree(Tensor.cpu, self.over(self.network("actor"), samples))
+        samples.fields["old_logit"] = map_tree(Tensor.cpu, self.in_chunks(self.network("actor"), samples))
         samples.fields["value_target"] = self.value_norm.normalize(samples.fields["value_target"])
         before = self.measured(samples.some(MEASURED))
         gradient_of = self.aux_optimizer.gradient_of(self.auxiliary_objective)
         for _ in range(learn.aux_train_epoch):
-            one = samples.minibatches(self.aux_optimizer.size, self.aux_order, ranks=self.ranks)
+            one = samples.minibatches(size, self.aux_order, ranks=self.ranks)
             history += self.aux_optimizer.steps(gradient_of, one.batches, rate)
         after = self.measured(samples.some(MEASURED))
         self.store.forget()

@@ -296,8 +296,8 @@ class PPOPolicy(Policy):
         samples.fields["obs"] = self.scaled(samples.fields["obs"])
         return samples
 
-    def minibatches(self, data: Replay | Rollout | Samples, steps: int | None = None) -> Pass:
-        """Returns one pass over the live samples of rollouts, of at most so many steps."""
+    def minibatches(self, data: Rollout | Samples, steps: int | None = None) -> Pass:
+        """Returns one pass over the samples of a rollout, of at most so many steps."""
         samples = data if isinstance(data, Samples) else self.samples(Replay.of(data))
         learn = self.cfg.learn
         return samples.minibatches(
@@ -307,7 +307,10 @@ class PPOPolicy(Policy):
     # -- Losses, which a custom policy overrides
 
     def policy_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Returns the clipped surrogate, less the entropy bonus; the fields of ``batch`` are (N, ...)."""
+        """Returns the clipped surrogate, less the entropy bonus; the fields of ``batch`` are (N, ...).
+
+        ``batch.advantage`` is normalised, by ``adv_norm``.
+        """
         log_prob = batch.dist.log_prob(batch.action)
         log_ratio = log_prob - batch.log_prob  # log r
         moved = log_ratio if batch.prox_log_prob is None else log_prob - batch.prox_log_prob
@@ -350,7 +353,7 @@ class PPOPolicy(Policy):
 
     @property
     def objective(self) -> Objective:
-        """The loss that steps go down; narrowed to one output that it ``reads``, the loss of this output."""
+        """The loss that steps go down; with ``reads=("critic",)`` the value loss alone."""
         slopes = clipped_slopes(self)
         return Objective(self.loss, ("actor", "critic"), self.with_outputs, slopes, "the loss")
 

@@ -85,7 +85,7 @@ class ExportedPolicy(nn.Module):
         policy, model = self.policy, self.model
         obs = _tree("obs", inputs, self.paths)
         obs = map_tree(lambda leaf: leaf.float() if leaf.dtype == torch.float64 else leaf, obs)
-        obs = policy.completed(obs)
+        obs = policy.with_empty_groups(obs)
         if policy.recurrence is None:
             seen = policy._inputs(obs)
             logit, after = model.compute_actor(seen), {}

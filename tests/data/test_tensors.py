@@ -280,11 +280,14 @@ class Spoiled(Pendulum):
         ("last", 8, r"env 2, step 7 of the rollout: last observation of the episode\[2\] = inf"),
     ],
 )
-def test_a_number_that_is_not_finite_is_named(part, limit, message):
+def test_a_number_that_is_not_finite_is_named_and_new_episodes_follow(part, limit, message):
     env = Spoiled(N, max_episode_steps=limit)
     env.part = part
+    collector = collector_of(env)
     with pytest.raises(NotFiniteError, match=message):
-        collector_of(env).collect()
+        collector.collect()
+    assert collector.collect().valid.all()
+    assert env.episode_length_buf.tolist() == N * [STEPS % limit]
 
 
 def test_metrics_of_the_simulator_are_averaged_and_the_record_of_episodes_is_bounded():

@@ -64,9 +64,9 @@ def assert_equal(found, plain, exact):
     """Compares a gradient with those of torch in float32 and in float64."""
     values, numbers = [], []
     for gradient in (found, exact, plain):
-        reached = {str(k): value for k, value in enumerate(gradient.values) if value is not None}
+        reached = {str(k): value for k, value in enumerate(gradient.parts) if value is not None}
         values.append(reached)
-        numbers.append({**gradient.metrics, "total": gradient.total})
+        numbers.append({**gradient.metrics, "total": gradient.loss})
         assert [(k, value.shape) for k, value in reached.items()] == [
             (k, x.shape) for k, x in values[0].items()
         ]
@@ -147,11 +147,11 @@ def test_every_option_has_the_gradient_that_torch_finds_and_changes_it(option, o
     batch = batch_for(policy)
     batch.log_prob[:8] += 3.0  # ratios near 0.05
     assert compare(policy, batch) == ([] if option == "smooth l1" else BOTH)
-    found, before = (in_torch(each, each.objective, batch).values for each in (policy, plain))
+    found, before = (in_torch(each, each.objective, batch).parts for each in (policy, plain))
     assert any(not torch.allclose(a, b, rtol=1e-3) for a, b in zip(found, before, strict=True))
     batch.policy_weight = None
     compare(policy, batch)
-    assert not torch.allclose(in_torch(policy, policy.objective, batch).values[0], found[0], rtol=1e-3)
+    assert not torch.allclose(in_torch(policy, policy.objective, batch).parts[0], found[0], rtol=1e-3)
 
 
 # ------------------------------------------------------------------ losses of the user
@@ -193,17 +193,17 @@ class WithPrediction(PPOPolicy):
 def test_an_overridden_loss_runs_on_the_outputs_of_numpy(cls, model):
     policy = policy_for(cls=cls, made=model)
     assert compare(policy, batch_for(policy)) == []
-    values = in_numpy(policy, policy.objective, batch_for(policy)).values
+    values = in_numpy(policy, policy.objective, batch_for(policy)).parts
     assert all(value is not None and value.abs().max() > 1e-5 for value in values)
 
 
 def test_a_parameter_that_only_an_earlier_step_has_reached_is_not_in_the_norm():
     policy = policy_for(cls=WithPrediction, made=Predicting(VECTOR, DISCRETE))
     gradient_of, batch = policy.optimizer.gradient_of(policy.objective), batch_for(policy)
-    assert all(value is not None for value in gradient_of(batch).values)
+    assert all(value is not None for value in gradient_of(batch).parts)
     policy.predicts = False
     found = gradient_of(batch)
-    assert any(value is None for value in found.values)
+    assert any(value is None for value in found.parts)
     assert_equal(found, *(way(policy, policy.objective, batch) for way in (in_torch, in_float64)))
 
 
@@ -339,7 +339,7 @@ def test_frozen_layers_have_no_gradient(part, when):
         found = policy.optimizer.gradient_of(objective)(batch)
         assert_equal(found, in_torch(policy, objective, batch), in_float64(policy, objective, batch))
         reached = {
-            id(p) for p, x in zip(policy.optimizer.parameters, found.values, strict=True) if x is not None
+            id(p) for p, x in zip(policy.optimizer.parameters, found.parts, strict=True) if x is not None
         }
         assert reached == {id(p) for p in model.parameters()} - frozen
 
@@ -348,7 +348,7 @@ def test_a_layer_that_the_optimiser_does_not_have_is_used_and_has_no_gradient():
     policy, other = policy_for(), policy_for()
     policy.model.critic_encoder.trunk[0] = nn.Linear(4, 64)
     batch = batch_for(other)
-    found, expected = (each(policy, policy.objective, batch).values for each in (in_numpy, in_torch))
+    found, expected = (each(policy, policy.objective, batch).parts for each in (in_numpy, in_torch))
     assert [x is None for x in found] == [x is None for x in expected]
     assert sum(x is None for x in found) == 2
     for x, y in zip(found, expected, strict=True):
@@ -386,7 +386,7 @@ def test_where_the_clip_holds_the_gradient_is_zero_at_any_ratio(way):
 
     def gradient(far):
         log_ratio = torch.where(beyond, torch.where(falls, -far, far), 0.0)
-        found = gradient_of(batch_at_ratio(policy, log_ratio, advantage)).values
+        found = gradient_of(batch_at_ratio(policy, log_ratio, advantage)).parts
         return torch.cat([value.flatten().clone() for value in found if value is not None])
 
     near = gradient(2.0)
@@ -406,7 +406,7 @@ class Overwriting:
 
     def __call__(self, arguments):
         self.calls.append(self.function(arguments))
-        old, new = ([*x.values, *x.metrics.values(), x.total] for x in (self.calls[0], self.calls[-1]))
+        old, new = ([*x.parts, *x.metrics.values(), x.loss] for x in (self.calls[0], self.calls[-1]))
         torch._foreach_copy_(old, new)
         return self.calls[0]
 

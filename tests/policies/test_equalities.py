@@ -261,7 +261,7 @@ def test_the_ratio_of_the_first_minibatch_is_one(kind, part, world):
         assert rollout.log_prob[rollout.valid].std() > 0
         policy.replay.push(clone(rollout))
         policy.set_proximal(policy.replay)
-        batch = next(policy.minibatches(policy.replay).batches)
+        batch = next(policy.minibatches(policy.samples(policy.replay)).batches)
         policy.replay.rollouts.pop()
         dist = policy.distribution(batch.obs, policy.model.compute_actor(batch.obs))
         ratio = (dist.log_prob(batch.action) - batch.log_prob).exp()

@@ -198,7 +198,7 @@ class SubprocessVectorEnv(VectorEnv):
             exchange = self._send(requests, "step_timeout")
         self._in_flight.append((sent, exchange))
 
-    def receive(self, group: int = 0) -> Transition:
+    def receive(self) -> Transition:
         sent, exchange = self._in_flight.popleft()
         with self._ending_on_error():
             replies: dict[int, StepReply | None] = self._receive(exchange)
