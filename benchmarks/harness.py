@@ -6,6 +6,7 @@ import argparse
 import csv
 import os
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 
 HERE = Path(__file__).parent
 README = HERE.parent / "README.md"
+SLICE = 0.2  # seconds that a process runs before the next one's turn
 DOCUMENTS = (HERE / "RESULTS.md", HERE / "notes" / "learning.md", README)  # that have generated sections
 
 
@@ -34,19 +36,77 @@ def python(words: Sequence[str], threads: int = 1) -> Process:
     Raises:
         RuntimeError: if it fails, with the end of its standard error.
     """
-    path = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
-    env = {**os.environ, "OMP_NUM_THREADS": str(threads), "PYTHONWARNINGS": "ignore", "PYTHONPATH": path}
-    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
-        began = time.perf_counter()
-        process = subprocess.Popen([sys.executable, *words], stdout=output, stderr=errors, env=env)
-        _, status, usage = os.wait4(process.pid, 0)
-        seconds = time.perf_counter() - began
-        process.returncode = os.waitstatus_to_exitcode(status)
-        output_text, error_text = (file.read() for file in (output, errors) if not file.seek(0))
-    if process.returncode:
-        raise RuntimeError(f"{' '.join(words)} ended with {process.returncode}:\n{error_text[-4000:]}")
-    unit = 2**20 if sys.platform == "darwin" else 2**10
-    return Process(seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / unit, output_text)
+    (result,) = by_turns([(words, threads)])
+    if isinstance(result, RuntimeError):
+        raise result
+    return result
+
+
+def by_turns(calls: Sequence[tuple[Sequence[str], int]]) -> list[Process | RuntimeError]:
+    """Runs Python with each of these arguments and threads, and waits for all ends.
+
+    Several processes run by turns of ``SLICE`` seconds: a machine whose speed changes is as fast for all. The
+    seconds of a process are those in which it ran.
+    """
+    runs: list[_Run] = []
+    try:
+        for words, threads in calls:
+            runs.append(_Run(words, threads, is_alone=len(calls) == 1))
+        while waiting := [run for run in runs if run.result is None]:
+            for run in waiting:
+                run.proceed(SLICE if len(waiting) > 1 else None)
+        return [run.result for run in runs if run.result is not None]
+    finally:
+        for run in runs:
+            run.end()
+
+
+class _Run:
+    """A process of Python, with those that it starts; it waits for its turn, unless it is alone."""
+
+    def __init__(self, words: Sequence[str], threads: int, is_alone: bool) -> None:
+        path = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
+        env = {**os.environ, "OMP_NUM_THREADS": str(threads), "PYTHONWARNINGS": "ignore", "PYTHONPATH": path}
+        self.words, self.seconds = words, 0.0
+        self.result: Process | RuntimeError | None = None
+        self.files = stdout, stderr = [tempfile.TemporaryFile("w+") for _ in range(2)]  # noqa: SIM115
+        command = [sys.executable, *words]
+        self.process = subprocess.Popen(
+            command, stdout=stdout, stderr=stderr, env=env, start_new_session=True
+        )
+        if not is_alone:
+            os.killpg(self.process.pid, signal.SIGSTOP)
+
+    def proceed(self, seconds: float | None) -> None:
+        """Lets it run for so long, or until its end."""
+        began, pid = time.perf_counter(), self.process.pid
+        os.killpg(pid, signal.SIGCONT)
+        ended, status, usage = os.wait4(pid, 0 if seconds is None else os.WNOHANG)
+        while not ended and time.perf_counter() - began < seconds:
+            time.sleep(0.001)
+            ended, status, usage = os.wait4(pid, os.WNOHANG)
+        if not ended:
+            os.killpg(pid, signal.SIGSTOP)
+        self.seconds += time.perf_counter() - began
+        if ended:
+            self.process.returncode = os.waitstatus_to_exitcode(status)
+            self.result = self._result(usage)
+
+    def _result(self, usage: Any) -> Process | RuntimeError:
+        output, errors = (file.read() for file in self.files if not file.seek(0))
+        if self.process.returncode:
+            words = " ".join(self.words)
+            return RuntimeError(f"{words} ended with {self.process.returncode}:\n{errors[-4000:]}")
+        unit = 2**20 if sys.platform == "darwin" else 2**10
+        return Process(self.seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / unit, output)
+
+    def end(self) -> None:
+        """Kills it if it has not ended, and removes its files."""
+        if self.process.returncode is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        for file in self.files:
+            file.close()
 
 
 def read(file: Path) -> list[dict[str, Any]]:

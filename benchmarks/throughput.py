@@ -1,4 +1,4 @@
-"""Speed, beside other libraries on the same work: whole processes, timed from outside, in interleaved rounds.
+"""Speed, beside other libraries on the same work: whole processes, timed from outside, by turns.
 
     python benchmarks/throughput.py                 every row that is not measured yet
     python benchmarks/throughput.py ROW ...         only these rows
@@ -14,7 +14,8 @@
     atari, procgen                                  training on a GPU: gpu.py
 
 The speed of a system is (N2 - N1) / (t2 - t1) of two whole processes timed from outside, so that starting,
-importing and compiling cancel; N are valid transitions. Each process says how many it made, with how many
+importing and compiling cancel; N are valid transitions. The systems of a row run by turns of a fifth of a
+second, the shorter runs and then the longer ones. Each process says how many it made, with how many
 optimiser steps and parameters; other work than asked for is an error. A stopped benchmark continues: each
 measurement is a line of throughput.csv (delete those of a row to measure it again). A system whose library
 is not installed is named and left out. throughput.toml has the rows, systems/ the systems.
@@ -27,7 +28,7 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -63,39 +64,63 @@ class Training:
     steps: tuple[int, int]
     ranks: int = 1
 
-    def measure(self, number: int) -> dict[str, float]:
-        """Returns speed and memory of the round ``number``.
-
-        Raises:
-            RuntimeError: if it fails, or does other work than asked for.
-            Skipped: if its library is not installed.
-        """
-        # This run is not counted: after it both lengths find their files in memory, and compiled code in
-        # torch's cache on disk.
-        self.run(self.steps[0])
-        runs = []
-        for steps in self.steps:
-            process, done = self.run(steps)
-            if wrong := faults(self.work, steps, done):
-                raise RuntimeError("; ".join(wrong))
-            runs.append((process.seconds, process.cpu_seconds, done.env_steps))
-        (short, short_cpu, first), (long, long_cpu, second) = runs
-        if long <= short:
-            raise RuntimeError("the longer run took no longer; is the machine busy?")
-        steps = second - first
-        of_cpu = {"steps_per_cpu_second": steps / (long_cpu - short_cpu)} if long_cpu > short_cpu else {}
-        return {"steps_per_second": steps / (long - short), **of_cpu, "peak_mib": process.peak_mib}
-
-    def run(self, steps: int) -> tuple[harness.Process, Done]:
-        """Runs it once."""
+    def words(self, steps: int) -> list[str]:
+        """Returns the arguments of Python that run it."""
         words = ["-m", "systems", self.function, json.dumps(asdict(self.work)), str(steps)]
         if self.ranks > 1:
             words = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={self.ranks}", *words]
-        process = harness.python(words, self.work.threads)
-        answer = json.loads(process.output.splitlines()[-1])
-        if "skipped" in answer:
-            raise Skipped(answer["skipped"])
-        return process, Done(**answer)
+        return words
+
+
+def done_by(process: harness.Process | RuntimeError) -> Done:
+    """Returns what a process has done.
+
+    Raises:
+        RuntimeError: if it failed.
+        Skipped: if its library is not installed.
+    """
+    if isinstance(process, RuntimeError):
+        raise process
+    answer = json.loads(process.output.splitlines()[-1])
+    if "skipped" in answer:
+        raise Skipped(answer["skipped"])
+    return Done(**answer)
+
+
+def speed(system: Training, processes: Sequence[harness.Process | RuntimeError]) -> dict[str, float]:
+    """Returns speed and memory of a system, by its shorter and its longer run.
+
+    Raises:
+        RuntimeError: if it failed, or did other work than asked for.
+        Skipped: if its library is not installed.
+    """
+    done = [done_by(process) for process in processes]
+    for steps, one in zip(system.steps, done, strict=True):
+        if wrong := faults(system.work, steps, one):
+            raise RuntimeError("; ".join(wrong))
+    short, long = processes
+    assert isinstance(short, harness.Process)
+    assert isinstance(long, harness.Process)
+    if long.seconds <= short.seconds:
+        raise RuntimeError("the longer run took no longer; is the machine busy?")
+    steps, cpu = done[1].env_steps - done[0].env_steps, long.cpu_seconds - short.cpu_seconds
+    of_cpu = {"steps_per_cpu_second": steps / cpu} if cpu > 0 else {}
+    return {"steps_per_second": steps / (long.seconds - short.seconds), **of_cpu, "peak_mib": long.peak_mib}
+
+
+def speeds(systems: Mapping[str, Training]) -> dict[str, dict[str, float] | Exception]:
+    """Runs systems by turns, and returns what each has measured, or why it has not."""
+    lengths = [
+        harness.by_turns([(one.words(one.steps[k]), one.work.threads) for one in systems.values()])
+        for k in (0, 0, 1)  # after the first, not counted, files are in memory and compiled code on disk
+    ]
+    results: dict[str, dict[str, float] | Exception] = {}
+    for (name, system), processes in zip(systems.items(), zip(*lengths[1:], strict=True), strict=True):
+        try:
+            results[name] = speed(system, processes)
+        except (RuntimeError, Skipped) as error:
+            results[name] = error
+    return results
 
 
 class Command(NamedTuple):
@@ -117,11 +142,15 @@ class Command(NamedTuple):
 
 
 class Row(NamedTuple):
-    """Systems on one task, by their names in the table; ``base`` divides the others."""
+    """Systems on one task, by their names in the table; ``base`` divides the others.
+
+    They run ``alone``, one after the other, if they start processes, which cannot be stopped with them.
+    """
 
     systems: Mapping[str, Training | Command]
     base: str
     rounds: int = 3
+    alone: bool = False
     needs_gpu: bool = False
 
 
@@ -174,22 +203,30 @@ def measure(name: str, rounds: int | None = None, deadline: float = float("inf")
     """
     here, row, left_out, complete = harness.measured_here(), ROWS[name], set(), True
     for number in range(rounds or row.rounds):
-        for system in row.systems:
-            place = {"row": name, "system": system, "machine": here["machine"]}
-            done = sum(place.items() <= line.items() for line in harness.read(STORE))
-            if done > number or system in left_out:
-                continue
-            if time.monotonic() > deadline - SPARE:
-                return False
+        place = {"row": name, "machine": here["machine"]}
+        stored = [line["system"] for line in harness.read(STORE) if place.items() <= line.items()]
+        missing = {
+            system: how
+            for system, how in row.systems.items()
+            if stored.count(system) <= number and system not in left_out
+        }
+        if missing and time.monotonic() > deadline - SPARE:
+            return False
+        trainings = {system: how for system, how in missing.items() if isinstance(how, Training)}
+        groups = [{system: how} for system, how in trainings.items()] if row.alone else [trainings]
+        results = {system: one for group in groups for system, one in speeds(group).items()}
+        for system, how in missing.items():
             try:
-                measured = row.systems[system].measure(number)
+                measured = how.measure(number) if isinstance(how, Command) else results[system]
+                if isinstance(measured, Exception):
+                    raise measured
             except (RuntimeError, Skipped) as error:
                 left_out.add(system)
                 complete &= isinstance(error, Skipped)
                 print(f"{name}: {system}: {error}", file=sys.stderr, flush=True)
                 continue
             rounded = {column: round(value, 4) for column, value in measured.items()}
-            harness.append(STORE, [{**place, "round": number, **rounded, **here}])
+            harness.append(STORE, [{**place, "system": system, "round": number, **rounded, **here}])
             print(f"{name}  round {number + 1}  {system}: {rounded}", flush=True)
     return complete
 

@@ -67,8 +67,8 @@ def test_systems_name_functions_that_exist(row):
 @pytest.mark.parametrize("name", ["ding_lite", "ding_lite, a loss of the user"])
 def test_ding_lite_does_the_work_it_is_measured_on(name):
     system = throughput.ROWS["cartpole"].systems[name]
-    process, done = system.run(1_024)
-    assert faults(system.work, 1_024, done) == []
+    process = harness.python(system.words(1_024))
+    assert faults(system.work, 1_024, throughput.done_by(process)) == []
     assert process.peak_mib > 50
 
 
