@@ -4,11 +4,12 @@ import gc
 import os
 import signal
 import sys
+import tempfile
 from pathlib import Path
 
 # NumPy's threads spin on the core of the other of two test processes: the whole suite took twice as long.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", os.devnull)  # no folder .hypothesis
+os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", f"{tempfile.gettempdir()}/hypothesis")  # not here
 
 import pytest
 import torch
