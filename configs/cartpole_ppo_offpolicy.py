@@ -1,6 +1,6 @@
 """Classic control: CartPole-v1 with off-policy PPO.
 
-A transition is used in several iterations.
+A transition is used nine times.
 
 ding-lite train -c cartpole_ppo_offpolicy
 """
@@ -14,6 +14,5 @@ config = dict(
         recompute_adv=True,
         learn=dict(batch_size=256, entropy_weight=0.01, value_norm_std=1.0),
         collect=dict(n_sample=512),
-        other=dict(replay_buffer=dict(replay_buffer_size=4096, max_use=6)),
     ),
 )

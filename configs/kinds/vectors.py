@@ -1,7 +1,6 @@
 """Where observations are numbers: the settings of `ding-lite train --env ID` without a shipped config."""
 
 PPG = dict(learn=dict(actor_epoch_per_collect=3, critic_epoch_per_collect=3))
-NINE_USES = dict(learn=dict(reuse=9.0), other=dict(replay_buffer=dict(max_use=9)))
 
 config = dict(policy=dict(learn=dict(value_norm_std=3.0, adam_eps=1e-8), normalize=dict(obs=True)))
-by_policy = dict(ppo_offpolicy=NINE_USES, ppg=PPG, ppg_offpolicy=PPG)  # in the section policy
+by_policy = dict(ppg=PPG, ppg_offpolicy=PPG)  # in the section policy

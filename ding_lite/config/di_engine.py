@@ -310,10 +310,11 @@ class _Conversion:
                 unequal = f"{limits[0]} for the policy, {limits[1]} for the value: both have one replay here"
                 self.refuse(f"{BUFFER}.*.{name}", f"{unequal}; write the same number twice")
         uses = math.ceil(self.per_collect * self.count("policy.learn.batch_size") / self.rows)
-        is_written = "policy.learn.update_per_collect" in self.new
-        if is_written and uses > 3 and self.new.get(f"{BUFFER}.max_use") is None:
-            self.new[f"{BUFFER}.max_use"] = uses
-            self.note(f"{BUFFER}.max_use", f"{uses}, as often as {self.per_collect} updates use a transition")
+        is_written, path = "policy.learn.update_per_collect" in self.new, f"{BUFFER}.max_use"
+        if is_written and self.policy in BUFFERS and self.new.get(path) is None:
+            self.new[path] = max(3, uses)  # 3 is DI-engine's
+            if uses > 3:
+                self.note(path, f"{uses}, as often as {self.per_collect} updates use a transition")
 
     # -- Environments
 

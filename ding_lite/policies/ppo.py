@@ -389,4 +389,8 @@ class PPOPolicy(Policy):
 class PPOOffPolicy(PPOPolicy):
     """PPO that draws from a replay buffer: the same code with other defaults."""
 
-    config: dict[str, Any] = dict(on_policy=False, learn=dict(learning_rate=1e-3))
+    config: dict[str, Any] = dict(
+        on_policy=False,
+        learn=dict(learning_rate=1e-3, reuse=9.0),  # nearly as many uses as the epochs of ppo
+        other=dict(replay_buffer=dict(max_use=9)),
+    )

@@ -88,7 +88,11 @@ def _settings_of(policy: str, own: Any, kinds: Any, name: str) -> tuple[dict[str
     if shipped:  # what it says of the task is true with every policy
         stem, config = next(iter(shipped.items()))
         given = {key: value for key, value in config.items() if key != "policy"}
-        note += f", and all but the policy is that of {stem}"
+        known, of_policy = compile_config(own, kinds).values.policy.model, config["policy"]
+        model = {key: value for key, value in of_policy.get("model", {}).items() if key in known}
+        entropy = {k: x for k, x in of_policy.get("learn", {}).items() if k.startswith("entropy_")}
+        given["policy"] = {"model": model, "learn": entropy}
+        note += f", and what is of the task, as its network and entropy, is that of {stem}"
     env = compile_config(merged(given, own), kinds).values.env
     with contextlib.closing(make_vector_env(env, 1, 0)) as envs:
         kind, why = kind_of(envs.obs_space)
