@@ -74,14 +74,7 @@ FIELDS = ("learn", "collect", "eval")
 OUTPUTS = {"actor": "dist", "critic": "new_value", "auxiliary": "auxiliary"}  # of models, in a batch
 GPU_LAYER = 2**16  # weights; with 64 x 64 a gradient step takes four times as long on a GPU
 # The methods that NumPy and CUDA graphs replace when they act.
-ACTING_METHODS = (
-    "_forward_collect",
-    "_forward_eval",
-    "_to_env",
-    "_process_transition",
-    "scaled",
-    "distribution",
-)
+OF_ACTING = ("_forward_collect", "_forward_eval", "_to_env", "_process_transition", "scaled", "distribution")
 STORED = ("reward", "terminated", "truncated", "valid")  # fields of a transition
 LIBRARY: set[tuple[str, FunctionType]] = set()  # the methods of the library's policies, by their names
 
@@ -280,7 +273,7 @@ class Policy:
         The policy must not change meanwhile. Actions are the same within rounding, by the same random
         numbers, whatever computes them. The first that holds:
 
-            one of ACTING_METHODS is replaced, the model     torch calls the methods of the policy
+            one of OF_ACTING is replaced, the model        torch calls the methods of the policy
             has hooks, or the network is recurrent
             a small network and observations on the CPU    NumPy
             a GPU, and ``cuda_graph``                      a CUDA graph of these methods
@@ -291,7 +284,7 @@ class Policy:
 
         ``on_device``: observations and actions are tensors on the policy's device.
         """
-        is_plain = self.recurrence is None and not self.overrides(*ACTING_METHODS)
+        is_plain = self.recurrence is None and not self.overrides(*OF_ACTING)
         # Observations on a GPU are no arrays.
         if is_plain and not on_device and (stacks := numpy_stacks(self.model, ("actor",))):
             fast = NumpyActing(self, stacks["actor"], samples)
