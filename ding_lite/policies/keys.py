@@ -128,6 +128,12 @@ PPO: dict[str, Any] = dict(
     ),
 )
 
+PPO_OFFPOLICY: dict[str, Any] = dict(
+    on_policy=False,
+    learn=dict(learning_rate=1e-3, reuse=9.0),  # nearly as many uses as the epochs of ppo
+    other=dict(replay_buffer=dict(max_use=9)),
+)
+
 PHASE: dict[str, Any] = dict(low=1, needs="not learn.update_per_collect")
 AUXILIARY: dict[str, Any] = dict(needs="learn.aux_train_epoch")
 

@@ -32,7 +32,7 @@ from ding_lite.fast.gradients import Objective, checked
 from ding_lite.models.checks import check_value_heads
 from ding_lite.policies.base import Policy
 from ding_lite.policies.intrinsic import Intrinsic
-from ding_lite.policies.keys import PPO
+from ding_lite.policies.keys import PPO, PPO_OFFPOLICY
 from ding_lite.policies.optimizer import Optimizer, mean_metrics, mean_of
 from ding_lite.policies.reference import Reference
 from ding_lite.rl import losses
@@ -389,8 +389,4 @@ class PPOPolicy(Policy):
 class PPOOffPolicy(PPOPolicy):
     """PPO that draws from a replay buffer: the same code with other defaults."""
 
-    config: dict[str, Any] = dict(
-        on_policy=False,
-        learn=dict(learning_rate=1e-3, reuse=9.0),  # nearly as many uses as the epochs of ppo
-        other=dict(replay_buffer=dict(max_use=9)),
-    )
+    config = PPO_OFFPOLICY
