@@ -29,7 +29,7 @@ Name = str | Callable  # a registered name, "package.module:Name", or in Python 
 WORDS = {
     "discount_factor": "gamma",
     "gae_lambda": "lam",
-    "n_sample": "n_steps num_steps num_steps_per_env",
+    "n_step": "n_steps num_steps num_steps_per_env",
     "max_env_step": "total_timesteps n_timesteps",
     "learning_rate": "lr",
     "batch_size": "minibatch_size",

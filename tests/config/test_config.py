@@ -161,6 +161,7 @@ def test_all_faults_are_reported_at_once_with_their_whole_paths():
     ("config", "path", "said"),
     [
         (user(type="ppg", learn={"n_epochs": 3}), "policy.learn", "actor_epoch_per_collect"),
+        (user(collect={"n_steps": 128}), "policy.collect", "policy.collect.n_step here"),
         (user(model={"encoder_hidden_size_list": 64}), "policy.model.encoder_hidden_size_list", "list[int]"),
         (user(model={"encoder": {"type": "cnn"}}), "policy.model.encoder", "nature_cnn"),
         (user(model={"box_distribution": "mine"}), "policy.model.box_distribution", "tanh_normal"),
