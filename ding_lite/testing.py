@@ -38,6 +38,7 @@ from ding_lite.policies.intrinsic import Intrinsic, StepTable
 from ding_lite.policies.ppg import PPGPolicy
 from ding_lite.policies.ppo import PPOPolicy
 from ding_lite.rl.distributions import Distribution
+from ding_lite.rl.scales import RAW
 from ding_lite.run.pipeline import SerialPipeline
 from ding_lite.trees import map_tree, to_dict, tree_leaves
 
@@ -163,6 +164,7 @@ def _check_on(name: str | type, config: Mapping[str, Any], space: gym.Space) -> 
     cls = POLICY_REGISTRY.get(name) if isinstance(name, str) else name
     with contextlib.closing(envs):
         policy: Policy = cls(cfg, envs.obs_space, envs.action_space)
+        policy.value_norm.load_state_dict(RAW)  # without a unit no value is the network's
         rollout = Collector(envs, policy, n_sample=4 * STEPS_OF_CHECK).collect()
         _check_rollout(policy, rollout)
         _check_distribution(policy, rollout.obs[0, :1])

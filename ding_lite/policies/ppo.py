@@ -363,7 +363,8 @@ class PPOPolicy(Policy):
         """Sets the coefficients of this iteration, by the config, which a loop may change, and schedules."""
         learn, clip = self.cfg.learn, self.schedules.factor("clip")
         self.clip_ratio: float = learn.clip_ratio * clip
-        self.value_clip = None if learn.value_clip is None else max(learn.value_clip * clip, 1e-8)
+        has_clip = learn.value_clip is not None and not self.value_norm.is_new
+        self.value_clip = max(learn.value_clip * clip, 1e-8) if has_clip else None
         self.value_weight: float = learn.value_weight * self.value_factor
         entropy_weight = self.usual_entropy_weight if learn.entropy_weight is None else learn.entropy_weight
         self.entropy_weight: float = entropy_weight * self.schedules.factor("entropy")

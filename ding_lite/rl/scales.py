@@ -79,6 +79,9 @@ class RunningMeanStd:
         self.count = float(state["count"])
 
 
+RAW = {"mean": 0.0, "var": 1.0, "count": 0.0}  # state of a ValueNorm: heads predict in raw units
+
+
 class ValueNorm(RunningMeanStd):
     """The scale of the value targets: value heads predict (V - mean) / std (PopArt, arXiv:1602.07714).
 
@@ -86,36 +89,47 @@ class ValueNorm(RunningMeanStd):
     this gives the exponential moving averages of E[R] and E[R^2] with the bias correction of Adam
     (arXiv:1412.6980, section 3).
 
+    Before the first targets, and while all are equal, there is no unit: ``std`` is 0, and the value of every
+    observation is ``mean``. So the unit of rewards changes no network.
+
     Args:
         decay: weight of all earlier targets at an update; 0 keeps the newest targets only, 1 keeps all.
         ranks: whose samples are merged at every update.
+
+    Attributes:
+        is_new: whether there was no unit before the last update, so that no value before it is the network's.
     """
+
+    is_new = False
 
     def __init__(self, decay: float = 1.0, ranks: Ranks = ALONE) -> None:
         super().__init__((), ranks, decay)
+        self.var = np.zeros(())
 
     @property
     def std(self) -> np.ndarray:
-        """The standard deviation; 1 where all targets are equal, so that heads are not multiplied by 1e4."""
-        return np.sqrt(self.var) if self.var > CONSTANT else np.ones(())
+        """The standard deviation; 0 where it is a rounding error of float32."""
+        std = np.sqrt(self.var)
+        return std if std > 1e-6 * abs(self.mean) + 1e-20 else np.zeros(())
 
     @torch.no_grad()
     def update_and_rescale(self, targets: Tensor | np.ndarray, heads: tuple[nn.Linear, ...]) -> None:
         """Adds raw targets (N,), and rescales the last linear layer of each value head in place.
 
         Predictions in raw units stay the same: w <- w std / std', b <- (std b + mean - mean') / std'
-        (arXiv:1602.07714, eq. 9).
+        (arXiv:1602.07714, eq. 9). Where there was no unit, heads stay as they are.
         """
         old_mean, old_std = float(self.mean), float(self.std)
         self.update(targets)
         mean, std = float(self.mean), float(self.std)
-        for head in heads:
+        self.is_new = not old_std
+        for head in heads if old_std and std else ():
             head.weight.mul_(old_std / std)
             head.bias.mul_(old_std).add_(old_mean - mean).div_(std)
 
     def normalize(self, value: Tensor) -> Tensor:
         """Returns (value - mean) / std: from raw units to the units of the heads."""
-        return (value - float(self.mean)) / float(self.std)
+        return (value - float(self.mean)) / (float(self.std) or 1.0)
 
     def denormalize(self, value: Tensor) -> Tensor:
         """Returns value * std + mean: from the units of the heads to raw units."""
@@ -260,7 +274,7 @@ class ObservationNorm:
 class NoScale:
     """The scale that changes nothing and learns nothing, in place of any scale that is switched off."""
 
-    is_empty = False
+    is_empty = is_new = False
     running_return = None
 
     def __call__(self, x: Any, path: tuple[str, ...] = ()) -> Any:

@@ -22,6 +22,7 @@ from ding_lite.envs.space_json import spaces_from_json
 from ding_lite.envs.wrappers import ActionMap
 from ding_lite.errors import CheckpointError, ConfigError, error_text
 from ding_lite.policies.base import Policy
+from ding_lite.rl.scales import RAW
 from ding_lite.run.checkpoint import METADATA, SUFFIX, Checkpoint, load_of_run
 
 # Normalisers that weights were trained with, and the config key that turns each on.
@@ -199,6 +200,8 @@ def warm_start(policy: Policy, path: str | Path) -> list[str]:
                 "without: set the values that they were trained with"
             )
         loaded = {name: theirs[name] for name in ("model", *SCALES) if name in theirs}
+        if "value_norm" in own and theirs.get("value_norm") is None:  # their values are raw
+            loaded["value_norm"] = RAW
         policy.load_state_dict({**own, **loaded})
         policy.forget_open_episodes()
     return messages

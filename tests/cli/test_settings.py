@@ -131,6 +131,41 @@ def test_the_settings_of_every_kind_train_every_policy(policy, sees, well, tmp_p
     assert len(timeless_rows(tmp_path / "run")) == 3
 
 
+UNITS = """\
+import gymnasium as gym
+import numpy as np
+
+from ding_lite.testing import ACTION_SPACES, MatchEnv
+
+
+class World(gym.Wrapper):
+    def __init__(self, acts, reward=1.0, scale=1.0, offset=0.0, edge=None):
+        env = gym.wrappers.TransformReward(MatchEnv(ACTION_SPACES[acts]), lambda r: reward * r)
+        space = gym.spaces.Box(offset - scale, offset + scale, env.observation_space.shape, np.float32)
+        env = gym.wrappers.TransformObservation(env, lambda x: np.float32(scale * x + offset), space)
+        rescaled = gym.wrappers.RescaleAction(env, np.float32(-edge), np.float32(edge)) if edge else env
+        super().__init__(rescaled)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("best", "units"),
+    [
+        (0.008, dict(acts="Discrete", reward=0.001)),
+        (8000.0, dict(acts="Discrete", reward=1000.0, scale=100.0, offset=300.0)),
+        (8.0, dict(acts="Box", edge=2000.0)),
+    ],
+)
+def test_settings_learn_whatever_the_units(best, units, well, tmp_path):
+    (tmp_path / "mine.py").write_text(UNITS)
+    kwargs = [f"env.kwargs.{name}={value}" for name, value in units.items()]
+    keys = ("max_env_step=40_000", f"{RATE}=3e-3", "policy.eval.eval_freq=0")
+    well("train", "-q", *WORLD, *kwargs, *keys, "--exp-name", "run")
+    result = json.loads(well("eval", "run/ckpt/last", "-n", 40, "--json", "--import", "mine.py"))
+    assert result["mean"] > 0.8 * best
+
+
 def test_the_file_that_config_writes_trains_the_same_run(ding_lite, well, tmp_path):
     words = ("--env", "Acrobot-v1", "--policy", "ppg")
     well("train", "-q", *words, *QUICK, "--exp-name", "typed")

@@ -24,6 +24,7 @@ from ding_lite.envs.make import make_vector_env
 from ding_lite.envs.native import NativeVectorEnv
 from ding_lite.envs.tensor import TensorVectorEnv
 from ding_lite.errors import ConfigError, EnvContractError, EnvError, NotFiniteError
+from ding_lite.rl.scales import RAW
 from ding_lite.trees import map_tree, to_dict, tree_leaves
 
 sys.path.append(str(Path(__file__).parents[2] / "examples"))
@@ -168,7 +169,9 @@ def test_a_truncated_row_is_valued_by_its_own_last_observation_or_by_the_one_bef
     collector = collector_of(env, collect={"gae_lambda": 0.0, "discount_factor": 0.9})
     said = []
     collector.envs.say = said.append
-    rollout, policy = collector.collect(), collector.policy
+    policy = collector.policy
+    policy.value_norm.load_state_dict(RAW)
+    rollout = collector.collect()
     t, n = rollout.truncated[:-1].nonzero().unbind(1)
     assert len(t) >= 2 * N
     bootstrap = (rollout.value_target - rollout.reward)[t, n] / 0.9

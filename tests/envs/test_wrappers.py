@@ -22,6 +22,7 @@ from ding_lite.data.collector import Collector
 from ding_lite.envs.make import make_env, make_vector_env
 from ding_lite.envs.wrappers import ActionBins
 from ding_lite.errors import CheckpointError, ConfigError
+from ding_lite.rl.scales import RAW
 
 
 class LivesEnv(gym.Env):
@@ -347,6 +348,7 @@ def test_ignore_done_bootstraps_at_the_end_of_an_episode(backend):
         cfg = compile_config({"env": env}).values.env
         with contextlib.closing(make_vector_env(cfg, 1, 0)) as envs:
             policy = policy_for(envs, collect=dict(discount_factor=0.5, gae_lambda=0.0))
+            policy.value_norm.load_state_dict(RAW)
             rollout = Collector(envs, policy, 6).collect()
         assert bool(rollout.terminated[2, 0]) == (not wrappers) == (not rollout.truncated[2, 0])
         targets[len(wrappers)] = rollout.value_target[2, 0]

@@ -54,6 +54,40 @@ def learned(kind, iterations=4, **options):
     return policy
 
 
+# ------------------------------------------------------------------ the unit of rewards
+
+
+def in_units(kind, part, unit, **learn):
+    """Returns the parameters of a network that has learned from rewards in a unit."""
+    world = OPTIONS[part].get("world", SeededEnv)
+
+    class InUnits(world):
+        def step(self, action):
+            obs, reward, *flags = super().step(action)
+            return obs, unit * reward, *flags
+
+    policy, collector = made(kind, part, world=InUnits, learn=learn)
+    for _ in range(4):
+        policy.learn_mode.forward(collector.collect())
+    return torch.cat([parameter.detach().flatten() for parameter in policy.model.parameters()])
+
+
+@pytest.mark.parametrize(
+    ("kind", "part"),
+    [(kind, "plain") for kind in KINDS]
+    + [("ppo", "lstm"), ("ppo_offpolicy", "box"), ("ppg", "value clip and target_kl")],
+)
+def test_the_unit_of_rewards_changes_no_network(kind, part):
+    expected = in_units(kind, part, 1.0)
+    for unit in (1e-3, 1e3):
+        assert torch.allclose(in_units(kind, part, unit), expected, rtol=1e-2, atol=1e-4)
+
+
+def test_without_value_norm_the_unit_of_rewards_changes_the_network():
+    one, other = (in_units("ppo", "plain", unit, value_norm=False) for unit in (1.0, 1e3))
+    assert not torch.allclose(one, other, rtol=1e-2, atol=1e-4)
+
+
 # ------------------------------------------------------------------ off-policy on fresh data is PPO
 
 EQUAL = {

@@ -18,6 +18,7 @@ from ding_lite.models import VAC
 from ding_lite.policies.base import Policy
 from ding_lite.rl.distributions import Normal
 from ding_lite.rl.losses import weighted_mean
+from ding_lite.rl.scales import RAW
 from ding_lite.testing import MatchEnv
 
 KINDS = ("ppo", "ppo_offpolicy", "ppg", "ppg_offpolicy")
@@ -193,6 +194,7 @@ def test_what_a_subclass_gives_its_model_is_the_same_in_acting_and_learning(kind
     own = type("Own", (library,), {"scaled": lambda self, obs: 3 * library.scaled(self, obs)})
     policy, collector = trainee(kind, cls=own, model=dict(rnn=rnn), normalize=dict(obs=True))
     policy.warm_up(torch.randn(64, 3))
+    policy.value_norm.load_state_dict(RAW)
     batch = next(policy.minibatches(collector.collect()).batches)
     with torch.no_grad():
         log_prob, value = policy.log_prob(batch.obs, batch.action), policy.model.compute_critic(batch.obs)

@@ -387,7 +387,8 @@ class Reference:
         if self.is_ppg and learn.aux_learning_rate is not None:
             self.optimizers["auxiliary"].learning_rate = learn.aux_learning_rate * factor("lr")
         self.clip = learn.clip_ratio * factor("clip")
-        self.value_clip = None if learn.value_clip is None else learn.value_clip * factor("clip")
+        predicted = self.value_scale is None or self.value_scale.had_unit  # else no old V to stay near
+        self.value_clip = learn.value_clip * factor("clip") if learn.value_clip and predicted else None
         self.entropy_weight = learn.entropy_weight * factor("entropy")
         self.metrics |= {"cur_lr": self.optimizers["policy"].learning_rate, "clip_ratio": self.clip}
 

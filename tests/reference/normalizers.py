@@ -74,13 +74,14 @@ class ValueScale:
 
         mean = sum w_k sum R / sum w_k n_k,     var = sum w_k sum (R - mean)^2 / sum w_k n_k
 
-    Before the first batch the mean is 0 and the std 1.
+    Before the first batch mean and std are 0. While the std is 0, within the rounding of float32, each
+    prediction is the mean, and the heads are not rescaled.
     """
 
     def __init__(self, decay: float) -> None:
         self.decay = decay
         self.batches: list[np.ndarray] = []
-        self.mean, self.std = 0.0, 1.0
+        self.mean, self.std, self.had_unit = 0.0, 0.0, False
 
     def _weighted_mean(self, numbers: list[np.ndarray]) -> float:
         weights = [self.decay ** (len(numbers) - 1 - k) for k in range(len(numbers))]
@@ -96,14 +97,19 @@ class ValueScale:
         self.batches.append(np.array(targets))
         self.mean = self._weighted_mean(self.batches)
         variance = self._weighted_mean([(batch - self.mean) ** 2 for batch in self.batches])
-        self.std = math.sqrt(variance) if variance > LEAST_VARIANCE else 1.0
+        self.std = math.sqrt(variance)
+        if self.std <= 1e-6 * abs(self.mean):
+            self.std = 0.0
+        self.had_unit = std > 0
+        if not (std and self.std):
+            return
         with torch.no_grad():
             for weight, bias in heads:
                 weight.copy_(weight * std / self.std)
                 bias.copy_((std * bias + mean - self.mean) / self.std)
 
     def normalize(self, value: float) -> float:
-        return (value - self.mean) / self.std
+        return (value - self.mean) / self.std if self.std else value - self.mean
 
     def denormalize(self, value: float) -> float:
         return value * self.std + self.mean

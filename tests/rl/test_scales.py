@@ -1,5 +1,7 @@
 """Running statistics against NumPy on all samples at once, and the scales against naive loops."""
 
+import copy
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -60,12 +62,37 @@ def test_raw_predictions_stay_when_the_scale_moves(heads, moved):
     torch.manual_seed(0)
     layers, x = [torch.nn.Linear(8, 1) for _ in range(2)], torch.randn(32, 8)
     norm, draw = ValueNorm(), np.random.default_rng(3)
+    norm.update_and_rescale(draw.normal(0, 1, 200), ())
     for mean, std in ((3, 2), (50, 20), (-300, 4), (5, 0.1)):
         before = [norm.denormalize(layer(x)) for layer in layers]
         norm.update_and_rescale(torch.as_tensor(draw.normal(mean, std, 200)), tuple(layers[:heads]))
         for layer, raw in zip(layers, before, strict=True):
             largest = (norm.denormalize(layer(x)) - raw).abs().max() / max(1.0, abs(norm.mean), norm.std)
             assert largest > 0.01 if moved else largest < 1e-5
+
+
+def test_without_a_unit_a_value_is_the_mean_and_heads_stay():
+    norm, head = ValueNorm(decay=0.5), torch.nn.Linear(2, 1)
+    x, before = torch.randn(5, 2), copy.deepcopy(head.state_dict())
+
+    def update(*targets):
+        norm.update_and_rescale(np.array(targets), (head,))
+        return norm.denormalize(head(x)), norm.is_new
+
+    assert (norm.denormalize(head(x)) == 0).all()
+    for constant in (0.0, 3e-9, -7.0):  # then the weight of earlier targets gives a unit
+        norm = ValueNorm()
+        value, is_new = update(constant, constant)
+        assert (value == constant).all()
+        assert (norm.normalize(value) == 0).all()
+        assert is_new
+    value, is_new = update(-7.0, -7.0 + 2e-6, -9.0)
+    assert is_new
+    torch.testing.assert_close(value, head(x) * float(norm.std) + float(norm.mean))
+    assert torch.equal(head.weight, before["weight"])
+    after, is_new = update(50.0, 40.0)
+    assert not is_new
+    torch.testing.assert_close(after, value)
 
 
 # ------------------------------------------------------------------ observations

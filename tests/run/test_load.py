@@ -188,6 +188,7 @@ def test_files_of_other_programs_are_read(nested, trained, tmp_path):
         torch.save({nested: weights} if nested else weights, file)
     pipeline, log = begin(CONFIG, tmp_path / "run", file)
     assert digest(pipeline.policy.model.state_dict()) == digest(weights)
+    assert (pipeline.policy.value_norm.mean, pipeline.policy.value_norm.std) == (0, 1), "raw values"
     assert f"begins from the weights of {file}" in log
     assert "WARNING: the weights have no scale of observations" in log, "normalize.obs=True"
 
