@@ -354,8 +354,7 @@ class PPOPolicy(Policy):
     @property
     def objective(self) -> Objective:
         """The loss that steps go down; with ``reads=("critic",)`` the value loss alone."""
-        slopes = clipped_slopes(self)
-        return Objective(self.loss, ("actor", "critic"), self.with_outputs, slopes, "the loss")
+        return Objective(self.loss, ("actor", "critic"), self.with_outputs, clipped_slopes(self), "the loss")
 
     # -- Schedules
 

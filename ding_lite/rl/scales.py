@@ -108,9 +108,8 @@ class ValueNorm(RunningMeanStd):
 
     @property
     def std(self) -> np.ndarray:
-        """The standard deviation; 0 where it is a rounding error of float32."""
-        std = np.sqrt(self.var)
-        return std if std > 1e-6 * abs(self.mean) + 1e-20 else np.zeros(())
+        """The standard deviation, () float64; 0 where it is a rounding error of float32."""
+        return np.sqrt(self.var) * (self.var > 1e-12 * self.mean**2 + 1e-40)
 
     @torch.no_grad()
     def update_and_rescale(self, targets: Tensor | np.ndarray, heads: tuple[nn.Linear, ...]) -> None:
