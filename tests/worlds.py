@@ -128,6 +128,11 @@ def merged(below, above):
     return out
 
 
+def section(**env):
+    """Returns the section ``env`` of a config with these keys."""
+    return compile_config({"env": env}).values.env
+
+
 def finished(pipeline):
     """Trains to the end, and returns the pipeline."""
     for _ in pipeline:

@@ -129,7 +129,6 @@ class VectorEnv(ABC):
         restorable: whether ``load_state_dict`` can restore open episodes.
         seed_every: whether each reset has a seed of its own, as ``env.seed_resets`` says.
         restarts: number of workers that were lost and replaced.
-        cut_steps: number of steps of the episodes that were lost with them.
         say: called with one line of text after a restart; warns by default.
         explain: called with a traceback of an environment, which is for a log; ignored by default.
         calls: the last arguments of each method that :meth:`call` has called, by its name.
@@ -151,7 +150,6 @@ class VectorEnv(ABC):
     restorable: bool = True
     seed_every: bool = True
     restarts: int = 0
-    cut_steps: int = 0
     say: Callable[[str], None] = staticmethod(warn)
     explain: Callable[[str], None] = staticmethod(lambda traceback: None)
     calls: Mapping[str, Sequence[Any]] = MappingProxyType({})

@@ -80,9 +80,14 @@ def _settings_of(policy: str, own: Any, kinds: Any, name: str) -> tuple[dict[str
         name: of the environment.
     """
     shipped = _shipped_for(name)
-    for stem, config in shipped.items():
-        if config["policy"].get("type", "ppo") == policy:
-            return config, stem, f"those of the shipped config {stem}"
+    stems = {config["policy"].get("type", "ppo"): stem for stem, config in shipped.items()}
+    if stem := stems.get(policy):
+        return shipped[stem], stem, f"those of the shipped config {stem}"
+    if stem := stems.get(policy.removesuffix("_offpolicy")):  # the same steps, with samples of a buffer
+        rate = compile_config(shipped[stem]).values.policy.learn.learning_rate
+        config = merged(shipped[stem], {"policy": {"type": policy, "learn": {"learning_rate": rate}}})
+        config["policy"]["learn"].pop("epoch_per_collect", None)
+        return config, stem, f"those of the shipped config {stem}, with a replay buffer"
     given: dict[str, Any] = {}
     note = f"no shipped config is for {name} with {policy}"
     if shipped:  # what it says of the task is true with every policy

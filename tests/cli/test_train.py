@@ -74,30 +74,22 @@ def test_weights_come_from_a_file_of_torch(well, tmp_path):
 
 
 WORLD = """
-import gymnasium as gym
-import numpy as np
+from small_worlds import LengthEnv
 from ding_lite import POLICY_REGISTRY, PPOPolicy
 
 
-class Line(gym.Env):
-    observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
-    action_space = gym.spaces.Discrete(2)
+class Line(LengthEnv):
     calls = 0
 
     def __init__(self, fails_at=0):
+        super().__init__(9)
         self.fails_at = fails_at
 
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.steps = 0
-        return np.zeros(2, np.float32), {}
-
     def step(self, action):
-        self.steps += 1
         Line.calls += 1
         if Line.calls == self.fails_at:
             raise ValueError("mine")
-        return np.full(2, self.steps / 9, np.float32), float(action), self.steps == 9, False, {}
+        return super().step(action)
 
 
 @POLICY_REGISTRY.register("mine", force=True)

@@ -30,7 +30,7 @@ from ding_lite.envs.native import NativeVectorEnv
 from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.envs.workers.vector_env import SubprocessVectorEnv
 from ding_lite.errors import EnvContractError
-from ding_lite.trees import to_dict
+from ding_lite.trees import from_tree, map_tree, to_dict, to_tree
 
 
 def collector_of(make, num_envs=2, n_sample=16, autoreset="same_step", **policy):
@@ -62,21 +62,27 @@ def test_rollout_has_every_field_in_its_shape_and_dtype():
     assert {name: tuple(x.shape) for name, x in final.items()} == {"obs": (2, 2), "t": (2,), "env": (2,)}
 
 
-def test_rows_are_those_counted_by_hand():
-    rollout = counting(n_sample=12).collect()
+def test_rows_last_observations_and_episodes_are_those_counted_by_hand():
+    collector = counting(n_sample=12)
+    rollout = collector.collect()
     assert rollout.obs[:, 0].tolist() == [[0, 0], [0, 1], [1, 0], [1, 1], [1, 2], [2, 0]]
     assert rollout.reward[:, 0].tolist() == [1, 2, 11, 12, 13, 21]
     assert rollout.terminated[:, 0].tolist() == [False, True, False, False, False, False]
     assert rollout.truncated[:, 0].tolist() == [False, False, False, False, True, False]
     assert rollout.valid.all()
-
-
-def test_final_and_last_observations_are_those_counted_by_hand():
-    rollout = counting(n_sample=12).collect()
     assert rollout.final.t.tolist() == [3, 4]
     assert rollout.final.env.tolist() == [1, 0]
     assert rollout.final.obs.tolist() == [[1, 1], [1, 3]]
     assert rollout.last_obs.tolist() == [[2, 1], [3, 1]]
+    episodes = [(e.env, e.episode_return, e.length) for e in collector.episodes]
+    assert episodes == [(0, 3, 2), (1, 6, 3), (1, 11, 1), (0, 36, 3), (1, 21, 1)]
+    assert collector.metrics() == {
+        "episode_return": (3 + 6 + 11 + 36 + 21) / 5,
+        "episode_length": 2.0,
+        "episode_length_max": 3.0,
+        "episode_count": 5.0,
+        "env_restarts": 0.0,
+    }
 
 
 def test_next_rollout_goes_on_where_the_last_one_stopped():
@@ -123,20 +129,6 @@ def test_no_transition_crosses_an_episode(autoreset):
         assert torch.equal(final.obs, obs[final.t, final.env] + torch.tensor([0.0, 1.0]))
         assert rollout.truncated[final.t, final.env].all()
         assert len(final.t) == int(rollout.truncated.sum())
-
-
-def test_episode_returns_and_lengths_are_those_counted_by_hand():
-    collector = counting(n_sample=12)
-    collector.collect()
-    episodes = [(e.env, e.episode_return, e.length) for e in collector.episodes]
-    assert episodes == [(0, 3, 2), (1, 6, 3), (1, 11, 1), (0, 36, 3), (1, 21, 1)]
-    assert collector.metrics() == {
-        "episode_return": (3 + 6 + 11 + 36 + 21) / 5,
-        "episode_length": 2.0,
-        "episode_length_max": 3.0,
-        "episode_count": 5.0,
-        "env_restarts": 0.0,
-    }
 
 
 # ---------------------------------------------------------------------- lost episodes, and hidden states
@@ -254,11 +246,6 @@ def test_index_outside_of_its_range_is_refused_at_its_step_by_every_backend(back
             collector.collect()
 
 
-def test_mask_that_leaves_no_action_is_refused_before_the_policy_acts_on_it():
-    with pytest.raises(EnvContractError, match=r"env 0 .*step 3\).*action_mask"):
-        collector_of(lambda index: StuckEnv()).collect()
-
-
 @pytest.mark.parametrize("stuck_after", [4, 5])
 @pytest.mark.parametrize("autoreset", AUTORESET)
 def test_mask_of_an_episodes_last_observation_may_leave_no_action(autoreset, stuck_after):
@@ -286,22 +273,17 @@ def test_mask_of_an_episodes_last_observation_may_leave_no_action(autoreset, stu
     ],
 )
 def test_masks_of_another_size_than_the_actions_are_refused(mask, actions, message):
+    ones = map_tree(np.ones_like, to_tree(mask.sample(), mask))
+
     class Masked(gym.Env):
         observation_space = SPACES.Dict(at=SPACES.Discrete(1), action_mask=mask)
         action_space = actions
 
         def reset(self, *, seed=None, options=None):
-            return {"at": 0, "action_mask": self._ones(mask)}, {}
+            return {"at": 0, "action_mask": from_tree(ones, mask)}, {}
 
         def step(self, action):
             return self.reset()[0], 0.0, False, False, {}
-
-        def _ones(self, space):
-            if isinstance(space, SPACES.MultiBinary):
-                return np.ones(space.shape, np.int8)
-            if isinstance(space, SPACES.Tuple):
-                return tuple(map(self._ones, space.spaces))
-            return {name: self._ones(child) for name, child in space.spaces.items()}
 
     if not message:
         assert collector_of(lambda index: Masked()).collect().valid.all()

@@ -5,16 +5,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from small_worlds import SCRIPTS, CountingEnv, HalveReward, LengthEnv, SeededEnv, StuckEnv
-from worlds import AUTORESET, vector_of
+from small_worlds import SCRIPTS, CountingEnv, LengthEnv, SeededEnv, StuckEnv
+from worlds import AUTORESET, section, vector_of
 
-from ding_lite.config.compile import compile_config
 from ding_lite.data.episodes import Evaluator, means_of
 from ding_lite.data.modes import Acting
 from ding_lite.data.samples import Recurrence
-from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.make import make_vector_env
-from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.errors import EnvContractError
 
 
@@ -94,7 +91,7 @@ def test_mask_that_leaves_no_action_is_refused_where_one_is_needed(autoreset):
 
 
 def test_endless_episodes_are_cut_at_the_bound_and_reported_as_cut():
-    cfg = section(kwargs={"length": 10**9}, max_eval_steps=7)
+    cfg = section(type=LengthEnv, kwargs={"length": 10**9}, max_eval_steps=7)
     envs = make_vector_env(cfg, 3, seed=0, evaluate=True)
     result = Evaluator(envs, passive(), 6, 7).evaluate(0)
     assert result.lengths == (7,) * 6
@@ -104,12 +101,8 @@ def test_endless_episodes_are_cut_at_the_bound_and_reported_as_cut():
 
 @pytest.mark.parametrize("bound", [5, 6])
 def test_an_episode_that_ends_by_itself_is_not_reported_as_cut(bound):
-    envs = make_vector_env(section(max_eval_steps=bound), 2, seed=0, evaluate=True)
+    envs = make_vector_env(section(type=LengthEnv, max_eval_steps=bound), 2, seed=0, evaluate=True)
     assert Evaluator(envs, passive(), 4, bound).evaluate(0).cut_short == 0
-
-
-def section(**env):
-    return compile_config({"env": {"type": LengthEnv, **env}}).values.env
 
 
 @pytest.mark.filterwarnings("ignore:.*precision lowered by casting")  # of EnvPool's bounds
@@ -117,19 +110,12 @@ def section(**env):
 def test_native_environments_keep_number_and_bound_of_episodes_too(manager):
     if manager == "env_pool":
         pytest.importorskip("envpool", reason="the extra envpool is not installed")
-    cfg = compile_config(
-        {"env": {"env_id": "CartPole-v1", "max_eval_steps": 4, "manager": manager}}
-    ).values.env
+    cfg = section(env_id="CartPole-v1", max_eval_steps=4, manager=manager)
     envs = make_vector_env(cfg, 2, seed=0, evaluate=True)
     result = Evaluator(envs, passive(), 6, 4).evaluate(0)
     assert len(result.lengths) == 6
     assert max(result.lengths) <= 4
     assert result.cut_short == 6
-
-
-def test_returns_are_raw_below_wrappers():
-    envs = InProcessVectorEnv(lambda i: HalveReward(EpisodeRecorder(LengthEnv(4))), 2)
-    assert Evaluator(envs, passive(), 2, 100).evaluate(0).returns == (4.0, 4.0)
 
 
 def test_each_episode_begins_with_the_initial_hidden_state():

@@ -15,9 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_worlds import CountingEnv, LengthEnv
 from strategies import boxes, values_of
-from worlds import copy_of, policy_for, same_tree
+from worlds import copy_of, policy_for, same_tree, section
 
-from ding_lite.config.compile import compile_config
 from ding_lite.data.collector import Collector
 from ding_lite.envs.make import make_env, make_vector_env
 from ding_lite.envs.wrappers import ActionBins
@@ -86,10 +85,6 @@ class Noops(gym.Wrapper):
             if terminated or truncated:
                 obs, info = self.env.reset(options=options)
         return obs, info
-
-
-def section(**env):
-    return compile_config({"env": env}).values.env
 
 
 def made(*wrappers, kind=CountingEnv, evaluate=False, index=0, **env):
@@ -344,8 +339,7 @@ def test_ignore_done_bootstraps_at_the_end_of_an_episode(backend):
     """Rewards of the first episode are 1, 2, 3; with lambda 0, target = r + V(next) / 2."""
     targets = {}
     for wrappers in ([], ["ignore_done"]):
-        env = {"type": CountingEnv, "wrappers": wrappers, "manager": backend}
-        cfg = compile_config({"env": env}).values.env
+        cfg = section(type=CountingEnv, wrappers=wrappers, manager=backend)
         with contextlib.closing(make_vector_env(cfg, 1, 0)) as envs:
             policy = policy_for(envs, collect=dict(discount_factor=0.5, gae_lambda=0.0))
             policy.value_norm.load_state_dict(RAW)

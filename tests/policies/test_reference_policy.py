@@ -13,17 +13,6 @@ from ding_lite.rl.losses import reference_kl
 PENALTY = dict(kl_beta=0.5, pretrained_model_path="a run")
 
 
-def with_reference(kind="ppo", world=SeededEnv, kl_type="exact", seed=0, cls=None, **learn):
-    learn = {**PENALTY, "kl_type": kl_type, **learn}
-    policy, collector = trainee(kind, world, seed=seed, cls=cls, learn=learn)
-    reference, _ = trainee("ppo", world, seed=seed + 1)
-    with torch.no_grad():
-        for parameter in reference.model.actor_head.parameters():
-            parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(3)))
-    policy.use_reference(reference)
-    return policy, collector
-
-
 class OwnLoss(PPOPolicy):
     def policy_loss(self, batch):
         log_ratio = batch.dist.log_prob(batch.action) - batch.log_prob
@@ -39,7 +28,12 @@ class OwnPhasicLoss(OwnLoss, PPGPolicy):
 )
 def test_the_penalty_is_added_to_an_overridden_policy_loss(kind, cls, critic):
     epochs = {} if kind == "ppo" else dict(critic_epoch_per_collect=critic)
-    policy, collector = with_reference(kind, cls=cls, **epochs)
+    policy, collector = trainee(kind, cls=cls, learn={**PENALTY, **epochs})
+    reference, _ = trainee("ppo", seed=1)
+    with torch.no_grad():
+        for parameter in reference.model.actor_head.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(3)))
+    policy.use_reference(reference)
     objective = policy.objective if critic == 1 else policy.objective._replace(reads=("actor",))
     batch = next(policy.minibatches(collector.collect()).batches)
     batch = policy.with_outputs(batch, outputs_of(policy.model, objective.reads, batch.obs))

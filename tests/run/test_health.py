@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from types import SimpleNamespace
 
 import pytest
 from cases import slow_but
 from gymnasium.spaces import Box, Discrete
+from slow_worlds import SlowEnv
 from small_worlds import LengthEnv
 from worlds import finished
 
@@ -61,15 +61,10 @@ def test_equal_returns_are_the_only_finding_of_a_constant_reward(kind, tmp_path)
     assert "health: no action has made a difference yet: all of the last 100 episodes returned 1" in log
 
 
-class Waits(LengthEnv):
-    def step(self, action):
-        time.sleep(0.002)
-        return super().step(action)
-
-
 @pytest.mark.parametrize("kind", ["base", pytest.param("subprocess", marks=pytest.mark.slow)])
 def test_a_run_that_waits_for_its_environments_says_so(kind, tmp_path):
-    findings, log = trained({}, tmp_path / "run", 64, type=Waits, manager=dict(type=kind, worker_num=1))
+    env = dict(type=SlowEnv, kwargs=dict(pause=0.002), manager=dict(type=kind, worker_num=1))
+    findings, log = trained({}, tmp_path / "run", 64, **env)
     assert ("the run waits for its environments" in findings) == (kind == "base")
     assert log.count("env.manager.type=subprocess, env.manager.worker_num") == (kind == "base")
 

@@ -7,11 +7,9 @@ from pathlib import Path
 import pytest
 
 from ding_lite.cli import main
-from ding_lite.cli import new as command
+from ding_lite.cli.new import KINDS
 from ding_lite.errors import ConfigError
 from ding_lite.tools.new import write_new
-
-KINDS = command.KINDS
 
 
 @pytest.mark.parametrize("name", ["2fast", "a/b", "a.b", "", "class"])

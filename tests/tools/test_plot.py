@@ -28,6 +28,7 @@ def runs_at(*points: tuple[list[float], list[float]]) -> list[Run]:
 def test_the_lines_are_the_numbers_of_the_csv(tmp_path):
     folder = write_run(tmp_path / "run")
     figure, _ = draw_runs([folder], panels=["training", LENGTH, "evaluation"])
+    assert len(figure.axes) == 3, "those that are named, in their order"
     steps = [1000, 2000, 3000, 4000]
     assert lines(figure, 0) == [(steps, [10, 20, 15, 40])]
     assert lines(figure, 1) == [(steps, [30, 60, 45, 120])]
@@ -67,14 +68,6 @@ def test_what_a_reader_must_know_is_noted(tmp_path):
     assert [x for x, _ in lines(figure, 1)[1:5]] == [[4000], [4004], [4008], [4012]]
 
 
-def test_plots_are_chosen_by_name(tmp_path):
-    folder = write_run(tmp_path / "run")
-    for names in (["evaluation", "training"], ["collect/episode_return"]):
-        assert len(draw_runs([folder], panels=names)[0].axes) == len(names)
-    with pytest.raises(ConfigError, match="no run has data for the panels learn/nope"):
-        draw_runs([folder], panels=["training", "learn/nope"])
-
-
 def test_runs_that_cannot_be_drawn_are_left_out_and_noted(tmp_path):
     write_run(tmp_path / "good")
     empty = write_run(tmp_path / "empty", seed=1)
@@ -86,3 +79,5 @@ def test_runs_that_cannot_be_drawn_are_left_out_and_noted(tmp_path):
     assert "<!-- _$mine$ (seed 0) -->" in (tmp_path / "a.svg").read_text()
     with pytest.raises(ConfigError, match="empty"):
         draw_runs([empty])
+    with pytest.raises(ConfigError, match="no run has data for the panels learn/nope"):
+        draw_runs([tmp_path / "good"], panels=["training", "learn/nope"])

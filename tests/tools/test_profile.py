@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import time
+from functools import partial
 
 import pytest
+from slow_worlds import SlowEnv
 from small_worlds import SeededEnv
 
 from ding_lite import compile_config
@@ -13,12 +15,6 @@ from ding_lite.cli import main
 from ding_lite.data.timer import PHASES
 from ding_lite.policies.ppo import PPOPolicy
 from ding_lite.tools.profile import ADVICE, profile
-
-
-class SlowEnv(SeededEnv):
-    def step(self, action):
-        time.sleep(0.01)
-        return super().step(action)
 
 
 class SlowToAct(PPOPolicy):
@@ -50,7 +46,7 @@ def profiled(world=SeededEnv, kind="ppo", iterations=2, eval_freq=0, **learn):
 @pytest.mark.parametrize(
     ("options", "blamed"),
     [
-        (dict(world=SlowEnv), "env"),
+        (dict(world=partial(SlowEnv, pause=0.01)), "env"),
         (dict(kind=SlowToAct), "act"),
         (dict(kind=SlowToCredit), "advantages"),
         (dict(kind=SlowToLearn), "updates"),

@@ -444,7 +444,6 @@ class SubprocessVectorEnv(VectorEnv):
                 self._arrays[name][rows] = 0
             self._rows_lost[rows] = True
             self.restarts += 1
-            self.cut_steps += cut
             self.say(
                 f"{failure}. {self._name(number)} is replaced, and its open episodes are cut ({cut} steps): "
                 f"restart {self.restarts} in {self._episodes:,} episodes"

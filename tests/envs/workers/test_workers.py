@@ -5,6 +5,7 @@ Real processes and real signals. Observations hold the name of their episode, so
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from leaks import alive, no_leaks  # noqa: F401 (a fixture)
+from processes import until
 from scripted import Scripted, Spawning, world
 from worlds import policy_for
 
@@ -123,13 +125,16 @@ def test_no_transition_crosses_a_loss_and_every_step_is_accounted_for(double_buf
     make = world(fault="kill", chance=0.01)
     with pool(make, restart_share=1.0, double_buffer=double_buffer) as envs:
         collector = Collector(envs, policy_for(envs), 60)
+        said = []
+        envs.say = said.append
         steps = finished = 0
         for _ in range(4):
             steps += check_chain(collector.collect())
             finished += sum(episode.length for episode in collector.episodes)
             assert all(e.episode_return == e.length * (e.length + 1) / 2 for e in collector.episodes)
         assert envs.restarts == collector.metrics()["env_restarts"] > 1
-        assert steps == finished + envs.episode_lengths.sum() + envs.cut_steps
+        cut = sum(int(re.search(r"cut \((\d+) steps\)", line)[1]) for line in said)
+        assert steps == finished + envs.episode_lengths.sum() + cut
 
 
 @pytest.mark.slow
@@ -319,13 +324,6 @@ def test_an_interrupted_step_ends_the_workers_and_a_reset_begins_anew():
         signal.signal(signal.SIGALRM, before)
 
 
-def wait_for_end(processes):
-    deadline = time.monotonic() + 10
-    while any(map(alive, processes)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not any(map(alive, processes))
-
-
 SCRIPT = """
 import sys, time
 sys.path[:0] = {paths!r}
@@ -352,7 +350,7 @@ def test_workers_end_with_the_process_that_started_them(how):
             time.sleep(0.5)
             process.kill()
         assert process.wait(20) == (-9 if how.startswith("killed") else 3)
-    wait_for_end(workers)
+    until(lambda: not any(map(alive, workers)), seconds=10)
 
 
 def test_close_is_bounded_kills_what_environments_started_and_can_be_called_twice(tmp_path):
@@ -362,7 +360,7 @@ def test_close_is_bounded_kills_what_environments_started_and_can_be_called_twic
         assert len(started) == 4
         assert all(map(alive, started))
     envs.close()
-    wait_for_end(started)
+    until(lambda: not any(map(alive, started)), seconds=10)
     with pytest.raises(EnvError, match="closed"):
         envs.reset("x")
 
