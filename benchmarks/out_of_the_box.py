@@ -119,21 +119,28 @@ def sections() -> dict[str, list[str]]:
         both = [column(task, arm, "cpu_s") for arm in (OURS, PEER, ZOO)]
         return " / ".join(f"{times.mean():.0f}" for times in both if times.size)
 
-    arms = ["`ppo`", "Stable-Baselines3", "CPU seconds"]
-    tables: dict[str, list[str]] = {}
-    for section, tasks, others in (("out-of-the-box", TASKS, (ZOO, *OTHERS)), ("units", OTHER_UNITS, ())):
-        measured = {name: task for name, task in tasks.items() if column(name, OURS).size}
-        if not measured:
-            continue
-        rows = [
-            ["task", "env steps", *arms, *("tuned by rl-zoo" if arm == ZOO else f"`{arm}`" for arm in others)]
-        ]
-        for name, task in measured.items():
-            own = [cell(name, OURS), cell(name, PEER), seconds(name), *(cell(name, arm) for arm in others)]
-            rows.append([name, f"{task.steps:,}", *own])
-        seeds_of = {row: [line for line in lines if line["row"].startswith(f"{row}.")] for row in measured}
+    def measured(tasks: dict[str, Task]) -> str:
+        seeds_of = {name: [line for line in lines if line["row"].startswith(f"{name}.")] for name in tasks}
         commits = ", ".join(dict.fromkeys(line["commit"] for seeds in seeds_of.values() for line in seeds))
-        tables[section] = [*harness.table(*rows), "", f"{measured_at(seeds_of)}; commits {commits}."]
+        return f"{measured_at(seeds_of)}; commits {commits}."
+
+    titles = ["`ppo`", "Stable-Baselines3", "tuned by rl-zoo", *(f"`{arm}`" for arm in OTHERS)]
+    rows = [["task", "env steps", *titles, "CPU seconds"]]
+    for name, task in TASKS.items():
+        returns = [cell(name, arm) for arm in (OURS, PEER, ZOO, *OTHERS)]
+        rows.append([name, f"{task.steps:,}", *returns, seconds(name)])
+    in_units = [["task", "library", "seeds", *FORMS]]
+    for env_id, _ in IN_UNITS:
+        for title, arm in (("ding_lite", OURS), ("Stable-Baselines3", PEER)):
+            returns = [column(f"{env_id}, {form}", arm) / FORMS[form].get("reward", 1.0) for form in FORMS]
+            if seeds := max(values.size for values in returns):
+                cells = [score_cell([values], 0) if values.size else "" for values in returns]
+                in_units.append([env_id, title, str(seeds), *cells])
+    tables = {
+        "out-of-the-box": [*harness.table(*rows), "", measured(TASKS)],
+        "units": [*harness.table(*in_units), "", measured(OTHER_UNITS)],
+        "readme-units": harness.table(*in_units),
+    }
     systems = ["ding_lite", "Stable-Baselines3", "tuned by rl-zoo", "seeds", "CPU seconds"]
     short = [["task", "env steps", *systems]]
     for name, task in TASKS.items():
