@@ -116,9 +116,7 @@ class PPOPolicy(Policy):
 
     def _get_train_sample(self, rollout: Rollout) -> Rollout:
         rollout = rollout.to(self.device)
-        for name, field in self.credit(rollout).items():
-            setattr(rollout, name, field)
-        return rollout
+        return as_rollout(to_dict(rollout) | self.credit(rollout))
 
     @torch.no_grad()
     def credit(self, rollout: Rollout, weight: Tensor | None = None) -> dict[str, Tensor]:
@@ -145,10 +143,8 @@ class PPOPolicy(Policy):
         terminated, truncated = rollout.terminated, rollout.truncated | ~valid
         if collect.unroll_len > 1:  # a segment ends as a cut episode does
             truncated[collect.unroll_len - 1 :: collect.unroll_len] = True
-        flags, gamma, gae_lambda = (terminated, truncated), collect.discount_factor, collect.gae_lambda
-        advantage, target = gae(
-            reward, before, after, *flags, gamma=gamma, gae_lambda=gae_lambda, weight=weight
-        )
+        flags, gamma, lam = (terminated, truncated), collect.discount_factor, collect.gae_lambda
+        advantage, target = gae(reward, before, after, *flags, gamma=gamma, gae_lambda=lam, weight=weight)
         if self.cfg.nstep_return:
             target = nstep_return(reward, after, *flags, gamma=gamma, nstep=self.cfg.nstep)
         if self.intrinsic is not None:
@@ -171,8 +167,7 @@ class PPOPolicy(Policy):
         self.value_norm.update_and_rescale(target, self.model.value_heads)
         self.set_coefficients()
         log = mean_metrics([credit])  # waits for the device once
-        log |= {"cur_lr": self.schedules.rate, "clip_ratio": self.clip_ratio}
-        log |= self.improve(rollout)
+        log |= {"cur_lr": self.schedules.rate, "clip_ratio": self.clip_ratio, **self.improve(rollout)}
         log_sigma = getattr(self.model.actor_head.out, "log_sigma", None)
         if log_sigma is not None:
             log["action_std"] = float(log_sigma.detach().exp().mean())
@@ -314,8 +309,7 @@ class PPOPolicy(Policy):
         log_prob = batch.dist.log_prob(batch.action)
         log_ratio = log_prob - batch.log_prob  # log r
         moved = log_ratio if batch.prox_log_prob is None else log_prob - batch.prox_log_prob
-        dual_clip = self.cfg.learn.dual_clip
-        gain = losses.clipped_surrogate(log_ratio, batch.advantage, self.clip_ratio, dual_clip)
+        gain = losses.clipped_surrogate(log_ratio, batch.advantage, self.clip_ratio, self.cfg.learn.dual_clip)
         loss = -losses.weighted_mean(gain, batch.policy_weight)
         entropy = batch.dist.entropy().mean()
         return loss - self.entropy_weight * entropy, {

@@ -96,8 +96,9 @@ def _settings_of(policy: str, own: Any, kinds: Any, name: str) -> tuple[dict[str
         known, of_policy = compile_config(own, kinds).values.policy.model, config["policy"]
         model = {key: value for key, value in of_policy.get("model", {}).items() if key in known}
         entropy = {k: x for k, x in of_policy.get("learn", {}).items() if k.startswith("entropy_")}
-        given["policy"] = {"model": model, "learn": entropy}
-        note += f", and what is of the task, as its network and entropy, is that of {stem}"
+        discount = {k: x for k, x in of_policy.get("collect", {}).items() if k == "discount_factor"}
+        given["policy"] = {"model": model, "learn": entropy, "collect": discount}
+        note += f", and what is of the task, as its network, entropy and discount, is that of {stem}"
     env = compile_config(merged(given, own), kinds).values.env
     with contextlib.closing(make_vector_env(env, 1, 0)) as envs:
         kind, why = kind_of(envs.obs_space)

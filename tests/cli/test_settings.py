@@ -71,8 +71,13 @@ ROWS = [
     ("--env CartPole-v1 --plain", "", {RATE: 3e-4, "env.stop_value": None, "max_env_step": 1_000_000}),
     (
         "--env Acrobot-v1 --policy ppg",
-        "what is of the task, as its network and entropy, is that of acrobot_ppo",
+        "what is of the task, as its network, entropy and discount, is that of acrobot_ppo",
         {"max_env_step": 500_000, OBS: True, PPG: 3},
+    ),
+    (
+        "--env MountainCarContinuous-v0 --policy ppg",
+        KIND + "vectors",
+        {"policy.collect.discount_factor": 0.9999, OBS: True, PPG: 3},
     ),
     ("--env Acrobot-v1 env.env_id=CartPole-v1", SHIPPED + "cartpole_ppo", {EPOCHS: 4}),
     ("--env CliffWalking-v1 --policy ppg", KIND + "grids", {PPG: 3, "policy.learn.entropy_weight": 0.1}),
