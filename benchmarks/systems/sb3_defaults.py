@@ -1,8 +1,10 @@
-"""Trains Stable-Baselines3's PPO with its defaults and 8 environments, or with rl-zoo's settings of the task.
+"""Trains Stable-Baselines3's PPO with its defaults, or with rl-zoo's settings of the task.
 
-    python -m systems.sb3_defaults stable_baselines3|rl-zoo ENV_ID STEPS SEED EPISODES FORM
+    python -m systems.sb3_defaults ARM ENV_ID STEPS SEED EPISODES FORM
 
-Prints the mean return of greedy episodes of the final policy, and the processor's seconds of training.
+ARM is stable_baselines3, with 8 environments, stable_baselines3_1_env or rl-zoo. Prints the env steps of
+training, the mean return of greedy episodes of the final policy, and the processor's seconds until the end of
+training.
 """
 
 from __future__ import annotations
@@ -44,19 +46,23 @@ def main(arm: str, env_id: str, steps: int, seed: int, episodes: int, form: str)
     """Trains and evaluates one seed."""
     torch.set_num_threads(1)
     task = TUNED[env_id] if arm == "rl-zoo" else None
-    envs: VecEnv = make_vec_env(lambda: environment(env_id, form), task.envs if task else 8, seed=seed)
-    of_play: VecEnv = make_vec_env(lambda: environment(env_id, form), 1, seed=seed + 1)
+    number = task.envs if task else 1 if arm.endswith("_1_env") else 8
+    envs: VecEnv = make_vec_env(lambda: environment(env_id, form), number, seed=seed)
+    of_play: VecEnv = make_vec_env(lambda: environment(env_id, form), 1, seed=seed + 10_000)
     if task and task.normalize:
         envs = VecNormalize(envs, gamma=task.sb3["gamma"])
         of_play = VecNormalize(of_play, training=False, norm_reward=False)
         of_play.obs_rms = envs.obs_rms
-    model = (
-        zoo_model(envs, task, seed, **task.tuned) if task else PPO("MlpPolicy", envs, seed=seed, device="cpu")
-    )
+    if task:
+        model = zoo_model(envs, task, seed, **task.tuned)
+    else:
+        # The codes of MiniGrid's cells are 0 to 10, which a division by 255, as of pixels, would hide.
+        kwargs = dict(normalize_images=False) if env_id.startswith("MiniGrid") else {}
+        model = PPO("MlpPolicy", envs, seed=seed, device="cpu", policy_kwargs=kwargs)
     model.learn(steps)
     seconds = time.process_time()
     mean = evaluate_policy(model, of_play, episodes)[0]
-    print(json.dumps({"return": float(mean), "cpu_s": round(seconds, 1)}))
+    print(json.dumps({"env_step": model.num_timesteps, "return": float(mean), "cpu_s": round(seconds, 1)}))
 
 
 if __name__ == "__main__":
