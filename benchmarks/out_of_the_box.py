@@ -24,14 +24,19 @@ from systems.tasks import TUNED
 from systems.units import FORMS
 from tables import measured_at, score_cell
 
-from ding_lite.tools.statistics import probability_of_improvement
+from ding_lite.run.settings import config_for
 
 STORE = harness.HERE / "out_of_the_box.csv"
 SEEDS = range(700, 705)  # settings and defaults were chosen on seeds below, 600 and 601 among them
 OF_PEERS = range(600, 605)
 EPISODES = 40
 OURS, PEER, ONE_ENV, ZOO = "ppo", "stable_baselines3", "stable_baselines3_1_env", "rl-zoo"
-PEERS = (PEER, ONE_ENV, ZOO)
+TITLES = {
+    PEER: "Stable-Baselines3, 8 environments",
+    ONE_ENV: "Stable-Baselines3, 1 environment",
+    ZOO: "rl-zoo's settings",
+}
+PEERS = tuple(TITLES)
 OTHERS = ("ppg", "ppo_offpolicy", "ppg_offpolicy")
 
 
@@ -104,6 +109,11 @@ def measure(task: Task, arm: str, seed: int) -> dict[str, float]:
         shutil.rmtree(folder)
 
 
+def settings_of(env_id: str) -> str:
+    """Returns the name of the settings that ``train --env ID`` begins with: of the task, or of a kind."""
+    return f"`{config_for(env_id).source['policy.type']}`"
+
+
 def sections() -> dict[str, list[str]]:
     """Returns the generated lines of RESULTS.md."""
     lines = harness.read(STORE)
@@ -112,27 +122,23 @@ def sections() -> dict[str, list[str]]:
         return np.array([line[name] for line in lines if line["row"] == f"{task}.{arm}"])
 
     def cell(task: str, arm: str) -> str:
-        values, peer = column(task, arm), column(task, PEER)
-        if not values.size:
-            return ""
-        text = score_cell([values], 1 if abs(values).max() > 1 else 3)
-        beats = arm == OURS and peer.size
-        return text + (f", beats {probability_of_improvement([values], [peer]):.2f}" if beats else "")
+        values = column(task, arm)
+        return score_cell([values], 1 if abs(values).max() > 1 else 3) if values.size else ""
 
     def seconds(task: str) -> str:
-        both = [column(task, arm, "cpu_s") for arm in (OURS, PEER, ZOO)]
-        return " / ".join(f"{times.mean():.0f}" for times in both if times.size)
+        every = [column(task, arm, "cpu_s") for arm in (OURS, *PEERS)]
+        return " / ".join(f"{times.mean():.0f}" if times.size else "-" for times in every)
 
     def measured(tasks: dict[str, Task]) -> str:
         seeds_of = {name: [line for line in lines if line["row"].startswith(f"{name}.")] for name in tasks}
         commits = ", ".join(dict.fromkeys(line["commit"] for seeds in seeds_of.values() for line in seeds))
         return f"{measured_at(seeds_of)}; commits {commits}."
 
-    titles = ["`ppo`", "Stable-Baselines3", "tuned by rl-zoo", *(f"`{arm}`" for arm in OTHERS)]
-    rows = [["task", "env steps", *titles, "CPU seconds"]]
+    titles = ["`ppo`", *TITLES.values(), *(f"`{arm}`" for arm in OTHERS)]
+    rows = [["task", "our settings", "env steps", *titles, "CPU seconds"]]
     for name, task in TASKS.items():
-        returns = [cell(name, arm) for arm in (OURS, PEER, ZOO, *OTHERS)]
-        rows.append([name, f"{task.steps:,}", *returns, seconds(name)])
+        returns = [cell(name, arm) for arm in (OURS, *PEERS, *OTHERS)]
+        rows.append([name, settings_of(task.env_id), f"{task.steps:,}", *returns, seconds(name)])
     in_units = [["task", "library", "seeds", *FORMS]]
     for env_id, _ in IN_UNITS:
         for title, arm in (("ding_lite", OURS), ("Stable-Baselines3", PEER)):
@@ -145,14 +151,11 @@ def sections() -> dict[str, list[str]]:
         "units": [*harness.table(*in_units), "", measured(OTHER_UNITS)],
         "readme-units": harness.table(*in_units),
     }
-    systems = ["ding_lite", "Stable-Baselines3", "tuned by rl-zoo", "seeds", "CPU seconds"]
-    short = [["task", "env steps", *systems]]
+    short = [["task", "our settings", "env steps", "ding_lite", *TITLES.values(), "seeds", "CPU seconds"]]
     for name, task in TASKS.items():
-        if column(name, OURS).size and column(name, PEER).size:
-            own = cell(name, OURS).partition(", beats")[0]
-            seeds = " / ".join(str(column(name, arm).size) for arm in (OURS, PEER, ZOO))
-            others = [cell(name, PEER), cell(name, ZOO), seeds, seconds(name)]
-            short.append([name, f"{task.steps:,}", own, *others])
+        returns = [cell(name, arm) for arm in (OURS, *PEERS)]
+        seeds = " / ".join(str(column(name, arm).size) for arm in (OURS, *PEERS))
+        short.append([name, settings_of(task.env_id), f"{task.steps:,}", *returns, seeds, seconds(name)])
     return tables | {"readme-out-of-the-box": harness.table(*short)}
 
 

@@ -23,38 +23,36 @@ import harness
 import numpy as np
 from systems.curve import ARMS, POINTS
 from systems.tasks import TASKS
-from tables import Points, draw, measured_at, score_cell
-
-from ding_lite.tools.statistics import probability_of_improvement
+from tables import Points, beats, draw, measured_at, score_cell
 
 STORE = harness.HERE / "side_by_side.csv"
 PICTURES = harness.HERE / "curves"
-PEER = "stable_baselines3"
+OURS, PEER = "ding_lite", "stable_baselines3"
 AXES = {"env_step": "env steps", "cpu_s": "CPU seconds"}
 
 
 def sections() -> dict[str, list[str]]:
     """Returns the generated lines of RESULTS.md."""
     curves = stored()
-    rows = [["task", "env steps", "arm", "return", "beats", "CPU seconds", "times"]]
+    rows = [["task", "env steps", "seeds", *ARMS, f"CPU seconds: {OURS} / {PEER}", "times less"]]
     for env_id, task in TASKS.items():
-        arms = {arm: curves[row] for arm in ARMS if (row := f"{env_id}.{arm}") in curves}
-        final = {arm: np.array([seed[-1]["return"] for seed in seeds]) for arm, seeds in arms.items()}
-        seconds = {arm: np.array([seed[-1]["cpu_s"] for seed in seeds]) for arm, seeds in arms.items()}
-        for arm, values in final.items():
-            cells = [
-                env_id,
-                f"{task.steps:,}",
-                arm,
-                score_cell([values], 1),
-                "",
-                f"{seconds[arm].mean():.0f}",
-                "",
-            ]
-            if arm != PEER and PEER in final:
-                cells[4] = f"{probability_of_improvement([values], [final[PEER]]):.2f}"
-                cells[6] = f"{seconds[PEER].mean() / seconds[arm].mean():.2f}"
-            rows.append(cells)
+        final, seconds = (
+            {arm: np.array([seed[-1][name] for seed in curves.get(f"{env_id}.{arm}", ())]) for arm in ARMS}
+            for name in ("return", "cpu_s")
+        )
+        if not final[PEER].size:
+            continue
+        returns = [
+            score_cell([values], 1) + (beats(values, final[PEER]) if arm != PEER else "")
+            if values.size
+            else ""
+            for arm, values in final.items()
+        ]
+        seeds = " / ".join(str(len(values)) for values in final.values())
+        ours, peer = seconds[OURS].mean(), seconds[PEER].mean()
+        rows.append(
+            [env_id, f"{task.steps:,}", seeds, *returns, f"{ours:.0f} / {peer:.0f}", f"{peer / ours:.2f}"]
+        )
     if not curves:
         return {"side-by-side": []}
     seeds_of = {row: [seed[-1] for seed in seeds] for row, seeds in curves.items()}

@@ -23,23 +23,23 @@ from ding_lite.tools.statistics import (
 Seeds = dict[str, list[dict[str, Any]]]  # the results of each row, by its name
 Points = tuple[np.ndarray, np.ndarray]  # env steps and returns of one seed during training
 
+ENOUGH = 5  # seeds, below which a cell has their range in place of an interval, and no comparison
 COLUMNS = 3  # of panels in a picture
 RESAMPLES = 2_000  # of a curve
 
 
 def rows_table(rows: dict[str, Row], seeds_of: Seeds) -> list[str]:
     """Returns the table of all measured rows."""
-    names = ["row", "published", "interquartile mean (interval)", "mean", "return of each seed"]
-    lines = [[*names, "env steps", "s a run", "commit"]]
+    names = ["row", "published", "interquartile mean (interval)", "return of each seed"]
+    lines = [[*names, "env steps", "commit"]]
     measured = {name: seeds_of[name] for name in rows if name in seeds_of}
     for name, seeds in measured.items():
         values, steps = _column(seeds, "return"), _column(seeds, "env_step")
         digits, known = 1 if abs(values).max() > 1 else 3, rows[name].published
         cells = [title(name, rows[name]), f"{known[0]:,g} ({known[1]})" if known else ""]
-        cells += [score_cell([values], digits), f"{values.mean():,.{digits}f}"]
-        cells += [", ".join(f"{value:,.{digits}f}" for value in values)]
-        cells += [f"{min(steps):,.0f} to {max(steps):,.0f}"]
-        lines.append([*cells, f"{_column(seeds, 'wall_time_s').mean():.0f}", _commits(seeds)])
+        cells += [score_cell([values], digits), ", ".join(f"{value:,.{digits}f}" for value in values)]
+        span = " to ".join(dict.fromkeys(f"{edge:,.0f}" for edge in (min(steps), max(steps))))
+        lines.append([*cells, span, _commits(seeds)])
     return [*table(*lines), "", f"{measured_at(measured)}."]
 
 
@@ -74,8 +74,12 @@ def comparison_table(comparison: Comparison, seeds_of: Seeds) -> list[str]:
     groups = list(dict.fromkeys(name.partition(".")[0] for name in measured))
     base = comparison.baseline
     lines = [[f"{comparison.unit}; the baseline is {base}", *groups]]
-    lines[0] += [f"all, over the mean of {base}"] if comparison.games else []
-    for arm in dict.fromkeys(name.partition(".")[2] for name in measured):
+    arms = list(dict.fromkeys(name.partition(".")[2] for name in measured))
+    has_all = comparison.games and len(measured) == len(groups) * len(
+        arms
+    )  # else arms are of different games
+    lines[0] += [f"all, over the mean of {base}"] if has_all else []
+    for arm in arms:
         cells, ratios = [arm], []
         for group in groups:
             seeds = measured.get(f"{group}.{arm}", [])
@@ -85,14 +89,12 @@ def comparison_table(comparison: Comparison, seeds_of: Seeds) -> list[str]:
             values = _column(seeds, comparison.measure)
             baseline = _column(measured.get(f"{group}.{base}", []), comparison.measure)
             cells.append(score_cell([values], 1))
-            if baseline.size and arm != base:
-                better = probability_of_improvement([values], [baseline])
-                cells[-1] += f", beats {1 - better if comparison.less_is_better else better:.2f}"
+            if arm != base:
+                cells[-1] += beats(values, baseline, comparison.less_is_better)
             if (elsewhere := _column(seeds, "elsewhere")).size:
                 cells[-1] += f"; {comparison.where} {aggregate_iqm([elsewhere]):,.1f}"
-            if comparison.games:
-                ratios.append(values / baseline.mean())
-        lines.append([*cells, *([score_cell(ratios, 2)] if comparison.games else [])])
+            ratios += [values / baseline.mean()] if has_all else []
+        lines.append([*cells, *([score_cell(ratios, 2)] if has_all else [])])
     every = [seed for seeds in measured.values() for seed in seeds]
     return [*table(*lines), "", f"{measured_at(measured)}; commits {_commits(every)}."]
 
@@ -109,11 +111,23 @@ def _span(values: Collection[Any]) -> str:
     return " to ".join(dict.fromkeys(map(str, (min(values), max(values)))))
 
 
+def beats(values: np.ndarray, others: np.ndarray, less_is_better: bool = False) -> str:
+    """Returns the probability that a seed is better than one of the others, as the end of a cell."""
+    if min(len(values), len(others)) < ENOUGH:
+        return ""
+    better = float(probability_of_improvement([values], [others]))
+    return f", beats {1 - better if less_is_better else better:.2f}"
+
+
 def score_cell(scores: Scores, digits: int) -> str:
-    """Returns the interquartile mean with its interval."""
-    edges = interval(aggregate_iqm, scores)
-    span = "" if edges is None else f" ({edges[0]:,.{digits}f} to {edges[1]:,.{digits}f})"
-    return f"**{aggregate_iqm(scores):,.{digits}f}**{span}"
+    """Returns the interquartile mean with its interval in (), or with the range of too few seeds in []."""
+    text = f"{aggregate_iqm(scores):,.{digits}f}"
+    if min(map(len, scores)) >= ENOUGH:
+        low, high = interval(aggregate_iqm, scores) or ()
+        return f"**{text}** ({low:,.{digits}f} to {high:,.{digits}f})"
+    if len(scores) > 1 or len(scores[0]) == 1:
+        return text
+    return f"{text} [{min(scores[0]):,.{digits}f} to {max(scores[0]):,.{digits}f}]"
 
 
 def _column(seeds: list[dict[str, Any]], name: str) -> np.ndarray:

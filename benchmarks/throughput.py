@@ -6,11 +6,10 @@
     python benchmarks/throughput.py --write         measure nothing: the tables of what is stored
 
     cartpole, cartpole_lstm, halfcheetah, breakout  env steps per second of training
-    collect, sleeping                               collecting alone; from environments that sleep
+    sleeping                                        collecting from environments that sleep
     tensors, tensors_4096                           training 1,024 and 4,096 environments of tensors
     humanoid_64, humanoid_512, slow_humanoid_512    training on one and on two ranks
     solve                                           from the command line until CartPole-v1 is solved
-    start                                           importing, and the command line's first answer
     atari, procgen                                  training on a GPU: gpu.py
 
 The speed of a system is (N2 - N1) / (t2 - t1) of two whole processes timed from outside, so that starting,
@@ -40,11 +39,13 @@ from systems.tasks import SOLVED, TO_SOLVE
 
 STORE = harness.HERE / "throughput.csv"
 SPARE = 120.0  # seconds that a measurement may take
+OURS, OWN_LOSS = "ding_lite", "ding_lite, a loss of the user"
 IN_README = {
-    "cartpole": "CartPole",
-    "halfcheetah": "HalfCheetah",
-    "cartpole_lstm": "CartPole with an LSTM (RecurrentPPO)",
-    "breakout": "Breakout on Atari",
+    "CartPole": ("cartpole", OURS),
+    "CartPole, a loss of your own": ("cartpole", OWN_LOSS),
+    "HalfCheetah": ("halfcheetah", OURS),
+    "CartPole with an LSTM (RecurrentPPO)": ("cartpole_lstm", OURS),
+    "Breakout on Atari": ("breakout", OURS),
 }
 
 
@@ -154,16 +155,14 @@ class Row(NamedTuple):
     needs_gpu: bool = False
 
 
-def _system(name: str, work: dict[str, Any], how: Any) -> Training | Command:
+def _system(name: str, work: dict[str, Any], how: dict[str, Any]) -> Training:
     """Returns a system of throughput.toml."""
-    if isinstance(how, list):
-        return Command(how)
     keys = f"{work.get('keys', '')} {how.pop('keys', '')}"
     return Training(Work(name, **work | {"keys": keys}), **how)
 
 
-def _row(name: str, systems: dict[str, Any], work: dict[str, Any] | None = None, **fields: Any) -> Row:
-    return Row({system: _system(name, work or {}, how) for system, how in systems.items()}, **fields)
+def _row(name: str, systems: dict[str, Any], work: dict[str, Any], **fields: Any) -> Row:
+    return Row({system: _system(name, work, how) for system, how in systems.items()}, **fields)
 
 
 TABLE = tomllib.loads((harness.HERE / "throughput.toml").read_text())
@@ -236,12 +235,6 @@ def sections() -> dict[str, list[str]]:
     stored = harness.read(STORE)
     return {
         "speed": _tables(stored, "steps_per_second", "steps/s", 0),
-        "cpu": _tables(
-            [line for line in stored if line["row"].startswith("tensors")],
-            "steps_per_cpu_second",
-            "steps per CPU second",
-            0,
-        ),
         "seconds": _tables(stored, "seconds", "s", 2),
         "readme-speed": _short(stored),
     }
@@ -250,10 +243,10 @@ def sections() -> dict[str, list[str]]:
 def _short(stored: list[dict[str, Any]]) -> list[str]:
     """Returns README's table: steps/s here and in the other library, on the CPU, and their ratio."""
     rows = [["task", "ding_lite", "Stable-Baselines3", "ratio (range of the rounds)"]]
-    for name, title in IN_README.items():
+    for title, (name, system) in IN_README.items():
         of_cpu = [line for line in stored if line["row"] == name and line["machine"].startswith("2 cores")]
         ours, peer = (
-            [line for line in of_cpu if line["system"] == system] for system in ("ding_lite", ROWS[name].base)
+            [line for line in of_cpu if line["system"] == each] for each in (system, ROWS[name].base)
         )
         values = f"{median(line['steps_per_second'] for line in peer):,.0f}"
         cells = list(_cells(ours, peer, "steps_per_second", 0))
@@ -283,13 +276,15 @@ def _tables(stored: list[dict[str, Any]], column: str, unit: str, digits: int) -
 def _cells(
     results: list[dict[str, Any]], base: list[dict[str, Any]], column: str, digits: int
 ) -> Iterator[str]:
-    """Yields the cells of a system: "times" has the medians' ratio, and the range of those of each round."""
-    values, others = ([line[column] for line in lines] for lines in (results, base))
+    """Yields the cells of a system: "times" has the median of the ratios of each round at one commit."""
+    values = [line[column] for line in results]
     yield f"**{median(values):,.{digits}f}**"
-    yield f"{min(values):,.{digits}f} to {max(values):,.{digits}f}"
-    ratios = [value / other for value, other in zip(values, others, strict=False)]
+    yield " to ".join(dict.fromkeys(f"{edge:,.{digits}f}" for edge in (min(values), max(values))))
+    at = {(line["commit"], line["round"]): line[column] for line in base}
+    pairs = [(line[column], at.get((line["commit"], line["round"]))) for line in results]
+    ratios = [value / other for value, other in pairs if other]
     of_rounds = "" if results is base or len(ratios) < 2 else f" ({min(ratios):.2f} to {max(ratios):.2f})"
-    yield f"{median(values) / median(others):.2f}{of_rounds}" if others else ""
+    yield f"{median(ratios):.2f}{of_rounds}" if ratios else ""
     if column == "seconds":
         steps = [line["env_steps"] for line in results if "env_steps" in line]
         yield f"{median(steps):,.0f}" if steps else ""
