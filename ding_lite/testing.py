@@ -164,7 +164,7 @@ def _check_on(name: str | type, config: Mapping[str, Any], space: gym.Space) -> 
     cls = POLICY_REGISTRY.get(name) if isinstance(name, str) else name
     with contextlib.closing(envs):
         policy: Policy = cls(cfg, envs.obs_space, envs.action_space)
-        policy.value_norm.load_state_dict(RAW)  # without a unit no value is the network's
+        policy.value_norm.load_state_dict(RAW)  # with std 0 each value is 0, whatever the network gives
         rollout = Collector(envs, policy, n_sample=4 * STEPS_OF_CHECK).collect()
         _check_rollout(policy, rollout)
         _check_distribution(policy, rollout.obs[0, :1])

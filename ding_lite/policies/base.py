@@ -52,7 +52,7 @@ from ding_lite.models.layout import lay_out
 from ding_lite.models.recurrent import Sequences, single_steps
 from ding_lite.policies.keys import POLICY
 from ding_lite.rl.distributions import Distribution
-from ding_lite.rl.scales import NoScale, ObservationNorm, ValueNorm
+from ding_lite.rl.scales import RAW, NoScale, ObservationNorm, ValueNorm
 from ding_lite.rl.seeding import GeneratorState, seeded_layers, torch_generator
 from ding_lite.trees import (
     MASK_KEY,
@@ -173,6 +173,8 @@ class Policy:
         # `act` applies these, so that its actions fit an environment without the wrappers of the run.
         self.action_maps: Sequence[ActionMap] = ()
         self._init_shared()
+        if model is not None:  # trained, perhaps, on raw values
+            self.value_norm.load_state_dict(RAW)
         if "learn" in self.fields:
             is_ours = type(self).distribution is Policy.distribution
             inputs = self._inputs(example_observations(obs_space, SAMPLES))

@@ -164,6 +164,8 @@ class PPOPolicy(Policy):
         credit["explained_variance"] = explained_variance(value, target)
         if isinstance(self.obs_norm, ObservationNorm):
             credit["obs_clipped"] = self.obs_norm.clipped_share(rollout.obs, valid)
+        if not self.value_norm.std:  # no value is the network's: value_clip keeps none near it
+            rollout = as_rollout(to_dict(rollout) | {"value": rollout.value_target})
         self.value_norm.update_and_rescale(target, self.model.value_heads)
         self.set_coefficients()
         log = mean_metrics([credit])  # waits for the device once
@@ -356,8 +358,7 @@ class PPOPolicy(Policy):
         """Sets the coefficients of this iteration, by the config, which a loop may change, and schedules."""
         learn, clip = self.cfg.learn, self.schedules.factor("clip")
         self.clip_ratio: float = learn.clip_ratio * clip
-        has_clip = learn.value_clip is not None and not self.value_norm.is_new
-        self.value_clip = max(learn.value_clip * clip, 1e-8) if has_clip else None
+        self.value_clip = None if learn.value_clip is None else max(learn.value_clip * clip, 1e-8)
         self.value_weight: float = learn.value_weight * self.value_factor
         entropy_weight = self.usual_entropy_weight if learn.entropy_weight is None else learn.entropy_weight
         self.entropy_weight: float = entropy_weight * self.schedules.factor("entropy")

@@ -21,6 +21,7 @@ from ding_lite.ranks import ALONE, Ranks
 from ding_lite.trees import MASK_KEY, is_image, space_leaves, value_at
 
 CONSTANT = 1e-8  # variances up to this are rounding errors
+ROUNDING = 1e-12  # a variance up to this share of a number's square is a rounding error of float32
 CHUNK = 2**23  # numbers that are converted to float64 in one call
 
 
@@ -33,11 +34,10 @@ class RunningMeanStd:
     Args:
         shape: of one sample, of ``mean``, ``var`` and ``std``.
         ranks: whose samples are merged at every update.
-        decay: multiplies the weight of all earlier samples at every update.
     """
 
-    def __init__(self, shape: tuple[int, ...] = (), ranks: Ranks = ALONE, decay: float = 1.0) -> None:
-        self.ranks, self.decay = ranks, decay
+    def __init__(self, shape: tuple[int, ...] = (), ranks: Ranks = ALONE) -> None:
+        self.ranks = ranks
         self.mean = np.zeros(shape, np.float64)
         self.var = np.ones(shape, np.float64)
         self.count = 0.0
@@ -55,7 +55,6 @@ class RunningMeanStd:
             new._merge(batches)
             rows = self.ranks.gather(new.count, *np.ravel(new.mean), *np.ravel(new.var))
             batches = [(row[0], *row[1:].reshape(2, *self.mean.shape)) for row in rows if row[0]]
-        self.count *= self.decay if batches else 1.0
         self._merge(batches)
 
     def _merge(self, batches: list[Any]) -> None:
@@ -79,7 +78,7 @@ class RunningMeanStd:
         self.count = float(state["count"])
 
 
-RAW = {"mean": 0.0, "var": 1.0, "count": 0.0}  # state of a ValueNorm: heads predict in raw units
+RAW = {"mean": 0.0, "var": 1.0, "count": 0.0}  # state of a ValueNorm whose heads predict raw values
 
 
 class ValueNorm(RunningMeanStd):
@@ -89,46 +88,47 @@ class ValueNorm(RunningMeanStd):
     this gives the exponential moving averages of E[R] and E[R^2] with the bias correction of Adam
     (arXiv:1412.6980, section 3).
 
-    Before the first targets, and while all are equal, there is no unit: ``std`` is 0, and the value of every
-    observation is ``mean``. So the unit of rewards changes no network.
+    A new scale has ``std`` 0, and every value is ``mean``, which is 0 before the first targets. The first
+    targets that differ give the std, and the heads stay as they are. So rewards times 1,000 train the same
+    networks, but for rounding; not with an intrinsic reward, a ``reward_clip`` or ``adv_norm=False``.
 
     Args:
         decay: weight of all earlier targets at an update; 0 keeps the newest targets only, 1 keeps all.
         ranks: whose samples are merged at every update.
-
-    Attributes:
-        is_new: whether there was no unit before the last update, so that no value before it is the network's.
     """
 
-    is_new = False
-
     def __init__(self, decay: float = 1.0, ranks: Ranks = ALONE) -> None:
-        super().__init__((), ranks, decay)
-        self.var = np.zeros(())
+        super().__init__(ranks=ranks)
+        self.var, self.decay = np.zeros(()), decay
 
     @property
     def std(self) -> np.ndarray:
-        """The standard deviation, () float64; 0 where it is a rounding error of float32."""
-        return np.sqrt(self.var) * (self.var > 1e-12 * self.mean**2 + 1e-40)
+        """The standard deviation, (); 0 if it is at most 1e-6 of the mean, which is rounding of float32."""
+        return np.sqrt(self.var) * (self.var > ROUNDING * self.mean**2)
 
     @torch.no_grad()
     def update_and_rescale(self, targets: Tensor | np.ndarray, heads: tuple[nn.Linear, ...]) -> None:
         """Adds raw targets (N,), and rescales the last linear layer of each value head in place.
 
         Predictions in raw units stay the same: w <- w std / std', b <- (std b + mean - mean') / std'
-        (arXiv:1602.07714, eq. 9). Where there was no unit, heads stay as they are.
+        (arXiv:1602.07714, eq. 9). Where std was 0, heads stay as they are. Where it was not, targets that are
+        equal but for rounding change nothing: std would shrink at each update, and the weights would grow.
         """
         old_mean, old_std = float(self.mean), float(self.std)
-        self.update(targets)
+        new = RunningMeanStd(ranks=self.ranks)
+        new.update(targets)
+        if not new.count or (old_std and new.var <= ROUNDING * (new.mean**2 + old_std**2)):
+            return
+        self.count *= self.decay
+        self._merge([(new.count, new.mean, new.var)])
         mean, std = float(self.mean), float(self.std)
-        self.is_new = not old_std
         for head in heads if old_std and std else ():
             head.weight.mul_(old_std / std)
             head.bias.mul_(old_std).add_(old_mean - mean).div_(std)
 
     def normalize(self, value: Tensor) -> Tensor:
         """Returns (value - mean) / std: from raw units to the units of the heads."""
-        return (value - float(self.mean)) / (float(self.std) or 1.0)
+        return (value - float(self.mean)) / (float(self.std) or np.inf)
 
     def denormalize(self, value: Tensor) -> Tensor:
         """Returns value * std + mean: from the units of the heads to raw units."""
@@ -273,7 +273,7 @@ class ObservationNorm:
 class NoScale:
     """The scale that changes nothing and learns nothing, in place of any scale that is switched off."""
 
-    is_empty = is_new = False
+    is_empty, std = False, 1.0
     running_return = None
 
     def __call__(self, x: Any, path: tuple[str, ...] = ()) -> Any:

@@ -175,11 +175,13 @@ def warm_start(policy: Policy, path: str | Path) -> list[str]:
     messages = [f"begins from the weights of {file}"]
     with refusing(f"the weights in {file} cannot be loaded"):
         theirs = as_tensors(state["policy"])
+        raw = {"value_norm": RAW}  # values without a scale
         for begin, line in NEW_PARTS.items():
             new = {name: value for name, value in model.state_dict().items() if name.startswith(begin)}
             if new and new.keys().isdisjoint(theirs["model"]):
                 theirs["model"] |= new
                 messages.append(f"the weights have no {line}")
+                raw = {} if begin == "critic_" else raw
         if "obs_norm" in own and theirs.get("obs_norm") is None:
             messages.append(
                 "WARNING: the weights have no scale of observations, so with policy.normalize.obs the policy "
@@ -199,9 +201,7 @@ def warm_start(policy: Policy, path: str | Path) -> list[str]:
                 f"the weights in {file} were trained with {', '.join(wrong)}, and compute something else "
                 "without: set the values that they were trained with"
             )
-        loaded = {name: theirs[name] for name in ("model", *SCALES) if name in theirs}
-        if "value_norm" in own and theirs.get("value_norm") is None:  # their values are raw
-            loaded["value_norm"] = RAW
+        loaded = raw | {name: theirs[name] for name in ("model", *SCALES) if name in theirs}
         policy.load_state_dict({**own, **loaded})
         policy.forget_open_episodes()
     return messages

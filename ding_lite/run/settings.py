@@ -24,6 +24,7 @@ from ding_lite.errors import ConfigError
 from ding_lite.trees import MASK_KEY, is_image, space_leaves
 
 TYPES = ("policy.type", "policy.model.type")
+OF_TASK = ("policy.model.", "policy.learn.entropy_", "policy.collect.discount_factor")
 PIXELS = 36  # images of at least this height and width are pictures, smaller ones grids of cells
 
 
@@ -83,7 +84,7 @@ def _settings_of(policy: str, own: Any, kinds: Any, name: str) -> tuple[dict[str
     stems = {config["policy"].get("type", "ppo"): stem for stem, config in shipped.items()}
     if stem := stems.get(policy):
         return shipped[stem], stem, f"those of the shipped config {stem}"
-    if stem := stems.get(policy.removesuffix("_offpolicy")):  # the same steps, with samples of a buffer
+    if stem := stems.get(policy.removesuffix("_offpolicy")):  # all but how often a sample is used
         rate = compile_config(shipped[stem]).values.policy.learn.learning_rate
         config = merged(shipped[stem], {"policy": {"type": policy, "learn": {"learning_rate": rate}}})
         config["policy"]["learn"].pop("epoch_per_collect", None)
@@ -92,13 +93,11 @@ def _settings_of(policy: str, own: Any, kinds: Any, name: str) -> tuple[dict[str
     note = f"no shipped config is for {name} with {policy}"
     if shipped:  # what it says of the task is true with every policy
         stem, config = next(iter(shipped.items()))
-        given = {key: value for key, value in config.items() if key != "policy"}
-        known, of_policy = compile_config(own, kinds).values.policy.model, config["policy"]
-        model = {key: value for key, value in of_policy.get("model", {}).items() if key in known}
-        entropy = {k: x for k, x in of_policy.get("learn", {}).items() if k.startswith("entropy_")}
-        discount = {k: x for k, x in of_policy.get("collect", {}).items() if k == "discount_factor"}
-        given["policy"] = {"model": model, "learn": entropy, "collect": discount}
-        note += f", and what is of the task, as its network, entropy and discount, is that of {stem}"
+        known = dict(leaves(compile_config(own, kinds).values))
+        for path, value in leaves(config):
+            if not path.startswith("policy.") or (path.startswith(OF_TASK) and path in known):
+                set_value(given, path, value)
+        note += f"; network, entropy and discount are those of {stem}"
     env = compile_config(merged(given, own), kinds).values.env
     with contextlib.closing(make_vector_env(env, 1, 0)) as envs:
         kind, why = kind_of(envs.obs_space)

@@ -71,7 +71,7 @@ ROWS = [
     ("--env CartPole-v1 --plain", "", {RATE: 3e-4, "env.stop_value": None, "max_env_step": 1_000_000}),
     (
         "--env Acrobot-v1 --policy ppg",
-        "what is of the task, as its network, entropy and discount, is that of acrobot_ppo",
+        "network, entropy and discount are those of acrobot_ppo",
         {"max_env_step": 500_000, OBS: True, PPG: 3},
     ),
     (
@@ -163,7 +163,6 @@ class World(gym.Wrapper):
 @pytest.mark.parametrize(
     ("best", "units"),
     [
-        (0.008, dict(acts="Discrete", reward=0.001)),
         (8000.0, dict(acts="Discrete", reward=1000.0, scale=100.0, offset=300.0)),
         (8.0, dict(acts="Box", edge=2000.0)),
     ],

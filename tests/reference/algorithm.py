@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -350,6 +350,8 @@ class Reference:
         self.draws, self.metrics = draws, {}
         if self.value_scale is not None:
             targets = [collected[step.key].target for step in self.steps]
+            if not self.value_scale.std:  # no V has been predicted: V_old = R restrains nothing
+                collected = {key: replace(c, value=c.target) for key, c in collected.items()}
             self.value_scale.take_in(targets, self.networks.value_heads)
         self._apply_schedules()
         self._push(collected)
@@ -387,8 +389,7 @@ class Reference:
         if self.is_ppg and learn.aux_learning_rate is not None:
             self.optimizers["auxiliary"].learning_rate = learn.aux_learning_rate * factor("lr")
         self.clip = learn.clip_ratio * factor("clip")
-        predicted = self.value_scale is None or self.value_scale.had_unit  # else no old V to stay near
-        self.value_clip = learn.value_clip * factor("clip") if learn.value_clip and predicted else None
+        self.value_clip = None if learn.value_clip is None else learn.value_clip * factor("clip")
         self.entropy_weight = learn.entropy_weight * factor("entropy")
         self.metrics |= {"cur_lr": self.optimizers["policy"].learning_rate, "clip_ratio": self.clip}
 

@@ -75,13 +75,13 @@ class ValueScale:
         mean = sum w_k sum R / sum w_k n_k,     var = sum w_k sum (R - mean)^2 / sum w_k n_k
 
     Before the first batch mean and std are 0. While the std is 0, within the rounding of float32, each
-    prediction is the mean, and the heads are not rescaled.
+    prediction is the mean, and the heads are not rescaled. A later batch of equal targets is left out.
     """
 
     def __init__(self, decay: float) -> None:
         self.decay = decay
         self.batches: list[np.ndarray] = []
-        self.mean, self.std, self.had_unit = 0.0, 0.0, False
+        self.mean, self.std = 0.0, 0.0
 
     def _weighted_mean(self, numbers: list[np.ndarray]) -> float:
         weights = [self.decay ** (len(numbers) - 1 - k) for k in range(len(numbers))]
@@ -94,13 +94,15 @@ class ValueScale:
         w <- w s / s',   b <- (s b + m - m') / s'
         """
         mean, std = self.mean, self.std
-        self.batches.append(np.array(targets))
+        new = np.array(targets)
+        if std and new.var() <= 1e-12 * (new.mean() ** 2 + std**2):
+            return
+        self.batches.append(new)
         self.mean = self._weighted_mean(self.batches)
         variance = self._weighted_mean([(batch - self.mean) ** 2 for batch in self.batches])
         self.std = math.sqrt(variance)
         if self.std <= 1e-6 * abs(self.mean):
             self.std = 0.0
-        self.had_unit = std > 0
         if not (std and self.std):
             return
         with torch.no_grad():
@@ -109,7 +111,7 @@ class ValueScale:
                 bias.copy_((std * bias + mean - self.mean) / self.std)
 
     def normalize(self, value: float) -> float:
-        return (value - self.mean) / self.std if self.std else value - self.mean
+        return (value - self.mean) / self.std if self.std else 0.0
 
     def denormalize(self, value: float) -> float:
         return value * self.std + self.mean

@@ -6,6 +6,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from worlds import digest
 
 from ding_lite.rl import scales
 from ding_lite.rl.scales import ObservationNorm, RunningMeanStd, ValueNorm
@@ -71,28 +72,31 @@ def test_raw_predictions_stay_when_the_scale_moves(heads, moved):
             assert largest > 0.01 if moved else largest < 1e-5
 
 
-def test_without_a_unit_a_value_is_the_mean_and_heads_stay():
-    norm, head = ValueNorm(decay=0.5), torch.nn.Linear(2, 1)
-    x, before = torch.randn(5, 2), copy.deepcopy(head.state_dict())
-
-    def update(*targets):
-        norm.update_and_rescale(np.array(targets), (head,))
-        return norm.denormalize(head(x)), norm.is_new
-
-    assert (norm.denormalize(head(x)) == 0).all()
-    for constant in (0.0, 3e-9, -7.0):  # then the weight of earlier targets gives a unit
+def test_values_are_the_mean_until_targets_differ_and_heads_stay_until_then():
+    torch.manual_seed(0)
+    head, x = torch.nn.Linear(2, 1), torch.randn(5, 2)
+    before = copy.deepcopy(head.state_dict())
+    assert (ValueNorm().denormalize(head(x)) == 0).all()
+    for constant in (0.0, 3e-9, -7.0):
         norm = ValueNorm()
-        value, is_new = update(constant, constant)
+        norm.update_and_rescale(np.full(3, constant), (head,))
+        value = norm.denormalize(head(x))
         assert (value == constant).all()
-        assert (norm.normalize(value) == 0).all()
-        assert is_new
-    value, is_new = update(-7.0, -7.0 + 2e-6, -9.0)
-    assert is_new
-    torch.testing.assert_close(value, head(x) * float(norm.std) + float(norm.mean))
-    assert torch.equal(head.weight, before["weight"])
-    after, is_new = update(50.0, 40.0)
-    assert not is_new
-    torch.testing.assert_close(after, value)
+        assert (norm.normalize(value + 1) == 0).all()
+    norm.update_and_rescale(np.array([-7.0, -9.0]), (head,))
+    torch.testing.assert_close(norm.denormalize(head(x)), head(x) * float(norm.std) + float(norm.mean))
+    assert all(torch.equal(head.state_dict()[name], before[name]) for name in before)
+
+
+def test_targets_that_are_equal_but_for_rounding_leave_a_scale_as_it_is():
+    norm, head, draw = ValueNorm(0.5), torch.nn.Linear(2, 1), np.random.default_rng(0)
+    norm.update_and_rescale(draw.normal(5, 2, 100), (head,))
+    before = copy.deepcopy((norm.state_dict(), head.state_dict()))
+    for targets in (np.zeros(9), np.full(9, 1e6), draw.normal(0, 1e-7, 9), np.zeros(0)):
+        norm.update_and_rescale(targets, (head,))
+        assert digest((norm.state_dict(), head.state_dict())) == digest(before)
+    norm.update_and_rescale(draw.normal(0, 1e-4, 9), (head,))
+    assert norm.mean != before[0]["mean"]
 
 
 # ------------------------------------------------------------------ observations

@@ -153,6 +153,15 @@ def test_weights_and_scales_are_those_of_the_run_and_all_else_is_new(trained, tm
     assert f"begins from the weights of {trained}/ckpt/best" in log
 
 
+def test_the_values_of_a_model_that_a_script_gives_are_raw(trained, tmp_path):
+    model = load_policy(trained).model
+    with SerialPipeline(CONFIG, folder=tmp_path / "run", model=model) as pipeline:
+        obs = torch.randn(5, *pipeline.policy.obs_space.shape)
+        torch.testing.assert_close(
+            pipeline.policy.values(obs), model.compute_critic(pipeline.policy.scaled(obs))
+        )
+
+
 def test_ppo_weights_begin_a_ppg_run_whose_auxiliary_head_is_new(trained, tmp_path):
     config = merged(CONFIG, {"policy": {"type": "ppg", "model": {"arch": "dual"}, "learn": {"aux_freq": 1}}})
     del config["policy"]["learn"]["epoch_per_collect"]
@@ -217,6 +226,7 @@ def test_weights_of_stable_baselines3_act_as_there_by_the_table_of_names_in_the_
             np.testing.assert_allclose(acts(), expected, rtol=1e-5, atol=1e-6)
             value = pipeline.policy.model.critic_head[0].weight.clone()
             assert ("no value network" in (folder / "log.txt").read_text()) is not has_value
+            assert pipeline.policy.value_norm.std == has_value, "values of the file are raw"
             for progress in pipeline:
                 learned = not np.allclose(acts(), expected, rtol=1e-5, atol=1e-6)
                 assert learned == (progress.iteration > 2), "the value learns alone"
