@@ -62,7 +62,7 @@ class SerialPipeline:
         seed: replaces the config's seed.
         env_setting: ``(make, collector_cfgs, evaluator_cfgs)``: one environment ``make(cfg)`` for each cfg,
             used instead of the environments that the config describes.
-        model: trained as it is, instead of a model built from the config.
+        model: trained as it is, instead of a model built from the config; its values are raw returns.
         max_train_iter, max_env_step: stop at the first iteration boundary at or past these limits.
         folder: folder of the run, which must not exist, but for one whose run has ended before its first
             checkpoint. If None, ``runs/<exp_name>``, with a suffix ``_2``, ``_3``, ... where that exists.
