@@ -8,6 +8,7 @@ from worlds import digest, save_checkpoint, trainee
 from ding_lite.data.replay import Replay
 from ding_lite.data.rollout import as_rollout
 from ding_lite.data.samples import Runs, Samples, Store
+from ding_lite.rl.scales import RAW
 from ding_lite.run.checkpoint import load_checkpoint
 from ding_lite.trees import map_tree, to_dict
 
@@ -122,6 +123,7 @@ def test_nothing_of_a_transition_changes_while_it_is_in_the_buffer():
     limits = {"max_use": 100, "max_staleness": 3, "replay_buffer_size": 10_000}
     options = {"learn": {"update_per_collect": 5}, "other": {"replay_buffer": limits}}
     policy, collector = trainee("ppo_offpolicy", SeededTree, autoreset="next_step", **options)
+    policy.value_norm.load_state_dict(RAW)
     first = None
     for _ in range(4):
         rollout = collector.collect()

@@ -19,6 +19,7 @@ NO_KEYS = {
     "env.kwargs.max_episode_steps",
     "env.key",
     "policy.model.encoder.channels",
+    "policy.learn.entropy_",  # the beginning of two
 }
 
 
