@@ -188,6 +188,7 @@ def _draw_case(seed: int, choose: Chooser, ranks: int) -> Case:
         frequency = choose.one("aux_freq", 1, 2)
         iterations = 4 if frequency == 2 else 3
         policy["learn"] |= _draw_ppg(choose, frequency, kind == "ppg_offpolicy")
+        policy["learn"]["adam_eps"] *= max(1.0, policy["learn"]["aux_bc_weight"])  # so is rounding
     elif kind == "ppo":
         policy["learn"]["epoch_per_collect"] = choose.one("epoch_per_collect", 1, 2, 3)
     if kind.endswith("offpolicy"):
@@ -237,7 +238,7 @@ def _draw_learn(kind: str, choose: Chooser, n_sample: int) -> dict[str, Any]:
     learn = {
         "learning_rate": choose.number(1e-3, 6e-3),
         "batch_size": choose.whole(5, 20),
-        "adam_eps": 1e-2 if kind.startswith("ppg") else choose.one("adam_eps", 1e-5, 1e-3),
+        "adam_eps": 1e-3 if kind.startswith("ppg") else choose.one("adam_eps", 1e-5, 1e-3),
         "value_weight": choose.one("value_weight", 0.5, 1.0),
         "entropy_weight": choose.one("entropy_weight", 0.0, 0.02, 0.2),
         "clip_ratio": choose.one("clip_ratio", 0.02, 0.05, 0.2),
