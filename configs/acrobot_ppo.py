@@ -1,11 +1,11 @@
 """Classic control: Acrobot-v1.
 
-Observations are scaled, as in rl-zoo. About -83 after 500k steps.
+Observations are scaled, as in rl-zoo. The return is about -83 after 500k steps.
 
 ding-lite train -c acrobot_ppo
 """
 
-environments = {"Acrobot-v1": {}}  # that `train --env` trains with this config
+environments = {"Acrobot-v1": {}}  # `train --env` trains these with this config
 config = dict(
     max_env_step=500_000,
     env=dict(env_id="Acrobot-v1", collector_env_num=16, evaluator_env_num=8),

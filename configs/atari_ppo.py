@@ -11,7 +11,7 @@ to 0. CleanRL's PPO differs by
 policy.model.init=orthogonal policy.learn.adam_eps=1e-5 policy.learn.clip_schedule=constant
 """
 
-environments = {  # that `train --env` trains with this config, and what differs for them
+environments = {  # `train --env` trains these with this config, and with these overrides
     "*NoFrameskip-v4": {},
     "ALE/*-v5": dict(env=dict(kwargs=dict(frameskip=1))),  # the wrapper skips frames
 }

@@ -6,7 +6,7 @@ pip install "ding_lite[box2d]"
 ding-lite train -c bipedalwalker_ppo
 """
 
-environments = {"BipedalWalker-v3": {}}  # that `train --env` trains with this config
+environments = {"BipedalWalker-v3": {}}  # `train --env` trains these with this config
 config = dict(
     max_env_step=3_000_000,
     env=dict(env_id="BipedalWalker-v3", collector_env_num=32, evaluator_env_num=8),

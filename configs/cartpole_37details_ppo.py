@@ -2,8 +2,8 @@
 
     ding-lite train -c cartpole_37details_ppo
 
-What CleanRL has and is not below is the default here: orthogonal initialisation with its gains, the value
-weight, the clip range, the norms of advantages and gradients. docs/algorithms.md has the table.
+CleanRL's other settings are defaults here: orthogonal initialisation with its gains, the value weight, the
+clip range, normalised advantages, clipping of the gradient norm. docs/algorithms.md has the table.
 """
 
 config = dict(

@@ -1,8 +1,8 @@
-"""Fine-tuning: from CartPole-v1 to a pole of a tenth of the length.
+"""Fine-tuning: from CartPole-v1 to a pole with a tenth of the length.
 
 ding-lite train -c cartpole_pole_ppo
 
-The pole is that of pole_env.py. To train a policy of CartPole-v1 further:
+pole_env.py makes the environment. To train a policy of CartPole-v1 further:
 
 ding-lite train -c cartpole_ppo
 ding-lite train -c cartpole_pole_ppo --init-from runs/cartpole_ppo policy.learn.kl_beta=0.1 \\

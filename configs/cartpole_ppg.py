@@ -5,7 +5,7 @@ An auxiliary phase after every 8 iterations.
 ding-lite train -c cartpole_ppg
 """
 
-environments = {"CartPole-v1": {}}  # that `train --env` trains with this config
+environments = {"CartPole-v1": {}}  # `train --env` trains these with this config
 config = dict(
     max_env_step=200_000,
     env=dict(env_id="CartPole-v1", evaluator_env_num=8, stop_value=475),

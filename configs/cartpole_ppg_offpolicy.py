@@ -3,7 +3,7 @@
 ding-lite train -c cartpole_ppg_offpolicy
 """
 
-environments = {"CartPole-v1": {}}  # that `train --env` trains with this config
+environments = {"CartPole-v1": {}}  # `train --env` trains these with this config
 config = dict(
     max_env_step=200_000,
     env=dict(env_id="CartPole-v1", evaluator_env_num=8, stop_value=475),

@@ -1,9 +1,9 @@
-"""Classic control: CartPole-v1, the first config to try: seconds.
+"""Classic control: CartPole-v1, the first config to try; it trains in seconds.
 
 ding-lite train -c cartpole_ppo
 """
 
-environments = {"CartPole-v1": {}}  # that `train --env` trains with this config
+environments = {"CartPole-v1": {}}  # `train --env` trains these with this config
 config = dict(
     max_env_step=100_000,
     env=dict(env_id="CartPole-v1", evaluator_env_num=8, stop_value=475),

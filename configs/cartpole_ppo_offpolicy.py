@@ -5,7 +5,7 @@ A transition is used nine times.
 ding-lite train -c cartpole_ppo_offpolicy
 """
 
-environments = {"CartPole-v1": {}}  # that `train --env` trains with this config
+environments = {"CartPole-v1": {}}  # `train --env` trains these with this config
 config = dict(
     max_env_step=200_000,
     env=dict(env_id="CartPole-v1", evaluator_env_num=8, stop_value=475),

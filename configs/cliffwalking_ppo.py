@@ -7,7 +7,7 @@ The task itself has no limit of steps.
 ding-lite train -c cliffwalking_ppo
 """
 
-environments = {"CliffWalking-v1": {}}  # that `train --env` trains with this config
+environments = {"CliffWalking-v1": {}}  # `train --env` trains these with this config
 config = dict(
     max_env_step=200_000,
     env=dict(

@@ -2,7 +2,7 @@
 
 ding-lite train -c deepsea_rnd_ppo
 
-A treasure in the corner of 20 x 20 cells (sparse_env.py), not found without it (policy.intrinsic.type=None).
+The treasure in the corner of 20 x 20 cells (sparse_env.py) is not found with policy.intrinsic.type=None.
 """
 
 config = dict(

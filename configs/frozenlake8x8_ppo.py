@@ -5,11 +5,11 @@ The best policy reaches the goal in nine of ten episodes.
 ding-lite train -c frozenlake8x8_ppo
 """
 
-environments = {"FrozenLake8x8-v1": {}}  # that `train --env` trains with this config
+environments = {"FrozenLake8x8-v1": {}}  # `train --env` trains these with this config
 config = dict(
     env=dict(env_id="FrozenLake8x8-v1", collector_env_num=64, evaluator_env_num=32, n_evaluator_episode=64),
     policy=dict(
-        # Nearly a table: with narrow vectors and hidden layers, what is learned of one state changes others.
+        # Nearly a table: with narrow vectors and hidden layers, learning in one state changes other states.
         model=dict(encoder=dict(type="embedding", embedding_size=128), encoder_hidden_size_list=[]),
         learn=dict(
             batch_size=512,
@@ -19,7 +19,7 @@ config = dict(
             entropy_schedule="linear",
             value_norm_std=1.0,
         ),
-        # Actions slip in two of three steps: long rollouts and a short trace make little of chance.
+        # Actions slip in two of three steps: long rollouts and a short trace reduce the noise.
         collect=dict(n_sample=8192, discount_factor=0.999, gae_lambda=0.8),
         eval=dict(eval_freq=100_000),
     ),

@@ -4,11 +4,11 @@
     ding-lite train -c halfcheetah_ppo
     ding-lite train --env Ant-v5
 
-Tianshou's settings: 64 environments, less noise, advantages as they are. Ant has normalised values, and its
-observation leaves out the contact forces, as that of -v3 in effect did.
+Tianshou's settings: 64 environments, less noise, advantages as they are. Ant normalises values, and does not
+observe contact forces, which were in effect absent from Ant-v3, too.
 """
 
-environments = {  # that `train --env` trains with this config, and what differs for them
+environments = {  # `train --env` trains these with this config, and with these overrides
     "HalfCheetah-v[45]": {},
     "Ant-v5": dict(
         env=dict(kwargs=dict(include_cfrc_ext_in_observation=False)), policy=dict(learn=dict(value_norm=True))

@@ -9,7 +9,7 @@ pip install "ding_lite[mujoco]"
 ding-lite train -c inverted_double_pendulum_ppo
 """
 
-environments = {"InvertedDoublePendulum-v[45]": {}}  # that `train --env` trains with this config
+environments = {"InvertedDoublePendulum-v[45]": {}}  # `train --env` trains these with this config
 config = dict(
     env=dict(
         env_id="InvertedDoublePendulum-v5",

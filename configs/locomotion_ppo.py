@@ -1,11 +1,11 @@
-"""Legged robots in a simulator on a GPU: the numbers of rsl_rl, under which they are usually trained.
+"""Legged robots in a simulator on a GPU: the settings of rsl_rl, with which they are usually trained.
 
     pip install playground
     ding-lite train -c locomotion_ppo
     ding-lite train -c locomotion_ppo env.type=my_robot:make env.kwargs={} policy.model.obs_groups=None
 
-Isaac Lab, mjlab and environments of your own: docs/tensors.md. rsl_rl clips the gradients of both networks
-apart, adapts the learning rate before each minibatch, and does not scale observations in each task.
+Isaac Lab, mjlab and environments of your own: docs/tensors.md. rsl_rl itself clips each network's gradient
+separately, adapts the learning rate before each minibatch, and scales observations only in some tasks.
 """
 
 config = dict(

@@ -7,7 +7,7 @@
 A long horizon, as in rl-zoo. Both reach more than 260 within 1M steps.
 """
 
-environments = {  # that `train --env` trains with this config, and what differs for them
+environments = {  # `train --env` trains these with this config, and with these overrides
     "LunarLander-v3": {},
     "LunarLanderContinuous-v3": dict(policy=dict(learn=dict(epoch_per_collect=10, entropy_weight=0.0))),
 }

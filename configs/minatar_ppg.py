@@ -4,11 +4,11 @@
     ding-lite train -c minatar_ppg
     ding-lite train -c minatar_ppg env.env_id=MinAtar/Asterix-v1
 
-Both networks have three epochs, as many as PPO: with the paper's one it learns more slowly
+Both networks train for three epochs, as in PPO: with one epoch, as in the paper, learning is slower
 (benchmarks/RESULTS.md). The games have no time limit; env.max_eval_steps limits the episodes of evaluations.
 """
 
-environments = {"MinAtar/*": {}}  # that `train --env` trains with this config
+environments = {"MinAtar/*": {}}  # `train --env` trains these with this config
 config = dict(
     num_threads=1,  # 10 x 10 cells: more threads are slower
     env=dict(env_id="MinAtar/SpaceInvaders-v1", collector_env_num=16, n_evaluator_episode=32),

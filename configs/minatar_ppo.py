@@ -8,7 +8,7 @@ Breakout returns more with a longer horizon, and at 1M steps with a constant lea
 time limit; env.max_eval_steps limits the episodes of evaluations.
 """
 
-environments = {  # that `train --env` trains with this config, and what differs for them
+environments = {  # `train --env` trains these with this config, and with these overrides
     "MinAtar/*": {},
     "MinAtar/Breakout-v1": dict(
         policy=dict(learn=dict(lr_schedule="constant"), collect=dict(discount_factor=0.999, gae_lambda=0.95))

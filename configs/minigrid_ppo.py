@@ -8,7 +8,7 @@ Find a key, open a door, reach the goal. FourRooms, of 19 x 19 cells, has settin
 ding-lite train --env MiniGrid-FourRooms-v0
 """
 
-environments = {  # that `train --env` trains with this config, and what differs for them
+environments = {  # `train --env` trains these with this config, and with these overrides
     "MiniGrid-DoorKey-5x5-v0": {},
     "MiniGrid-FourRooms-v0": dict(
         max_env_step=2_000_000,

@@ -5,7 +5,7 @@ Only exploration finds the reward. Reaches more than 90.
 ding-lite train -c mountaincar_continuous_ppo
 """
 
-environments = {"MountainCarContinuous-v0": {}}  # that `train --env` trains with this config
+environments = {"MountainCarContinuous-v0": {}}  # `train --env` trains these with this config
 config = dict(
     max_env_step=200_000,
     env=dict(env_id="MountainCarContinuous-v0", evaluator_env_num=8),

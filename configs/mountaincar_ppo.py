@@ -5,7 +5,7 @@ Short rollouts, scaled observations and rewards, as in rl-zoo.
 ding-lite train -c mountaincar_ppo
 """
 
-environments = {"MountainCar-v0": {}}  # that `train --env` trains with this config
+environments = {"MountainCar-v0": {}}  # `train --env` trains these with this config
 config = dict(
     env=dict(env_id="MountainCar-v0", collector_env_num=16, evaluator_env_num=8),
     policy=dict(

@@ -12,7 +12,7 @@ environments = {
     "Hopper-v[45]": {},
     "Walker2d-v[45]": {},
     "Reacher-v[45]": {},
-}  # that `train --env` trains with this config
+}  # `train --env` trains these with this config
 config = dict(
     env=dict(env_id="Hopper-v5", evaluator_env_num=8),
     policy=dict(

@@ -3,7 +3,7 @@
 ding-lite train -c pendulum_ppg_offpolicy
 """
 
-environments = {"Pendulum-v1": {}}  # that `train --env` trains with this config
+environments = {"Pendulum-v1": {}}  # `train --env` trains these with this config
 config = dict(
     max_env_step=300_000,
     env=dict(env_id="Pendulum-v1", evaluator_env_num=8),

@@ -5,7 +5,7 @@ Scaled observations, and actions in -1 .. 1: the settings of `train --env` for a
 ding-lite train -c pendulum_ppo
 """
 
-environments = {"Pendulum-v1": {}}  # that `train --env` trains with this config
+environments = {"Pendulum-v1": {}}  # `train --env` trains these with this config
 config = dict(
     max_env_step=100_000,
     env=dict(env_id="Pendulum-v1", wrappers=["action_rescale"], evaluator_env_num=8),

@@ -5,7 +5,7 @@
     ding-lite train -c procgen_ppg
     ding-lite train -c procgen_ppg env.env_id=BigfishEasy-v0
 
-A small CNN and shorter phases than the paper's, whose settings are in examples/procgen_paper_ppg.py.
+A small CNN and shorter phases than in the paper; examples/procgen_paper_ppg.py has the paper's settings.
 """
 
 config = dict(
@@ -31,5 +31,5 @@ config = dict(
         normalize=dict(reward=True, reward_clip=10.0),
         eval=dict(eval_freq=250_000),
     ),
-    checkpoint=dict(freq=500_000),  # each has the samples for the auxiliary phase, 0.4 GB
+    checkpoint=dict(freq=500_000),  # each file has the samples for the auxiliary phase, 0.4 GB
 )

@@ -11,8 +11,8 @@ import numpy as np
 class DeepSea(gym.Env):
     """A dive through ``size`` x ``size`` cells to a treasure in the last corner (arXiv:1908.03568).
 
-    Each step goes one row down, and to the left or to the right; which of the two actions is which differs
-    between cells. A step to the right costs 0.01 / size, and the treasure is worth 1. Only the policy that
+    Each step goes one row down, and to the left or to the right; which action goes right differs between
+    cells. A step to the right costs 0.01 / size, and the treasure is worth 1. Only the policy that
     always goes right gets it, for a return of 0.99; random actions find it in one of 2**size episodes.
     """
 

@@ -6,7 +6,7 @@ pip install "ding_lite[mujoco]"
 ding-lite train -c swimmer_ppo
 """
 
-environments = {"Swimmer-v[45]": {}}  # that `train --env` trains with this config
+environments = {"Swimmer-v[45]": {}}  # `train --env` trains these with this config
 config = dict(
     env=dict(env_id="Swimmer-v5", collector_env_num=4, evaluator_env_num=8),
     policy=dict(

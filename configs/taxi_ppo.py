@@ -5,11 +5,11 @@ The state is one of 500 indices, with an embedding. Nearly the best possible ret
 ding-lite train -c taxi_ppo
 """
 
-environments = {"Taxi-*": {}}  # that `train --env` trains with this config
+environments = {"Taxi-*": {}}  # `train --env` trains these with this config
 config = dict(
     env=dict(env_id="Taxi-v4", collector_env_num=16, n_evaluator_episode=32),
     policy=dict(
-        # Nearly a table: with narrow vectors and hidden layers, what is learned of one state changes others.
+        # Nearly a table: with narrow vectors and hidden layers, learning in one state changes other states.
         model=dict(encoder=dict(type="embedding", embedding_size=256), encoder_hidden_size_list=[]),
         learn=dict(
             batch_size=128,

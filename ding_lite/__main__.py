@@ -1,4 +1,4 @@
-"""The program ``ding-lite``, also ``python -m ding_lite``: what it sets in its process."""
+"""The program ``ding-lite``, also ``python -m ding_lite``: signal handlers, streams, garbage collection."""
 
 import gc
 import io
@@ -13,22 +13,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command as the program of this process; see :func:`ding_lite.cli.main`."""
     with handlers_of_program():
         _open_streams()
-        # torch's import makes half a million objects; to search them for garbage takes a fifth of the time of
-        # a short command.
+        # The import of torch creates half a million objects; searching them for garbage takes a fifth of the
+        # time of a short command.
         gc.set_threshold(50_000, 50, 100)
         from ding_lite.cli import main as run
 
         code = run(argv)
-    # Nor are they searched at exit. nanobind, which ale_py uses, reports frozen objects as leaked.
+    # The search at exit is skipped, too, except with ale_py: its nanobind reports frozen objects as leaked.
     if "ale_py" not in sys.modules:
         gc.freeze()
     return code
 
 
 def _open_streams() -> None:
-    """Replaces standard streams that are closed, and lets the others write any text."""
+    """Replaces closed standard streams, and lets the output streams write text that they cannot encode."""
     for name in ("stdin", "stdout", "stderr"):
-        if getattr(sys, name) is None:  # else the next file that is opened would be this stream
+        if getattr(sys, name) is None:  # else the next opened file would get its number
             number = os.open(os.devnull, os.O_RDWR)
             os.set_inheritable(number, True)
             setattr(sys, name, os.fdopen(number, "r" if name == "stdin" else "w"))

@@ -9,7 +9,7 @@
     . EnvWorkerError       3   a worker process that died or hung, or whose environment raised
   x NumericsError          4   a loss or a gradient that is not finite
   x CheckpointError        5   a file that is not a checkpoint, or belongs to another run
-    . ReplayError          5   open episodes that took another course when they were played again
+    . ReplayError          5   open episodes of a checkpoint that cannot be restored
   x RankError              1   another process of a data-parallel run has ended
   x ContractError          2   a registered policy or model that breaks its base class's contract
 """
@@ -82,7 +82,7 @@ class EnvWorkerError(EnvError):
 
 
 class NumericsError(DingLiteError, ArithmeticError):
-    """Raised when a loss or a gradient is not finite. The parameters are those of before the step."""
+    """Raised when a loss or a gradient is not finite. That step does not change the parameters."""
 
     exit_code = 4
 
@@ -94,14 +94,14 @@ class CheckpointError(DingLiteError, OSError):
 
 
 class ReplayError(CheckpointError):
-    """Raised when open episodes are played again and take another course; new ones can begin."""
+    """Raised when the open episodes of a checkpoint cannot be restored; new ones can start instead."""
 
 
 def error_text(error: BaseException) -> str:
-    """Returns the message of an exception, for the message of another one.
+    """Returns the message of an exception, to be quoted in another message.
 
-    An exception of another library gets its type in front, and behind it the file and line of the user's
-    code where it was raised, if the traceback has such a line.
+    The message of an exception from outside of ding_lite gets its type in front, and at its end the file
+    and line of the user's code that raised it, if the traceback has such a line.
     """
     message, name = str(error), type(error).__name__
     if isinstance(error, DingLiteError):
@@ -123,8 +123,8 @@ def counted(number: int, noun: str) -> str:
 def is_of_user(error: BaseException) -> bool:
     """Returns whether an exception was raised by the user's code, or by another library that it called.
 
-    Then no frame of ding_lite is further in than the innermost frame of the user's code, except for those of
-    ``HELPERS``, which it calls.
+    This is so if no frame of ding_lite is deeper than the innermost frame of the user's code, except for
+    frames of ``HELPERS``, which the user's code calls.
     """
     of_user = False
     for frame, _ in walk_tb(error.__traceback__):

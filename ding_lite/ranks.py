@@ -26,7 +26,7 @@ from ding_lite.errors import DingLiteError, RankError
 
 Result = TypeVar("Result")
 Number = TypeVar("Number", int, float)
-PREFIX = "ding_lite"  # of our keys in the store that all ranks can read
+PREFIX = "ding_lite"  # of the keys of ding_lite in the store that all ranks share
 KEPT = f"{PREFIX}/kept"
 
 
@@ -42,21 +42,21 @@ class Ranks:
         self.rank = rank
         self.size = size
         self.is_first = rank == 0
-        # Numbers on the host need gloo, also beside NCCL.
+        # Tensors on the CPU need gloo. A default group with NCCL alone gets a second group for them.
         self._host_group: Any = None
         if size > 1 and "gloo" not in dist.get_backend_config(None):
             self._host_group = dist.new_group(backend="gloo")
 
     def __reduce__(self) -> Any:
-        return current, ()  # a copy of a policy trains with the ranks of the process that it is in
+        return current, ()  # a copied or unpickled policy uses the ranks of its process
 
     @property
     def stream(self) -> tuple[str | int, ...]:
-        """The end of the name of a random stream that every rank has for itself; empty for rank 0."""
+        """A suffix that makes the name of a random stream different on every rank; empty for rank 0."""
         return ("rank", self.rank) if self.rank else ()
 
     def slice_of(self, n: int) -> slice:
-        """Returns this rank's part of ``n`` things in order; parts differ by one at most."""
+        """Returns this rank's slice of ``n`` items; the sizes of the slices differ by at most one."""
         return slice(n * self.rank // self.size, n * (self.rank + 1) // self.size)
 
     @torch.no_grad()
@@ -69,13 +69,13 @@ class Ranks:
 
     def gather(self, *numbers: float) -> np.ndarray:
         """Returns the numbers of all ranks, (size, len(numbers)) in float64."""
-        own = torch.tensor(numbers, dtype=torch.float64)
+        local = torch.tensor(numbers, dtype=torch.float64)
         if self.size == 1:
-            return own[None].numpy()
-        found = [torch.empty_like(own) for _ in range(self.size)]
+            return local[None].numpy()
+        gathered = [torch.empty_like(local) for _ in range(self.size)]
         with self._failures_named():
-            dist.all_gather(found, own, group=self._host_group)
-        return torch.stack(found).numpy()
+            dist.all_gather(gathered, local, group=self._host_group)
+        return torch.stack(gathered).numpy()
 
     def total(self, number: float) -> float:
         """Returns the sum of the ranks' numbers."""
@@ -85,27 +85,23 @@ class Ranks:
         """Returns the smallest of the ranks' numbers."""
         return number if self.size == 1 else type(number)(self.gather(number).min())
 
-    def any(self, flag: bool) -> bool:
-        """Returns whether the flag of some rank is set."""
-        return flag if self.size == 1 else bool(self.gather(flag).any())
-
     def from_all(self, value: Any) -> list[Any]:
-        """Returns the values of all ranks on every rank; they are pickled, so this is for small ones."""
+        """Returns the values of all ranks on every rank; they are pickled, so they should be small."""
         if self.size == 1:
             return [value]
-        found: list[Any] = [None] * self.size
+        values: list[Any] = [None] * self.size
         with self._failures_named():
-            dist.all_gather_object(found, value, group=self._host_group)
-        return found
+            dist.all_gather_object(values, value, group=self._host_group)
+        return values
 
     def to_first(self, value: Any) -> list[Any]:
         """Returns the values of all ranks on rank 0, and an empty list on the others."""
         if self.size == 1:
             return [value]
-        found: list[Any] | None = [None] * self.size if self.is_first else None
+        values: list[Any] | None = [None] * self.size if self.is_first else None
         with self._failures_named():
-            dist.gather_object(value, found, dst=0, group=self._host_group)
-        return found or []
+            dist.gather_object(value, values, dst=0, group=self._host_group)
+        return values or []
 
     def from_first(self, function: Callable[[], Result]) -> Result:
         """Calls a function on rank 0 only; returns its result, or raises its DingLiteError, on every rank."""
@@ -126,7 +122,7 @@ class Ranks:
 
     @torch.no_grad()
     def copy_first(self, tensors: Sequence[Tensor]) -> None:
-        """Overwrites tensors with those of rank 0."""
+        """Overwrites tensors with the values that they have on rank 0."""
         if self.size > 1:
             with self._failures_named():
                 for tensor in tensors:
@@ -150,12 +146,12 @@ class Ranks:
 
 ALONE = Ranks()
 _current = ALONE
-_has_joined = False  # whether the process group is ours
-_groups = 0  # that this process has joined
+_has_joined = False  # whether :func:`joined` has created the process group
+_groups = 0  # number of process groups that this process has joined
 
 
 def current() -> Ranks:
-    """Returns the ranks that this process trains with: those of torch's default process group, if any."""
+    """Returns the ranks of torch's default process group, or ``ALONE`` if there is none."""
     global _current
     size = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
     if size == 1:
@@ -171,28 +167,28 @@ def number_of_processes() -> int:
 
 
 def restarts() -> int:
-    """Returns how often ``torchrun`` has started the ranks again after a failure."""
+    """Returns how often ``torchrun`` has restarted the ranks after a failure."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) if number_of_processes() > 1 else 0
 
 
 def keep_for_restart(text: str) -> None:
-    """Leaves a text that :func:`kept_before_restart` finds if ``torchrun`` starts the ranks again."""
+    """Stores a text for :func:`kept_before_restart`, in case ``torchrun`` restarts the ranks."""
     if number_of_processes() > 1:
-        with contextlib.suppress(Exception):  # a store that does not outlive the ranks may be of any kind
+        with contextlib.suppress(Exception):  # a store that has ended with a rank raises errors of any type
             next(dist.rendezvous("env://"))[0].set(KEPT, text)
 
 
 def kept_before_restart() -> str | None:
-    """Returns the text of :func:`keep_for_restart`, or None."""
+    """Returns the text that :func:`keep_for_restart` has stored, or None."""
     store = next(dist.rendezvous("env://"))[0]
     return store.get(KEPT).decode() if store.check([KEPT]) else None
 
 
 @contextlib.contextmanager
 def joined() -> Iterator[Ranks]:
-    """Joins the processes that ``torchrun`` started, for as long as the block lasts.
+    """Joins the processes that ``torchrun`` started into one process group, within the block.
 
-    A process group that exists already is used as it is, and stays. NCCL exchanges gradients between GPUs,
+    An existing process group is used as it is, and is not destroyed. NCCL exchanges gradients between GPUs,
     gloo everything else.
     """
     global _has_joined, _groups
@@ -206,7 +202,7 @@ def joined() -> Iterator[Ranks]:
         if has_own_gpus and dist.is_nccl_available():  # NCCL refuses two ranks on one GPU, gloo does not
             backend = "cpu:gloo,cuda:nccl"
     store, rank, size = next(dist.rendezvous("env://"))
-    # The store of torchrun has the addresses of earlier groups: before a restart, or of an earlier run.
+    # The store of torchrun still has the addresses of groups from before a restart or of an earlier run.
     _groups += 1
     store = dist.PrefixStore(f"{PREFIX}/group/{restarts()}/{_groups}", store)
     dist.init_process_group(backend, store=store, rank=rank, world_size=size)
@@ -214,7 +210,7 @@ def joined() -> Iterator[Ranks]:
     try:
         yield current()
     finally:
-        if _has_joined:  # not when the interpreter ends: its modules are empty by then
+        if _has_joined:  # False at interpreter exit: atexit has called _leave
             _leave()
 
 

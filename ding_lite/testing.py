@@ -43,9 +43,9 @@ from ding_lite.run.pipeline import SerialPipeline
 from ding_lite.trees import map_tree, to_dict, tree_leaves
 
 SAMPLES = 20_000  # number of samples of the Monte-Carlo checks
-PARAMETERS = 4  # models with other parameters in these checks
+PARAMETERS = 4  # models with perturbed parameters in these checks
 STANDARD_ERRORS = 5.0  # accepted difference in these checks
-ROUNDING = 1e-3  # accepted in addition, in nats or relative: float32, and the entropy of TanhNormal
+ROUNDING = 1e-3  # accepted in addition, in nats and relative: float32, and the entropy of TanhNormal
 STEPS_OF_CHECK = 12  # of each environment; an episode of MatchEnv has 8
 STEPS = 12_000  # env steps of the learning check
 
@@ -110,16 +110,16 @@ def check_policy(
     For each kind of action space it checks:
 
     * the shapes of a rollout, and that actions are in the action space;
-    * that the log-probabilities of a rollout can be recomputed, so that the first ratio is 1, and its values;
-      a recurrent policy recomputes along runs what it has collected in single steps;
-    * log-prob, entropy and KL divergence, by sampling from policies with other parameters;
+    * that the log-probs and the values of a rollout can be recomputed, so that the first ratio is 1; a
+      recurrent policy collects in single steps and recomputes over sequences;
+    * log-prob, entropy and KL divergence, by sampling from policies with perturbed parameters;
     * that ``compute_actor_critic`` and ``compute_auxiliary`` return what ``compute_actor`` and
       ``compute_critic`` do, and that all values come from ``value_heads``;
     * that a loss changes nothing in its minibatch;
     * that the loss has a gradient for every parameter; in PPG's policy phase, that the value loss has none
       for the parameters of the policy;
-    * of an intrinsic reward, that it is a finite number for each step, and that its loss has a gradient for
-      every parameter;
+    * that an intrinsic reward is a finite number for each step, and that its loss has a gradient for every
+      parameter;
     * that a learning step changes the parameters and returns metrics;
     * that a copy loaded from ``state_dict()`` acts the same, and gives the same intrinsic rewards.
 
@@ -130,11 +130,11 @@ def check_policy(
         name: a registered name, "package.module:Class", or the class.
         config: the section ``policy`` of a config, without ``type``; missing keys have their defaults.
         learns: whether to check that the policy learns, on Discrete actions.
-        action_spaces: names in ``ACTION_SPACES``, for a policy or a model that is not for all of them.
+        action_spaces: names in ``ACTION_SPACES``, for a policy or a model that does not support all of them.
 
     Raises:
         ContractError: naming the action space, the expected and the actual result.
-        Exception: of the policy's own code, with a note that names the action space.
+        Exception: raised by the policy's own code, with a note that names the action space.
     """
     config, checks = dict(config or {}), dict[str, Callable[[], None]]()
     for title in ACTION_SPACES if action_spaces is None else action_spaces:
@@ -164,7 +164,7 @@ def _check_on(name: str | type, config: Mapping[str, Any], space: gym.Space) -> 
     cls = POLICY_REGISTRY.get(name) if isinstance(name, str) else name
     with contextlib.closing(envs):
         policy: Policy = cls(cfg, envs.obs_space, envs.action_space)
-        policy.value_norm.load_state_dict(RAW)  # with std 0 each value is 0, whatever the network gives
+        policy.value_norm.load_state_dict(RAW)  # with the initial std of 0 every value would be 0
         rollout = Collector(envs, policy, n_sample=4 * STEPS_OF_CHECK).collect()
         _check_rollout(policy, rollout)
         _check_distribution(policy, rollout.obs[0, :1])
@@ -178,7 +178,7 @@ def _check_on(name: str | type, config: Mapping[str, Any], space: gym.Space) -> 
 
 
 def _expect(holds: bool, message: str) -> None:
-    """Raises ContractError with ``message``, "what is expected, got what", unless it holds."""
+    """Raises a ContractError with ``message``, "what is expected, got what", unless ``holds``."""
     if not holds:
         raise ContractError(f"expected: {message}")
 
@@ -200,17 +200,17 @@ def _check_rollout(policy: Policy, rollout: Rollout) -> None:
     scaled = policy.over_rollout(policy.model.compute_critic, rollout)
     log_prob = policy.over_rollout(policy.log_prob, rollout, "action")
     recomputed = {"log_prob": log_prob, "value": policy.value_norm.denormalize(scaled)}
-    for name, found in recomputed.items():
-        difference = float((found - rollout[name]).abs().max() / rollout[name].abs().max().clamp_min(1.0))
+    for name, tensor in recomputed.items():
+        difference = float((tensor - rollout[name]).abs().max() / rollout[name].abs().max().clamp_min(1.0))
         _expect(
             difference <= tolerance,
-            f"{name} recomputed for the stored actions is the stored one, got a difference of "
+            f"{name} recomputed for the stored actions equals the stored one, got a difference of "
             f"{difference:.2g}: the ratio in the first minibatch must be 1",
         )
 
 
 def _check_model(policy: PPOPolicy, rollout: Rollout) -> None:
-    """Compares methods of several outputs with single ones, and checks that PopArt can rescale the values."""
+    """Compares combined methods with single ones, and checks that PopArt can rescale the values."""
     model: Any = policy.model
     inputs, title = policy._inputs(rollout.obs[0]), type(model).__name__
     joint = [name for name in ("compute_actor_critic", "compute_auxiliary") if hasattr(model, name)]
@@ -218,19 +218,19 @@ def _check_model(policy: PPOPolicy, rollout: Rollout) -> None:
     def values_of(model: Any) -> torch.Tensor:
         return torch.stack([value for name in joint for value in getattr(model, name)(inputs)[1:]])
 
-    def are_near(found: Any, expected: Any) -> bool:
-        pairs = zip(tree_leaves(found), tree_leaves(expected), strict=True)
+    def are_near(actual: Any, expected: Any) -> bool:
+        pairs = zip(tree_leaves(actual), tree_leaves(expected), strict=True)
         return all(x.shape == y.shape and torch.allclose(x, y, rtol=1e-3, atol=1e-4) for x, y in pairs)
 
     with undisturbed(model):
         singles = {name: getattr(model, name)(inputs) for name in ("compute_actor", "compute_critic")}
         for method in joint:
             first, *_, last = getattr(model, method)(inputs)
-            for (name, output), found in zip(singles.items(), (first, last), strict=True):
+            for (name, output), joint_output in zip(singles.items(), (first, last), strict=True):
                 _expect(
-                    are_near(found, output),
-                    f"{title}.{method} returns the output of {name}, got another one: the first trains, the "
-                    "second acts or values",
+                    are_near(joint_output, output),
+                    f"{title}.{method} returns the output of {name}, got another one: training uses the "
+                    "first method, acting or computing values uses the second",
                 )
         rescaled = copy.deepcopy(model)
         for head in rescaled.value_heads:
@@ -239,16 +239,16 @@ def _check_model(policy: PPOPolicy, rollout: Rollout) -> None:
         _expect(
             not policy.cfg.learn.value_norm or are_near(values_of(rescaled), 2.0 * values_of(model) + 1.0),
             f"values come from {title}.value_heads, which PopArt rescales, got others: set self.value_heads "
-            "to the last linear layer of every value, after the layers are made, or value_norm=False",
+            "to the last linear layer of every value, after creating the layers, or set value_norm=False",
         )
 
 
 @torch.no_grad()
 def _check_distribution(policy: Policy, obs: Any) -> None:
-    """Compares distributions of models with other parameters by sampling; new ones may be too plain.
+    """Checks distributions of perturbed models by sampling; a new model's may be nearly uniform.
 
     Args:
-        policy: stays as it is.
+        policy: is not changed.
         obs: (1, ...)
     """
     generator, dists = torch.Generator(policy.device).manual_seed(0), list[Distribution]()
@@ -279,7 +279,7 @@ def _compare_with_samples(p: Distribution, q: Distribution, generator: torch.Gen
 
         entropy = E_p[-log p],   KL(p || q) = E_p[log p - log q],   E_p[q / (p + q)] = E_q[p / (p + q)]
 
-    The last one holds only if log_prob is normalised, and if samples are drawn from it.
+    The last equation holds only if exp(log_prob) is normalised and the samples are drawn from it.
 
     Args:
         p, q: of one class, each of N equal rows.
@@ -318,14 +318,14 @@ def _check_gradients(policy: PPOPolicy, rollout: Rollout) -> None:
 
 
 def _loss_on(policy: Policy, name: str, batch: Batch) -> torch.Tensor:
-    """Returns the loss () of a minibatch, after checking what the function returns and leaves behind."""
+    """Returns the loss () of a minibatch; checks what is returned, and that the minibatch stays the same."""
     before = _writes(batch)
     loss, _ = checked(getattr(policy, name)(batch), policy, name)
     changed = [field for field, count in _writes(batch).items() if count != before.get(field, count)]
     _expect(
         not changed,
         f"{name} changes nothing in its minibatch, got other values in batch.{', batch.'.join(changed)}: "
-        "it computes new tensors and does not write into those of the batch (x * 2, not x.mul_(2))",
+        "a loss computes new tensors and does not write into tensors of the batch (x * 2, not x.mul_(2))",
     )
     return loss
 
@@ -377,15 +377,15 @@ def _check_state(cls: type, policy: Policy, rollout: Rollout) -> None:
     other: Policy = cls(policy.cfg, policy.obs_space, policy.action_space, seed=1)
     other.load_state_dict(copy.deepcopy(policy.state_dict()))
     obs = rollout.obs[0].cpu().numpy()
-    given: list[list[torch.Tensor]] = []
-    for each in (policy, other):
-        given.append(tree_leaves(each.collect_mode.forward(obs)["action"]))
-        if isinstance(intrinsic := getattr(each, "intrinsic", None), Intrinsic):
+    outputs: list[list[torch.Tensor]] = []
+    for actor in (policy, other):
+        outputs.append(tree_leaves(actor.collect_mode.forward(obs)["action"]))
+        if isinstance(intrinsic := getattr(actor, "intrinsic", None), Intrinsic):
             copied = as_rollout(to_dict(rollout))
             intrinsic.add_reward(copied)
-            given[-1].append(copied.intrinsic_reward)
+            outputs[-1].append(copied.intrinsic_reward)
     _expect(
-        all(map(torch.equal, *given)),
+        all(map(torch.equal, *outputs)),
         "a policy loaded from state_dict() acts the same and gives the same intrinsic rewards, got others: "
         "the state is incomplete",
     )
@@ -406,8 +406,8 @@ def _check_learning_step(policy: Policy, rollout: Rollout) -> None:
         learned, valid = policy.schedules.env_step, int(rollout.valid.sum())
         _expect(
             learned == valid,
-            "improve is overridden, not _forward_learn, which has scales and schedules around it; got "
-            f"schedules that know {learned} of {valid} steps",
+            "improve is overridden, not _forward_learn, which also updates scales and schedules; got "
+            f"schedules that have counted {learned} of {valid} steps",
         )
 
 

@@ -36,7 +36,7 @@ def map_tree(function: Callable[..., Any], tree: Tree, *others: Tree) -> Any:
 
     Args:
         function: called once for each leaf.
-        tree: gives the structure.
+        tree: determines the structure.
         others: trees of the same structure.
     """
     if not is_branch(tree):
@@ -111,10 +111,10 @@ def space_leaves(space: gym.Space, path: tuple[str, ...] = ()) -> list[tuple[tup
 
 
 def value_at(value: Any, path: Sequence[str]) -> Any:
-    """Returns what a tree, or a value of a Dict or a Tuple space, has at ``path``.
+    """Returns the branch or leaf at ``path`` of a tree, or of a value of a Dict or a Tuple space.
 
     Raises:
-        KeyError, IndexError, TypeError: if it has no such branch.
+        KeyError, IndexError, TypeError: if there is no such branch.
     """
     for name in path:
         value = value[name] if is_branch(value) or not name.isdecimal() else value[int(name)]
@@ -126,7 +126,7 @@ def map_space(function: Callable[..., Any], space: gym.Space, *values: Any) -> A
 
     Args:
         function: called once for each leaf of the space.
-        space: gives the structure.
+        space: determines the structure.
         values: trees of this structure, or values of the space, or batches of either.
     """
     branches = children(space)
@@ -165,8 +165,8 @@ def stored_dtype(dtype: Any) -> np.dtype:
 def example_observations(space: gym.Space, n: int) -> Tree:
     """Returns observations (n, ...) that a space contains, as the tree that is stored; always the same ones.
 
-    Numbers are near 0 where the bounds allow it, since those of wide bounds would overflow in a network. All
-    actions are legal.
+    Numbers are near 0 where the bounds allow it, since samples from wide bounds would overflow in a network.
+    All actions are legal.
     """
     rng = np.random.default_rng(0)
 
@@ -208,7 +208,7 @@ def path_text(path: Sequence[str]) -> str:
 
 
 def is_image(space: gym.Space) -> bool:
-    """Returns whether a space is a Box of three dimensions with 3 x 3 pixels or more, or a uint8 Box of two.
+    """Returns whether a space is a 3-dimensional Box of at least 3 x 3 pixels, or a 2-dimensional uint8 Box.
 
     The channels of an image are its first or its last dimension, see :func:`has_channels_last`.
     """
@@ -219,9 +219,9 @@ def is_image(space: gym.Space) -> bool:
 
 
 def has_channels_last(shape: Sequence[int]) -> bool:
-    """Returns whether the last of three dimensions, and not the first, has the channels of an image.
+    """Returns whether the last of an image's three dimensions has its channels, rather than the first.
 
-    Two equal sides are height and width; otherwise the smaller end has the channels.
+    Two equal sides are height and width; otherwise the smaller of first and last has the channels.
     """
     first, middle, last = shape
     if (first == middle) != (middle == last):

@@ -45,7 +45,7 @@ if __name__ == "__main__":
         num_threads=1,  # these images are small
         env=dict(type=Lamps, stop_value=7.5),
         policy=dict(
-            # By the branch of the observation. Without this key every branch has a default: "small_cnn" for
+            # One encoder for each branch of the observation. The default of a branch is "small_cnn" for
             # images of 16 to 35 pixels, "mlp" for numbers.
             model=dict(encoder=dict(order=dict(type="mlp", hidden_size_list=[16]))),
             learn=dict(learning_rate=1e-3, batch_size=256, epoch_per_collect=4),

@@ -1,4 +1,4 @@
-"""Training inside a program, which owns the loop over iterations.
+"""Training inside a program that runs the loop over iterations itself.
 
 python examples/embed_pipeline.py
 """

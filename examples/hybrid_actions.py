@@ -16,7 +16,7 @@ class Docking(gym.Env):
 
     The observation is (position, velocity). Thrust changes the velocity by 0.1 * ``power``. The brake
     reduces it by the fraction ``abs(power)``. Coasting has no effect. The reward is minus the sum of the
-    distance, the speed and 0.05 * ``abs(power)``, without the last one for coasting. Episodes are truncated
+    distance, the speed and 0.05 * ``abs(power)``; coasting costs no power. Episodes are truncated
     after 40 steps. The return of coasting alone is about -48.
     """
 

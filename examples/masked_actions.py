@@ -25,8 +25,8 @@ MOVES = ((-1, 0), (1, 0), (0, -1), (0, 1))  # up, down, left, right
 class Maze(gym.Env):
     """A maze: walk from a random free cell to G. The reward is -1 per step; 60 steps at most.
 
-    The observation is a Dict with the index of the cell and "action_mask", with 1 for each of the four moves
-    that is legal. An illegal move raises an error, which proves that a policy respects the mask.
+    The observation is a Dict with the index of the cell and "action_mask": four numbers, 1 for each legal
+    move. An illegal move raises an error, which proves that a policy respects the mask.
     """
 
     observation_space = gym.spaces.Dict(

@@ -4,9 +4,9 @@
     pip install "ding_lite[envpool]"
     ding-lite train -c examples/procgen_paper_ppg.py
 
-The batch of one of the authors' four workers: 64 environments x 256 steps. The authors train for 100M
-steps on the hard games: env.env_id=StarpilotHard-v0 max_env_step=100_000_000
-The auxiliary memory takes 6.4 GB, as much again while a checkpoint is written, and so does each checkpoint.
+An iteration collects 64 environments x 256 steps, as one of the authors' four workers does. The authors
+train for 100M steps on the hard games: env.env_id=StarpilotHard-v0 max_env_step=100_000_000
+The auxiliary memory takes 6.4 GB, and twice as much while a checkpoint is written; a checkpoint takes 6.4 GB.
 """
 
 config = dict(

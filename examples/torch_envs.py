@@ -4,9 +4,9 @@
     ding-lite train -c examples/torch_envs.py env.collector_env_num=16384 env.kwargs.device=cuda
 
 A vector environment of tensors has ``num_envs``, the two spaces of one environment, its autoreset mode in
-``metadata``, and ``reset`` and ``step``, which return tensors (N, ...) on one device. The last observation of
-an episode that its time limit ends is in ``info["final_obs"]``: of all environments, of which only the rows
-that were truncated are read. So no step waits for the device.
+``metadata``, and ``reset`` and ``step``, which return tensors (N, ...) on one device. ``info["final_obs"]``
+has the observations of all environments before the reset; only the rows of truncated episodes are read. Its
+shape depends on no values, so no step waits for the device.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class TorchEnv:
 
     Args:
         num_envs: N.
-        device: of all tensors.
+        device: on which all tensors are.
         autoreset: what follows an episode's end: ``"SAME_STEP"``, ``"NEXT_STEP"`` or ``"DISABLED"``.
-        max_episode_steps: steps after which an episode is truncated; None: as gymnasium's environment.
+        max_episode_steps: steps after which an episode is truncated; None: the limit of gymnasium.
     """
 
     single_observation_space: spaces.Space
@@ -93,7 +93,7 @@ class TorchEnv:
         return self.observe(self.state), reward, terminated, truncated, info
 
     def get_state(self) -> dict[str, Tensor]:
-        """Returns all that the next steps depend on, for checkpoints."""
+        """Returns everything that the next steps depend on, for checkpoints."""
         return {
             "state": self.state.clone(),
             "lengths": self.episode_length_buf.clone(),
@@ -102,7 +102,7 @@ class TorchEnv:
         }
 
     def set_state(self, state: dict[str, Tensor]) -> Tensor:
-        """Takes a state, with tensors on the host, and returns the observations."""
+        """Restores a state, whose tensors are on the CPU, and returns the observations."""
         self.state, self.episode_length_buf, self.done = (
             state[name].to(self.device) for name in ("state", "lengths", "done")
         )

@@ -1,6 +1,5 @@
 """Where observations are cells or symbols: the settings of `train --env ID` without a shipped config."""
 
-PPO = dict(learn=dict(epoch_per_collect=4))
 PPG = dict(learn=dict(actor_epoch_per_collect=3, critic_epoch_per_collect=3))
 
 config = dict(
@@ -10,10 +9,11 @@ config = dict(
             batch_size=128,
             learning_rate=1e-3,
             lr_schedule="linear",
-            value_norm_std=1.0,  # where a rare 1 is the whole return, more drowns the loss of the policy
+            value_norm_std=1.0,  # if a rare 1 is the whole return, a higher std drowns the policy loss
             adam_eps=1e-8,
             entropy_weight=0.01,
         )
     ),
 )
-by_policy = dict(ppo=PPO, ppg=PPG, ppg_offpolicy=PPG)  # in the section policy
+# Overrides of the section policy.
+by_policy = dict(ppo=dict(learn=dict(epoch_per_collect=4)), ppg=PPG, ppg_offpolicy=PPG)

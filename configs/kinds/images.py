@@ -1,6 +1,5 @@
 """Where observations have images: the settings of `ding-lite train --env ID` without a shipped config."""
 
-PPO = dict(learn=dict(epoch_per_collect=4))
 PPG = dict(learn=dict(actor_epoch_per_collect=3, critic_epoch_per_collect=3))
 
 config = dict(
@@ -15,5 +14,6 @@ config = dict(
         collect=dict(n_sample=1024),
     ),
 )
-by_policy = dict(ppo=PPO, ppg=PPG, ppg_offpolicy=PPG)  # in the section policy
-wrappers = ["frame_stack"]  # where the image is the whole observation: four frames show what moves
+# Overrides of the section policy.
+by_policy = dict(ppo=dict(learn=dict(epoch_per_collect=4)), ppg=PPG, ppg_offpolicy=PPG)
+wrappers = ["frame_stack"]  # if the image is the whole observation: four frames show motion

@@ -1,7 +1,7 @@
 """The command line: ``ding-lite COMMAND ...``, also ``python -m ding_lite COMMAND ...``.
 
-``main`` has the list of the commands and runs one; each is the function ``run`` in the file of its name.
-``options`` has what they share: the class of all commands, options as decorators, the config made from them.
+``main`` lists the commands and runs one; each is the function ``run`` in the file of its name. ``options``
+is shared by the commands: their class, options as decorators, the config that the options describe.
 
 To add the command ``ding-lite my-command``, put its name into ``COMMANDS`` in ``main.py``, and write
 ``my_command.py``::
@@ -16,8 +16,8 @@ To add the command ``ding-lite my-command``, put its name into ``COMMANDS`` in `
         \"\"\"Prints a greeting.\"\"\"
         print(f"Hello {name}")
 
-``ding-lite --help`` imports these files, and must take milliseconds. So they import what may load NumPy,
-gymnasium or torch inside their functions. ``run`` reports a fault of the user by an error of
+``ding-lite --help`` imports these files, and must take milliseconds. So they import anything that may load
+NumPy, gymnasium or torch inside functions. ``run`` reports a fault of the user by an error of
 ``ding_lite.errors``.
 """
 

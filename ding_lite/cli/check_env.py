@@ -34,8 +34,8 @@ def run(
 ) -> int:
     """Checks that an environment works, also in worker processes.
 
-    Plays random actions under the guards of training, so that a fault is reported in the words of training.
-    Then plays the same seeds again, and in worker processes (but for env.manager.type vector and env_pool),
+    Plays random actions with the checks of training, so that a fault has the same message as in training.
+    Then plays the same seeds again, and in worker processes (not with env.manager.type vector or env_pool),
     and compares every number. Also checks time limits and speed, and shows the ranges of observations and
     rewards.
 

@@ -56,8 +56,8 @@ def run(
     Runs of several environments are tasks of one group, if the same keys distinguish the groups in each.
     'before=old/run_*' makes a group of the given runs instead.
 
-    The score of a run is the mean return of one evaluation: the one nearest to where the shortest run that
-    reached its limit ends; without such a run, its last. The table has, for each group: the mean, the
+    The score of a run is the mean return of one evaluation: the nearest to the last step of the shortest run
+    that reached its limit; if no run did, its last one. The table has, for each group: the mean, the
     interquartile mean (IQM) with its 95 % stratified bootstrap interval, and the probability that a run
     scores higher than one of the first group. docs/comparing.md explains the statistics. Pictures need
     matplotlib, and a page plotly: pip install "ding_lite[plot]".
@@ -77,7 +77,7 @@ def run(
             save(draw_comparison(comparison, title, width), file, width)
         else:
             text = page_of(comparison, title) if suffix == ".html" else table_text(comparison, suffix)
-            file.write_text(text, encoding="utf-8", errors="replace")  # names of folders may be no text
+            file.write_text(text, encoding="utf-8", errors="replace")  # names of folders may have any bytes
     if json:
         options.print_json(comparison.as_json())
         return

@@ -15,7 +15,7 @@ from ding_lite.errors import ConfigError
 @options.option("--json", "print a JSON file that -c accepts")
 @options.option(
     "--explain TEXT",
-    "print value, type, range and effect of the keys whose path contains TEXT; without -c and --env: of "
+    "print value, type, range and effect of the keys whose path contains TEXT; without -c and --env: for "
     "all policies, with the defaults",
 )
 @options.option(
@@ -30,7 +30,7 @@ def run(source: options.Source, json: bool, explain: str | None, output: Path | 
     can be set as key.path=value. With --env the config is the one that ding-lite train --env begins with.
 
     A file of DI-engine (main_config and create_config) is shown as the config that it becomes here; what
-    was converted or left out is printed to stderr. -o FILE keeps it as a config of ding_lite.
+    was converted or left out is printed to stderr. -o FILE writes it as a config of ding_lite.
     """
     from ding_lite.config.compile import save_config
     from ding_lite.config.schema import leaves
@@ -53,7 +53,7 @@ def run(source: options.Source, json: bool, explain: str | None, output: Path | 
 
 
 def _explain(text: str, source: options.Source) -> None:
-    """Prints the keys with a text in their path, of another library's word for them, or explained by it.
+    """Prints the keys that a text names: in their path, in another library, or in their explanation.
 
     Raises:
         ConfigError: if there is none.
@@ -73,16 +73,16 @@ def _explain(text: str, source: options.Source) -> None:
     else:
         keys = keys_of_policies(policies)
     key_of = {path: next(iter(by_policy.values())) for path, by_policy in keys.items()}
-    found = (
+    paths = (
         [path for path in keys if text in path]
         or paths_named(text.replace("-", "_"), key_of)
         or [path for path, key in key_of.items() if text.lower() in key.doc.lower()]
     )
-    if not found:
+    if not paths:
         raise ConfigError(
-            f"--explain: no key contains {text!r}, and no explanation; `ding-lite config -c NAME` lists all"
+            f"--explain: no key contains {text!r}, nor its explanation; `ding-lite config -c NAME` lists all"
         )
-    for path in found:
+    for path in paths:
         (first, _), *others = defaults_of(keys[path]).items()
         value = repr(values[path]) if values else first
         shown = ", ".join([value, *(f"{' and '.join(names)}: {other}" for other, names in others)])

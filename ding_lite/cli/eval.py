@@ -1,4 +1,4 @@
-"""``ding-lite eval``: plays episodes with a trained policy: their returns, videos of them, or a window."""
+"""``ding-lite eval``: plays a trained policy: prints the returns, records videos, or shows a window."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 from ding_lite.cli import options
 from ding_lite.errors import ConfigError, counted
 
-EPISODES, SHOWN = 16, 3  # episodes by default; with --video or --human, which take long
+EPISODES, SHOWN = 16, 3  # default episodes; fewer with --video or --human, which take long
 
 
 @options.command()
 @options.run_argument
-@options.option("-n --episodes N", f"(default: {EPISODES}; shown: {SHOWN})", options.POSITIVE)
+@options.option("-n --episodes N", f"(default: {EPISODES}; --video, --human: {SHOWN})", options.POSITIVE)
 @options.option("-s --seed SEED", "(default: 0)", options.NUMBER, default=0)
 @options.option("--stochastic", "sample the actions; without it, take the most likely ones")
 @options.option("--video DIR", "record the episodes as DIR/eval-episode-*.mp4", options.PATH)
@@ -36,8 +36,8 @@ def run(
 ) -> None:
     """Plays episodes with a trained policy.
 
-    Prints the distribution of their returns. The policy and its environment are those of the run; keys of
-    env can be given other values. Nothing in the run's folder changes.
+    Prints the distribution of their returns. The policy and its environment are the run's; words
+    env.key=value change the environment. Nothing in the run's folder changes.
     """
     import numpy as np
 

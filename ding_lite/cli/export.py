@@ -19,16 +19,16 @@ from ding_lite.cli import options
 def run(run: Path, output: Path, imports: tuple[str, ...]) -> None:
     """Writes a trained policy to an ONNX file.
 
-    The file acts without ding_lite and torch, for example in onnxruntime. It takes observations as the
-    environment returns them and puts out greedy actions as the environment takes them, in batches of any
-    size. It holds the scale of observations, action masks, the hidden state, the bounds of actions, and
-    the wrappers action_rescale and action_bins. Other wrappers are named. ONNX is the only format, since it
-    runs in C++, Rust, C# and JavaScript, and torch no longer develops TorchScript.
+    The file acts without ding_lite and torch, for example in onnxruntime. Its inputs are observations as the
+    environment returns them, its outputs greedy actions as the environment accepts them, in batches of any
+    size. It contains the scale of observations, action masks, the hidden state, the bounds of actions, and
+    the wrappers action_rescale and action_bins. Other wrappers are left out and listed. ONNX is the only
+    format, since it runs in C++, Rust, C# and JavaScript, and torch no longer develops TorchScript.
 
-    Plays the environment of the run and compares the file with the policy. If an action differs by more
-    than 1e-5 of the distance of its bounds, another number by more than 1e-5 of its size, or a discrete
-    action is another one, no file is written. Beside the file, policy.onnx.json describes its inputs and
-    outputs. Needs more packages: pip install "ding_lite[export]".
+    Plays the environment of the run and compares the file with the policy. If an action differs by more than
+    1e-5 of its range, another number by more than 1e-5 of its size, or a discrete action at all, no file is
+    written. Beside the file, policy.onnx.json describes its inputs and outputs. Needs more packages:
+    pip install "ding_lite[export]".
     """
     from ding_lite.tools.export import export_policy
 

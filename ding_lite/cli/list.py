@@ -51,7 +51,7 @@ def entries(kind: str) -> list[tuple[str, str]]:
     if kind == "configs":
         docs = {name: ast.get_docstring(ast.parse(f.read_text())) for name, f in shipped_configs().items()}
         lines = [(name, (doc or "").split("\n")[0]) for name, doc in docs.items()]
-        # In groups: the first line of each begins with its kind, as "MuJoCo: HalfCheetah-v5".
+        # Sorted by kind, which each first line begins with: "MuJoCo: HalfCheetah-v5".
         return sorted(lines, key=lambda line: line[1].split(":")[0])
     registry = getattr(registries, LISTS[kind])
     return [(name, (registry.get(name).__doc__ or "").strip().split("\n")[0]) for name in registry.names()]

@@ -20,7 +20,7 @@ COMMANDS = (
 
 
 class Commands(Described, click.Group):
-    """Imports the file of a command when it is asked for."""
+    """Imports the file of a command when the command is needed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -43,7 +43,7 @@ class Commands(Described, click.Group):
 def commands() -> None:
     """Trains agents with PPO and PPG, evaluates them, and draws learning curves.
 
-    A config file holds one dict with the environment, the policy and all other settings. Every
+    A config file has one dict with the environment, the policy and all other settings. Every
     key has a default, so a config names only what differs. Shipped configs are used by name.
 
     First steps:
@@ -71,16 +71,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command.
 
     Args:
-        argv: arguments of the program; None: those of this process.
+        argv: arguments of the program; None: the arguments of this process.
 
     Returns:
-        the exit code: 0, that of the error (see ``ding_lite.errors``), or that of the signal that ended it.
+        the exit code: 0, or the code of the error (see ``ding_lite.errors``) or signal that ended it.
     """
-    # Read when NumPy and torch are loaded. Matrices are small here; the key num_threads sets torch's threads.
+    # NumPy and torch read these when they load. Matrices are small; the key num_threads sets torch's threads.
     for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"):
         os.environ.setdefault(name, "1")
     if "OMP_WAIT_POLICY" not in os.environ:
-        # Idle threads free their core, which environments wait for, after a third of a millisecond, not 6.
+        # Idle threads free their core for environments after a third of a millisecond, not after 6.
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     # Modules of the user are found in the working directory, as with `python script.py`.
     if "" not in sys.path and os.getcwd() not in sys.path:

@@ -13,13 +13,13 @@ KINDS = ("policy", "env", "model")
 
 @options.command()
 @click.argument("kind", type=click.Choice(KINDS), help="what to write")
-@click.argument("name", help="of the module: my_part, my-part or MyPart")
+@click.argument("name", help="name of the module: my_part, my-part or MyPart")
 @options.option("-o --output FOLDER", "folder of the files (default: .)", default=".")
 def run(kind: str, name: str, output: str) -> None:
     """Writes a policy, environment or model to start from.
 
-    A working file NAME.py with a config at its end, and its test. Both run as they are; change the file, and
-    the test tells what breaks. Nothing is overwritten.
+    Makes a working file NAME.py with a config at its end, and its test. Both run as they are; change the
+    file, and the test shows what breaks. Nothing is overwritten.
 
     policy   PPO with a loss of its own
     env      a gymnasium environment

@@ -31,9 +31,9 @@ def option(declaration: str, text: str, kind: Any = None, **more: Any) -> Decora
     """Returns an option.
 
     Args:
-        declaration: its names, and what stands for its value, as in the help: "-o --output FILE". Without a
-            value it is a flag.
-        text: of the help.
+        declaration: its names and a placeholder for its value, as in the help: "-o --output FILE". Without
+            a placeholder it is a flag.
+        text: help text.
         kind: type of the value, as in click; None: a text.
         more: arguments of ``click.option``.
     """
@@ -63,18 +63,18 @@ class Command(Described):
         self.params.append(click.Option(["--debug"], is_flag=True, help="show the traceback of an error"))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Reads the words; refuses an option that is repeated in vain, and keys with hyphens."""
+        """Parses the words; refuses a repeated option with one value, and a key with hyphens before it."""
         for word in args:
             if word.startswith("--") and "." in word.partition("=")[0]:
                 raise click.UsageError(f"a key has no hyphens: {word[2:]} (for W&B: ${{args_no_hyphens}})")
-        _, _, given = self.make_parser(ctx).parse_args(list(args))
-        for each in given:
-            if given.count(each) > 1 and not getattr(each, "multiple", False):
-                raise click.UsageError(f"{each.opts[-1]} is given more than once")
+        _, _, parameters = self.make_parser(ctx).parse_args(list(args))
+        for parameter in parameters:
+            if parameters.count(parameter) > 1 and not getattr(parameter, "multiple", False):
+                raise click.UsageError(f"{parameter.opts[-1]} is given more than once")
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Runs the command; returns its exit code. A report of :func:`print_json` is alone on stdout."""
+        """Runs the command; returns its exit code. With ``--json`` only the report goes to stdout."""
         arguments = {**ctx.params}
         debug = arguments.pop("debug")
         assert self.callback is not None
@@ -82,9 +82,9 @@ class Command(Described):
             with stdout_to_stderr() if arguments.get("json") else contextlib.nullcontext():
                 code = ctx.invoke(self.callback, **arguments)
         except FOREIGN as error:
-            # Files that cannot be read or written, and modules that are missing, are named by Python itself.
-            is_told = isinstance(error, (DingLiteError, OSError, ImportError)) or is_of_user(error)
-            if isinstance(error, BrokenPipeError) or not is_told:
+            # Python's own message names a file that cannot be read or written, or a missing module.
+            is_expected = isinstance(error, (DingLiteError, OSError, ImportError)) or is_of_user(error)
+            if isinstance(error, BrokenPipeError) or not is_expected:
                 raise
             if debug:
                 traceback.print_exc()
@@ -105,21 +105,21 @@ def stdout_to_stderr() -> Iterator[None]:
     So an environment that prints something does not spoil what a program reads.
     """
     sys.stdout.flush()
-    kept = os.dup(1)
+    stdout = os.dup(1)
     try:
         os.dup2(2, 1)
         with contextlib.redirect_stdout(sys.stderr):
             yield
     finally:
-        os.dup2(kept, 1)
-        os.close(kept)
+        os.dup2(stdout, 1)
+        os.close(stdout)
 
 
 # ------------------------------------------------------------------ output
 
 
 def print_json(report: Any, indent: int | None = None) -> None:
-    """Prints JSON data when the command is done; until then ``--json`` keeps standard output free."""
+    """Prints JSON data when the command is done; until then ``--json`` keeps standard output empty."""
     click.get_current_context().meta["report"] = json.dumps(report, indent=indent)
 
 
@@ -134,7 +134,7 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[str]], right: Col
     Args:
         header: the titles of the columns.
         rows: the cells.
-        right: columns of numbers, which end at the same place.
+        right: indices of the columns to align at the right, such as numbers.
     """
     from rich.console import Console
     from rich.table import Table
@@ -177,7 +177,7 @@ def seeds_of(ctx: click.Context, param: click.Parameter, texts: Sequence[str]) -
 
 
 def file_of(*suffixes: str) -> Callable[[str], Path]:
-    """Returns the type of a file to write, whose name ends in one of some suffixes."""
+    """Returns the click type of a file to write, whose name must end in one of the suffixes."""
 
     def convert(name: str) -> Path:
         if Path(name).suffix.lower() not in suffixes:
@@ -213,7 +213,7 @@ run_argument = click.argument("run", type=PATH, metavar="RUN|CKPT", help="a run,
 title_option = option("--title TEXT", "(default: what the runs have in common)")
 width_option = option(
     "--width INCHES",
-    "of a figure, such as 3.3in for a column of a page (default: by its plots)",
+    "width of a figure, such as 3.3in for a column of a page (default: by the number of plots)",
     lambda text: float(text.removesuffix("in")),
 )
 jobs_option = option(
@@ -224,17 +224,17 @@ jobs_option = option(
 )
 ray_option = option(
     "--ray ADDRESS",
-    "train on a Ray cluster of this address; auto: that of RAY_ADDRESS or of this machine, or a new one",
+    "train on the Ray cluster at this address; auto: at RAY_ADDRESS or on this machine, or a new one",
 )
 
 
 def seeds_option(text: str) -> Decorator:
-    """Returns ``--seed`` with one or several."""
+    """Returns the option ``--seed``, which accepts one seed or several."""
     return option("-s --seed seeds SEED,...", text, multiple=True, callback=seeds_of)
 
 
 class Source(NamedTuple):
-    """What names a config on the command line."""
+    """The words of the command line that describe a config."""
 
     config: str | None
     env: str | None
@@ -250,7 +250,7 @@ class Source(NamedTuple):
         """Returns the complete config.
 
         Args:
-            changes: values of keys, beside those of the command line.
+            changes: values of keys, in addition to the command line's.
 
         Raises:
             ConfigError: if there is no config, or it has a fault.
@@ -290,10 +290,10 @@ def config_options(function: Callable[..., Any]) -> Any:
         words(
             "overrides",
             "[key.path=value]...",
-            "set keys of the config; they may stand anywhere. `ding-lite config -c NAME` shows all keys",
+            "set keys of the config, anywhere among the options. `ding-lite config -c NAME` shows all keys",
         ),
         import_option,
-        option("--plain", "with --env: begin with the defaults of the keys alone"),
+        option("--plain", "with --env: begin with only the defaults of the keys"),
         option("--policy NAME", "a policy, with --env (default: ppo)"),
         option(
             "--env ENV_ID",
@@ -311,7 +311,7 @@ def config_options(function: Callable[..., Any]) -> Any:
 
 
 def words_with(**changes: Any) -> list[str]:
-    """Returns the words of this command for another process, which parses them to the same values.
+    """Returns the words that start this command with the same values in another process.
 
     Args:
         changes: other values of some options and arguments; None leaves one out.
@@ -325,12 +325,12 @@ def words_with(**changes: Any) -> list[str]:
                 arguments += [] if item is None else [str(item)]
             elif item is not None and item is not False:
                 options += parameter.opts[:1] if item is True else [parameter.opts[0], str(item)]
-    hyphens = ["--"] if any(word.startswith("-") for word in arguments) else []  # no option follows it
+    hyphens = ["--"] if any(word.startswith("-") for word in arguments) else []  # no option follows these
     return [*options, *hyphens, *arguments]
 
 
 def import_modules(names: Sequence[str]) -> list[str]:
-    """Imports modules and .py files; returns their names. Those beside shipped configs are found, too."""
+    """Imports modules and .py files; returns their names. It also finds modules beside shipped configs."""
     from ding_lite.config.compile import CONFIG_FOLDER
     from ding_lite.config.registry import import_module
 
@@ -341,7 +341,7 @@ def import_modules(names: Sequence[str]) -> list[str]:
 def open_pool(
     config: Config, jobs: int | None, ray: str | None, say: Callable[[str], Any]
 ) -> contextlib.AbstractContextManager[Pool]:
-    """Returns the context of what runs several commands: processes here, or the Ray cluster of ``--ray``.
+    """Returns a context of the pool that runs commands: local processes, or the Ray cluster of ``--ray``.
 
     Raises:
         ConfigError: if there is no such cluster.

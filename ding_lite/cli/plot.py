@@ -31,9 +31,9 @@ from ding_lite.cli import options
 def run(runs: tuple[str, ...], output: Path, title: str | None, width: float | None, panels: str) -> None:
     """Draws learning curves of runs.
 
-    Returns in training and evaluation. Runs whose configs differ only in the seed, the name, the limits,
-    checkpoints or logs are drawn as one curve: their interquartile mean, and from three seeds on its 95 %
-    bootstrap interval. Needs matplotlib: pip install "ding_lite[plot]".
+    They show returns in training and evaluation. Runs whose configs differ only in the seed, the name, the
+    limits, checkpoints or logs are drawn as one curve: their interquartile mean, and from three seeds on its
+    95 % bootstrap interval. Needs matplotlib: pip install "ding_lite[plot]".
 
     ding-lite plot runs/ppo_* runs/ppg_* --title "PPO against PPG"
     ding-lite plot 'before=old/run_*' 'after=new/run_*' --width 3.3in -o curves.pdf

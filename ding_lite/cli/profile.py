@@ -33,10 +33,10 @@ def run(source: options.Source, iterations: int | None, tune: bool, json: bool) 
     Evaluations, checkpoints and auxiliary phases are measured if they fall due in these iterations.
 
     --tune finds the fastest settings on this machine instead: env.manager.type with its worker_num and
-    double_buffer, num_threads, and the device. It trains for some iterations with each of them, in a process
-    of its own, beginning with the config as it is; a setting that is faster by 5 % stays. Keys that change
-    what is learned, such as policy.collect.n_sample, stay as they are. Ctrl-C ends the search: the command
-    with the fastest setting so far is printed, and the exit code is 130.
+    double_buffer, num_threads, and the device. It trains for some iterations with each setting, in a separate
+    process, first with the config as it is, and keeps a setting that is 5 % faster. Keys that change what is
+    learned, such as policy.collect.n_sample, stay as they are. Ctrl-C ends the search: the command with the
+    fastest setting so far is printed, and the exit code is 130.
     """
     if tune:
         return _tune(source, iterations, json)

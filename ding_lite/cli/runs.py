@@ -22,8 +22,8 @@ def run(folder: Path, json: bool) -> None:
              killed: it ended without writing a result
              unreadable: a file is damaged; the reason is below the table
     score    mean return of the last evaluation
-    config   the policy, the environment, and the keys in which the runs of these two differ, seeds and
-             limits aside
+    config   the policy, the environment, and the keys that differ among the runs with the same two,
+             except seeds and limits
     """
     from ding_lite.run.display import score_text
     from ding_lite.tools.runs import list_runs, short_names

@@ -61,12 +61,12 @@ def run(
     config, shown = source.read(), Display(sys.stdout)
     seeds = seeds or (config.values.seed,)
     space = search_space(search)
-    source.read(first_values(space))  # its keys exist
+    source.read(first_values(space))  # refuses unknown keys
     folder = exp_name or Path("runs") / f"{config.values.exp_name}_sweep"
     if worker is not None:
         Worker(folder, space, seeds, source.read, shown.write).work(trials, worker)
         return 0
-    searched = {"search": {key: str(of_key) for key, of_key in space.items()}, "seeds": seeds}
+    searched = {"search": {key: str(values) for key, values in space.items()}, "seeds": seeds}
     begin(folder, {**searched, **config.as_json()}, resume=resume)
 
     def say(line: str) -> None:
@@ -77,8 +77,8 @@ def run(
     pools = options.open_pool(config, jobs, ray, say)
     with locked(folder), (folder / "log.txt").open("a") as log, pools as pool, stop_signals(pool.stop):
         workers = range(1, min(pool.jobs, trials - reopen(folder)) + 1)
-        alone = {"jobs": None, "ray": None, "json": None}
-        outcomes = pool.run([Job("", options.words_with(worker=number, **alone)) for number in workers])
+        in_worker = {"jobs": None, "ray": None, "json": None}
+        outcomes = pool.run([Job("", options.words_with(worker=number, **in_worker)) for number in workers])
     for number, outcome in zip(workers, outcomes, strict=True):
         if outcome.error:
             print(f"ding-lite sweep: worker {number}: {outcome.error}", file=sys.stderr)

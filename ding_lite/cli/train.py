@@ -20,20 +20,20 @@ AUTO = Path("auto")  # for --resume
 @options.option("-q --quiet", "print nothing; log.txt in the run's folder has everything")
 @options.option(
     "--max-env-step N",
-    "this run stops after N steps of the environments. The schedules of learning rate, clip range "
-    "and entropy still end where the config says; max_env_step=N changes both",
+    "stop after N steps of the environments. The schedules of learning rate, clip range and entropy "
+    "keep their length; the key max_env_step=N changes both",
     options.POSITIVE,
 )
-@options.option("--max-train-iter N", "this run stops after N optimiser steps", options.POSITIVE)
+@options.option("--max-train-iter N", "stop after N optimiser steps", options.POSITIVE)
 @options.option(
     "--resume RUN|CKPT",
-    "continue a run, from its newest checkpoint; auto: that of --exp-name, or begin it if it has none",
+    "continue a run from its newest checkpoint; auto: the run at --exp-name, or begin it if it has none",
     options.PATH,
 )
 @options.option(
     "--override",
     "with --resume: accept changes that the saved state does not fit, such as another number of "
-    "environments; episodes then start anew",
+    "environments; new episodes begin",
 )
 @options.option(
     "--init-from RUN|CKPT|FILE",
@@ -71,8 +71,8 @@ def run(
     any way.
 
     --env ID begins with the shipped config of this task, or else with settings for its kind of
-    observations, and the first line says which; typed keys win. `ding-lite config` with the same words
-    and -o FILE writes them to a file; --plain takes the defaults of the keys alone.
+    observations, and the first line says which; keys of the command line replace them. `ding-lite config`
+    with the same words and -o FILE writes them to a file; --plain uses only the defaults of the keys.
 
     With several seeds (-s 0,1,2) each one is a process with a run folder of its own: runs/EXP_NAME_s0,
     runs/EXP_NAME_s1, ... (--exp-name DIR and --resume DIR: DIR_s0, DIR_s1, ...). A seed that fails does
@@ -97,7 +97,7 @@ def run(
     if resume == AUTO and exp_name is None:
         raise ConfigError("--resume auto continues the run of --exp-name DIR: name its folder")
     if resume not in (None, AUTO) and (exp_name or init_from):
-        raise ConfigError("--resume RUN excludes --exp-name and --init-from: a run keeps both")
+        raise ConfigError("--resume RUN excludes --exp-name and --init-from: the run has both")
     if len(seeds) > 1:  # each one is a process of this command
         config = source.read()
         prefix = exp_name or resume or Path("runs", config.values.exp_name)
@@ -107,9 +107,9 @@ def run(
             raise ConfigError(f"these runs exist: {', '.join(taken)}; choose another --exp-name, or --resume")
         if not taken and resume not in (None, AUTO):
             raise ConfigError(f"--resume: none of these runs exists: {', '.join(map(str, folders.values()))}")
-        alone = {"resume": resume and AUTO, "jobs": None, "ray": None, "json": None, "quiet": quiet or json}
+        child = {"resume": resume and AUTO, "jobs": None, "ray": None, "json": None, "quiet": quiet or json}
         to_do = [
-            Job(f"seed {seed}", options.words_with(seeds=seed, exp_name=folder, **alone))
+            Job(f"seed {seed}", options.words_with(seeds=seed, exp_name=folder, **child))
             for seed, folder in folders.items()
         ]
         limit = max_env_step or config.values.max_env_step
@@ -134,21 +134,21 @@ def run(
         raise ConfigError("--jobs, --ray and --json are for several seeds, such as -s 0,1,2")
     if resume == AUTO:
         resume = exp_name if exp_name and checkpoints_of(exp_name) else None
-    if restarts():  # by torchrun --max-restarts: not from the checkpoint that the run began with
-        kept = folder_of(resume) if resume else kept_before_restart()
-        if kept and checkpoints_of(Path(kept)):
-            resume = Path(kept)
+    if restarts():  # by torchrun --max-restarts: from the newest checkpoint, not from the first one
+        folder = folder_of(resume) if resume else kept_before_restart()
+        if folder and checkpoints_of(Path(folder)):
+            resume = Path(folder)
     seed = seeds[0] if seeds else None
-    how: dict[str, Any] = {"display": None if quiet else display_for(sys.stdout)}
-    how |= {"max_env_step": max_env_step, "max_train_iter": max_train_iter}
+    arguments: dict[str, Any] = {"display": None if quiet else display_for(sys.stdout)}
+    arguments |= {"max_env_step": max_env_step, "max_train_iter": max_train_iter}
     keep_freed_memory()
     if resume is None:
-        pipeline = SerialPipeline(source.read(), folder=exp_name, init_from=init_from, seed=seed, **how)
+        pipeline = SerialPipeline(source.read(), folder=exp_name, init_from=init_from, seed=seed, **arguments)
     else:
-        # Beside --resume a config only says which modules the user trusts.
+        # With --resume, a config only names modules that the user trusts.
         trust = source.read().trusted if source else options.import_modules(source.imports)
         changes = parse_overrides(source.overrides) | ({} if seed is None else {"seed": seed})
-        pipeline = SerialPipeline.resume(resume, changes=changes, override=override, trust=trust, **how)
+        pipeline = SerialPipeline.resume(resume, changes=changes, override=override, trust=trust, **arguments)
     try:
         for _ in pipeline:
             pass

@@ -1,9 +1,9 @@
-"""The one way of a config: from a file or a dict to every key with its value and the value's source.
+"""Compiles a config: from a file or a dict to every key with its value and the value's source.
 
     _as_written      a file, a dict or DI-engine's pair becomes one nested dict, with the overrides in it
     check            all of it is checked against the schema; each value has its source, defaults too
-    _derive          what follows from other values: the length of the schedules, whole paths, the run's name
-    _contradictions  values that do not go together; what has no effect
+    _derive          values that follow from others: the length of the schedules, whole paths, the run's name
+    _contradictions  values that contradict each other; keys without effect
 
 Each default is declared in the class that reads it. A section is checked against the class that its key
 ``type`` names, so a custom policy or model declares its own keys. The input is never changed.
@@ -72,8 +72,8 @@ LITERALS |= {name: float(name) for name in ("inf", "-inf", "nan")}
 RUN_CONFIG: dict[str, Any] = dict(
     exp_name=Key(
         "",
-        doc="name of the run's folder under runs/; empty: that of the config file, or of environment and "
-        "policy. If the folder exists, a new run is in the next one, such as my_run_2",
+        doc="name of the run's folder under runs/; empty: the name of the config file, or of environment "
+        "and policy. If the folder exists, a new run gets the next free name, such as my_run_2",
     ),
     seed=Key(0, low=0, doc="the source of all random numbers of the run"),
     max_env_step=Key(1_000_000, low=1, doc="steps to train for, counted over all environments"),
@@ -84,10 +84,10 @@ RUN_CONFIG: dict[str, Any] = dict(
         low=1,
         high=1024,
         doc='torch\'s CPU threads. "auto": 1 for vector observations, whose matrices are small; every core '
-        "for images. A script has its own number again when the pipeline closes",
+        "for images. The pipeline restores the script's own number when it closes",
     ),
     checkpoint=dict(
-        freq=Key(50_000, low=0, doc="env steps between saves of ckpt/last, beside those at the end; 0: none"),
+        freq=Key(50_000, low=0, doc="env steps between saves of ckpt/last, beside the final save; 0: none"),
         minutes=Key(10.0, low=0, doc="minutes between saves of ckpt/last, for slow environments; 0: none"),
         keep_freq=Key(0, low=0, doc="env steps between snapshots ckpt/iteration_*; 0: none"),
         keep=Key(3, low=1, doc="number of the newest snapshots to keep"),
@@ -140,10 +140,10 @@ class Config:
     def replaced(self, changes: Mapping[str, Any]) -> Config:
         """Returns a copy with other values of some keys, such as ``{"max_env_step": 10_000}``.
 
-        What follows from them changes too, but not the name.
+        Values that follow from them change too, except the name.
 
         Raises:
-            ConfigError: if a change is at fault.
+            ConfigError: if a change has a fault.
         """
         if not changes:
             return self
@@ -157,7 +157,7 @@ class Config:
         """Returns a copy that stops at other limits, by their keys; the schedules keep their length.
 
         Args:
-            limits: None: as here.
+            limits: new value of each limit; None: unchanged.
         """
         config = self.replaced({key: number for key, number in limits.items() if number is not None})
         if LENGTH in self.source:
@@ -169,7 +169,7 @@ class Config:
         return without_sources(plain(self.values), self.source, DERIVED)
 
 
-# What stands for a config in Python: a dict, a file or a name, a compiled one, DI-engine's pair.
+# The forms of a config in Python: a dict, a file or a name, a compiled config, DI-engine's pair.
 AnyConfig = Mapping[str, Any] | str | Path | Config | Sequence[Mapping[str, Any]]
 
 
@@ -201,12 +201,12 @@ def compile_config(
     checked, value_faults = check(written, schema)
     faults, defaults = faults + value_faults, default_values(schema)
     values = merged(defaults, checked)
-    said, by_default = dict(leaves(checked)), dict(leaves(defaults))
+    by_user, by_default = dict(leaves(checked)), dict(leaves(defaults))
     source = {}
     for path, value in leaves(values):
         is_typed = any(f"{path}.".startswith(f"{above}.") for above in overrides)
         source[path] = COMMAND_LINE if is_typed else saved.get(path, origin)
-        if path not in said:
+        if path not in by_user:
             source[path] = "default"
         elif source[path] == "default" and encode(value, path) != encode(by_default.get(path), path):
             source[path] = origin  # a config.json that was edited
@@ -233,16 +233,16 @@ def _as_written(
         user, notes, trusted = from_di_engine(*pair, origin)
     if not isinstance(user, Mapping):
         raise ConfigError(f"expected a config as a dict, or DI-engine's {PAIR}; got {user!r:.60}")
-    values: dict[str, Any] = decode(dict(user))  # its dicts and lists are new
+    values: dict[str, Any] = decode(dict(user))  # a copy
     saved: dict[str, str] = {}
     if {"config", "source"} <= set(values) and isinstance(values["config"], dict):  # a run's config.json
         values, saved = values["config"], dict(values["source"])
     if isinstance(values.get("env"), str):
         values["env"] = env_section(values["env"])
     if "env.env_id" in overrides and _section(values, "env").get("type", "gymnasium") != "gymnasium":
-        overrides = {"env.type": "gymnasium", **overrides}  # another type does not read the id
+        overrides = {"env.type": "gymnasium", **overrides}  # other types do not read the id
     if "max_env_step" in overrides and saved.get(LENGTH) == "max_env_step":
-        overrides = {LENGTH: None, **overrides}  # it follows again
+        overrides = {LENGTH: None, **overrides}  # it follows max_env_step again
     for path, value in overrides.items():
         set_value(values, path, decode(copy.deepcopy(value)))
     return values, saved, notes, trusted
@@ -268,12 +268,12 @@ def _derive(values: dict[str, Any], source: dict[str, str], name: str) -> None:
 def _contradictions(
     values: Mapping[str, Any], source: Mapping[str, str], schema: Schema
 ) -> tuple[list[str], list[str]]:
-    """Returns ``(faults, notes)`` about the keys of a complete config that do not go together."""
+    """Returns ``(faults, notes)`` about the keys of a complete config that contradict each other."""
     env, policy = values["env"], values["policy"]
     faults, notes = without_effect(policy, schema["policy"], "policy")
-    faults += _envs().section_faults(env) + POLICY_REGISTRY.get(policy["type"]).config_faults(values)
+    faults += _envs().section_faults(env)
     if policy["collect"].get("n_step") is not None and source[SIZE] != "n_step":
-        faults.append("policy.collect.n_step: it is in place of n_sample; leave one of both out")
+        faults.append("policy.collect.n_step: it is in place of n_sample; remove one of the two")
     rows = -(-policy["collect"]["n_sample"] // env["collector_env_num"]) * env["collector_env_num"]
     if policy["learn"].get("batch_size", 0) > rows:
         faults.append(
@@ -292,7 +292,7 @@ def schema_of(user: Mapping[str, Any]) -> tuple[Schema, list[str]]:
     faults: list[str] = []
 
     def add_section(path: str, keys: Schema, tree: Mapping[str, Any], registry: Registry, kind: Any) -> Any:
-        """Puts the keys of the class that a section names into ``keys``; returns the class, None if wrong."""
+        """Adds the keys of a section's class to ``keys``; returns the class, or None if it is wrong."""
         name = path.rpartition(".")[2]
         kind = _section(tree, name).get("type", kind)
         try:
@@ -322,7 +322,7 @@ def _envs() -> Any:
 
 
 def _section(tree: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Returns a section; a text is its ``type``. Any other value, which ``check`` reports, is empty."""
+    """Returns a section; a text is its ``type``. Other values, which ``check`` reports, count as empty."""
     value = tree.get(name)
     return value if isinstance(value, Mapping) else {"type": value} if isinstance(value, str) else {}
 
@@ -410,7 +410,7 @@ def read_config(file: Path) -> Any:
     Raises:
         ConfigError: if the file cannot be read or has no such dict.
     """
-    if file.exists() and not file.is_file():  # a pipe is waited for, and a device may have no end
+    if file.exists() and not file.is_file():  # a pipe would block, and a device may have no end
         raise ConfigError(f"config file {file} cannot be read: it is no regular file")
     try:
         if file.suffix == ".json":
@@ -427,7 +427,7 @@ def read_config(file: Path) -> Any:
 
 
 def save_config(config: Config, file: str | Path) -> None:
-    """Writes the keys of a config that no default gives to a new .py file.
+    """Writes the keys of a config that are not defaults to a new .py file.
 
     Raises:
         OSError: if it exists, or cannot be written.
@@ -457,8 +457,8 @@ def parse_overrides(tokens: Sequence[str]) -> dict[str, Any]:
     """Returns ``["a.b=3"]`` as ``{"a.b": 3}``.
 
     A value is a Python literal, or true, false, none, null, inf, -inf or nan in any case, or a list of words
-    without quotes (the shell takes them away); any other text is a string. Of two values of one key the last
-    one counts.
+    without quotes (the shell removes them); any other text is a string. If a key is repeated, its last value
+    counts.
 
     Raises:
         ConfigError: for a token without "=" or key.
@@ -475,7 +475,7 @@ def parse_overrides(tokens: Sequence[str]) -> dict[str, Any]:
 
 
 def _value(text: str) -> Any:
-    """Returns the value that a text of the command line stands for."""
+    """Returns the value that a text of the command line represents."""
     try:
         return ast.literal_eval(text.strip())
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
@@ -487,11 +487,11 @@ def _value(text: str) -> Any:
 def without_sources(
     section: Mapping[str, Any], source: Mapping[str, str], left_out: Collection[str], path: str = ""
 ) -> dict[str, Any]:
-    """Returns the values of a section, as plain data, but for those that come from one of some sources.
+    """Returns a section without the values that come from some sources.
 
     Args:
         section: of a config, as plain data.
-        source: the origin of each value, as :attr:`Config.source`.
+        source: the source of each value, as :attr:`Config.source`.
         left_out: the sources whose values are left out.
         path: of the section in ``source``, with a dot at its end.
     """
@@ -513,6 +513,6 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[tuple[
         a list of ``(path, value in one, value in other)``; the value of a missing key is None.
     """
     left, right = dict(leaves(plain(one))), dict(leaves(plain(other)))
-    found = ((path, left.get(path), right.get(path)) for path in sorted({*left, *right}))
-    # nan equals nan, and a set one with another order.
-    return [(path, old, new) for path, old, new in found if repr(encode(old)) != repr(encode(new))]
+    pairs = ((path, left.get(path), right.get(path)) for path in sorted({*left, *right}))
+    # As text, nan equals nan; encoded, sets have one order.
+    return [(path, old, new) for path, old, new in pairs if repr(encode(old)) != repr(encode(new))]

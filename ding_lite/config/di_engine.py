@@ -1,7 +1,7 @@
 """Configs of DI-engine: ``(main_config, create_config)`` becomes one config of ding_lite.
 
-What the pair says is kept, in the units of ding_lite; what it leaves out has ding_lite's defaults, but for
-``recompute_adv`` of PPO and the weight of normalised values. Each key of the pair ends in one of four ways:
+The values of the pair are kept, in the units of ding_lite; missing keys get ding_lite's defaults, except
+``recompute_adv`` of PPO, ``value_norm_std`` and ``adam_eps``. Each key of the pair ends in one of four ways:
 
 * it means the same here (``SAME``, ``SAME_BY_POLICY``);
 * it is converted, with a note where a number or a name changes;
@@ -57,7 +57,7 @@ SAME_BY_POLICY = {
     "ppg": PPG_LEARN + _paths("policy.learn", "aux_freq actor_epoch_per_collect critic_epoch_per_collect"),
     "ppg_offpolicy": (*PPG_LEARN, "policy.learn.update_per_collect"),
 }
-# Keys that have one value here, and why.
+# Keys with only one accepted value, and why.
 FIXED = {
     "policy.priority": (False, "transitions are drawn without priorities"),
     "policy.priority_IS_weight": (False, "transitions are drawn without priorities"),
@@ -73,7 +73,7 @@ FIXED = {
 }
 # Sections and keys that are refused unless they are empty or false.
 NOT_BUILT = {
-    "reward_model": "a reward that is learned is not built, but RND",
+    "reward_model": "learned rewards are not built, except RND",
     "world_model": "model-based training is not built",
     "level_replay": "prioritised level replay is not built",
     "policy.random_collect_size": "PPO learns only from actions of a policy: random ones have no log-prob",
@@ -83,15 +83,15 @@ NOT_BUILT = {
     "env.move_bonus": "the bonus for moving towards the goal is not built",
     "env.delay_reward_step": "delayed rewards are not built",
 }
-# Keys that are no arguments of an environment, and of DI-engine's machinery of every model.
+# Keys that are not arguments of an environment, and keys that DI-engine's machinery adds to every model.
 OF_ENVS = _paths("env", "manager replay_path save_replay_gif wrappers kwargs")
 OF_MODELS = _paths("policy.model", "import_names obs_shape action_shape action_space")
 BUFFERS = {"ppo_offpolicy": (BUFFER,), "ppg_offpolicy": (f"{BUFFER}.policy", f"{BUFFER}.value")}
-# Where a pair leaves them out, a count of train iterations depends on these values: DI-engine's, and ours.
+# Defaults that convert counts of train iterations if the pair lacks these keys: DI-engine's, and ours.
 DEFAULTS = dict(epoch_per_collect=10, update_per_collect=5, batch_size=64, n_sample=2048, collector_env_num=8)
-# The managers of environments, of which some have a second version ("base_v2") or another form ("async_...").
+# DI-engine's managers of environments, and ours. Some also exist as "async_..." and "..._v2".
 MANAGERS = {"base": "auto", "subprocess": "subprocess", "gym_vector": "vector", "env_pool": "env_pool"}
-# The types of environments in create_config.env.type, each with its id where the pair has none.
+# The types in create_config.env.type, each with the id to use if the pair has none.
 ENVIRONMENTS = {
     **{"cartpole": "CartPole-v0", "acrobot": "Acrobot-v1", "mountain_car": "MountainCar-v0"},
     **{"pendulum": "Pendulum-v1", "lunarlander": "LunarLander-v2", "bipedalwalker": "BipedalWalker-v3"},
@@ -119,17 +119,17 @@ def from_di_engine(
     Raises:
         ConfigError: listing everything that is refused.
     """
-    c = _Conversion(main, create)
-    c.convert()
-    refuse(origin, c.faults)
+    conversion = _Conversion(main, create)
+    conversion.convert()
+    refuse(origin, conversion.faults)
     config: dict[str, Any] = {}
-    for path, value in c.new.items():
+    for path, value in conversion.new.items():
         set_value(config, path, value)
-    return config, c.notes, c.imports
+    return config, conversion.notes, conversion.imports
 
 
 class _Conversion:
-    """One conversion: the keys that are left to convert, and what they have become so far."""
+    """One conversion: the keys that are left to convert, and the new config so far."""
 
     def __init__(self, main: Mapping[str, Any], create: Mapping[str, Any]) -> None:
         keys = [*leaves(main), *leaves(create, CREATE)]
@@ -137,7 +137,7 @@ class _Conversion:
         self.new: dict[str, Any] = {}  # the new config, by paths
         self.notes: list[str] = []
         self.faults: list[str] = []
-        named = [m for each in ("env", "policy") for m in self.take(f"{CREATE}.{each}.import_names", [])]
+        named = [m for part in ("env", "policy") for m in self.take(f"{CREATE}.{part}.import_names", [])]
         self.imports = [m for m in named if m.partition(".")[0] not in THEIRS]
         for module in self.imports:  # they register environment and policy
             import_module(module)
@@ -166,7 +166,7 @@ class _Conversion:
         return value if type(value) is int and value > 0 else DEFAULTS[path.rpartition(".")[2]]
 
     def wrap(self, wrapper: Any, **arguments: Any) -> None:
-        """Adds a wrapper, outside of those before."""
+        """Adds a wrapper around the previous ones."""
         item = {"type": wrapper, **arguments} if arguments else wrapper
         self.new["env.wrappers"] = [*self.new.get("env.wrappers", []), item]
 
@@ -175,7 +175,7 @@ class _Conversion:
         self.notes.append(f"{path}: {text}")
 
     def refuse(self, path: str, reason: str) -> None:
-        """Adds a line about what cannot be honoured."""
+        """Adds an error about a key."""
         self.faults.append(f"{path}: {reason}")
 
     # -- Sections
@@ -244,7 +244,7 @@ class _Conversion:
             self.new["policy.model.arch"] = "shared" if shares else "dual"
         for path in [path for path in self.left if path.startswith("policy.model.")]:
             if not path.startswith(OF_MODELS):
-                self.new[path] = self.take(path)  # DI-engine, too, reports keys that its models do not have
+                self.new[path] = self.take(path)  # the check refuses unknown ones, as in DI-engine
 
     def head(self, who: str, default_layers: int) -> Any:
         """Converts the keys of one head; returns the width of its layers, or None if the pair has none."""
@@ -256,7 +256,7 @@ class _Conversion:
         return width
 
     def learning(self) -> None:
-        """Converts what DI-engine counts in train iterations or collects."""
+        """Converts the keys that DI-engine counts in train iterations or collects."""
         if self.take("policy.learn.ignore_done"):
             self.wrap("ignore_done")
         learn = "policy.learn"
@@ -295,7 +295,7 @@ class _Conversion:
             self.note(path, text)
 
     def buffers(self) -> None:
-        """Converts the limits of replay, of PPG's two buffers to one: a rollout at least, and enough uses."""
+        """Converts the limits of replay, of PPG's two buffers to one: at least a rollout, and enough uses."""
         for name, least in (("replay_buffer_size", self.rows), ("max_use", 0)):
             limits = []
             for path in [f"{buffer}.{name}" for buffer in BUFFERS.get(self.policy, ())]:
@@ -312,7 +312,7 @@ class _Conversion:
         uses = math.ceil(self.per_collect * self.count("policy.learn.batch_size") / self.rows)
         is_written, path = "policy.learn.update_per_collect" in self.new, f"{BUFFER}.max_use"
         if is_written and self.policy in BUFFERS and self.new.get(path) is None:
-            self.new[path] = max(3, uses)  # 3 is DI-engine's
+            self.new[path] = max(3, uses)  # 3 is DI-engine's default
             if uses > 3:
                 self.note(path, f"{uses}, as often as {self.per_collect} updates use a transition")
 
@@ -333,14 +333,14 @@ class _Conversion:
             self.known_environment(self.env_type)
         elif self.env_type in ENV_REGISTRY.names() or ":" in self.env_type:
             self.new["env.type"] = self.env_type
-            own = [path for path in self.left if path.startswith("env.") and not path.startswith(OF_ENVS)]
-            self.new["env.kwargs"] = {path.removeprefix("env."): self.take(path) for path in own}
+            paths = [path for path in self.left if path.startswith("env.") and not path.startswith(OF_ENVS)]
+            self.new["env.kwargs"] = {path.removeprefix("env."): self.take(path) for path in paths}
         else:
             known = (
-                f"{', '.join(ENVIRONMENTS)}, and what you register under this name (ENV_REGISTRY, --import)"
+                f"{', '.join(ENVIRONMENTS)}, or what you register under this name (ENV_REGISTRY, --import)"
             )
-            self.refuse(f"{CREATE}.env.type", f"the environment {self.env_type!r} is not known, but {known}")
-        # Keys of ding_lite's own in a pair, which mean what they mean in its section env.
+            self.refuse(f"{CREATE}.env.type", f"the environment {self.env_type!r} is not known; use {known}")
+        # A pair may have these keys of ding_lite, with their meaning in its section env.
         for wrapper in self.take("env.wrappers", []):
             self.wrap(wrapper)
         for name, value in self.section("env.kwargs").items():
@@ -399,22 +399,22 @@ class _Conversion:
 
 # -- Methods of policies
 
-NOT_CALLED = {  # patterns, and what takes their place
+NOT_CALLED = {  # patterns of names, and what replaces the method
     "_monitor_vars_learn": "every metric that _forward_learn returns is logged",
     "_init_(collect|eval)": "_init_shared makes the parts that several modes use",
     "_reset_(learn|collect|eval)": "a model with a hidden state declares it in initial_hidden, and every "
-    "episode begins with that",
+    "episode begins with it",
     "(_load)?_state_dict_(learn|collect|eval)": "self.keep(name, part) puts a part with state_dict and "
     "load_state_dict into the saved state",
 }
 
 
 def refuse_methods(policy: type) -> None:
-    """Raises a ContractError if a policy class has a method as DI-engine calls it, and nothing does here."""
+    """Raises a ContractError if a policy class has a method that DI-engine calls, but ding_lite does not."""
     for pattern, instead in NOT_CALLED.items():
         if name := next((name for name in dir(policy) if re.fullmatch(pattern, name)), None):
             raise ContractError(f"{policy.__name__}.{name}: DI-engine calls it, nothing does here: {instead}")
-    for name in ("_forward_learn", "_get_train_sample"):  # DI-engine's take a list of transitions
+    for name in ("_forward_learn", "_get_train_sample"):  # DI-engine passes a list of transitions
         for argument, kind in getattr(policy, name).__annotations__.items():
             if argument != "return" and "list[" in str(kind).lower():
                 raise ContractError(
@@ -430,12 +430,12 @@ def refuse_methods(policy: type) -> None:
 def stand_ins() -> Iterator[None]:
     """Lets a config file import names of DI-engine where it is not installed.
 
-    In the ``with`` block, an import of ``ding``, ``dizoo`` or ``ditk`` gives a module that has every name.
+    In the ``with`` block, an import of ``ding``, ``dizoo`` or ``ditk`` returns a module that has every name.
     The names can be written in annotations; a call or a subclass of one is an error. No stand-in remains
     after the block.
     """
     finder = _StandIns()
-    if not any(importlib.metadata.distributions(name="DI-engine")):  # a source tree lacks dependencies
+    if not any(importlib.metadata.distributions(name="DI-engine")):  # a source tree lacks its dependencies
         sys.meta_path.insert(0, finder)
     try:
         yield

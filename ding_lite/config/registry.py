@@ -1,7 +1,7 @@
 """Registries: tables from the names in a config to classes, and the import of the user's modules.
 
-A config names a class as ``type="ppo"`` or as ``type="my_package.my_module:MyPolicy"``. What a checkpoint
-names is looked up within :func:`importing_only`, which imports the modules of the user and no other.
+A config names a class as ``type="ppo"`` or as ``type="my_package.my_module:MyPolicy"``. Names in a
+checkpoint are looked up within :func:`importing_only`, which imports the modules of the user and no other.
 
 Example::
 
@@ -32,18 +32,18 @@ from ding_lite.errors import FOREIGN, CheckpointError, ConfigError, RegistryErro
 
 T = TypeVar("T", bound=Callable[..., Any])
 SCRIPT = "__main__"
-_files: dict[str, tuple[Path, int]] = {}  # that import_file has imported: path and time, by the module's name
+_files: dict[str, tuple[Path, int]] = {}  # of import_file: path and time, by the module's name
 # The modules that may be imported; None: any.
 _importable: ContextVar[frozenset[str] | None] = ContextVar("importable", default=None)
 
 
 def import_file(path: str | Path) -> ModuleType:
-    """Imports a Python file once, as the module of its stem, and puts its folder on ``sys.path``.
+    """Imports a Python file once, as a module named after it, and puts its folder on ``sys.path``.
 
-    A file that has changed since is imported again.
+    A file that has changed since the import is imported again.
 
     Raises:
-        ConfigError: if a module of this name is loaded already from elsewhere.
+        ConfigError: if a module of this name is already loaded from another file.
         Exception: any that the code of the file raises.
     """
     file = Path(path).resolve()
@@ -69,12 +69,12 @@ def import_file(path: str | Path) -> ModuleType:
 
 
 def names_in(path: Path) -> dict[str, Any]:
-    """Returns what a file of the library defines; it is no module, so one of the user may have its name."""
+    """Returns the globals of a library's file. It is not imported, so a user's module may have its name."""
     return runpy.run_path(str(path))
 
 
 class _Loader(SourceFileLoader):
-    """Reads a file always, where Python reads the bytecode of a version that is a second older."""
+    """Always compiles the file: Python may reuse the bytecode of a version that is up to a second older."""
 
     def get_code(self, fullname: str) -> CodeType:
         return self.source_to_code(self.get_data(self.path), self.path)
@@ -92,7 +92,7 @@ def script_name() -> str:
 
 @contextlib.contextmanager
 def importing_only(modules: Sequence[str]) -> Iterator[None]:
-    """Imports modules that the user has named; within the block no other can be imported by a name."""
+    """Imports modules that the user has named; within the block, a name cannot import any other module."""
     before = _importable.set(None)
     try:
         found = [import_module(module) for module in modules]
@@ -136,14 +136,14 @@ class Registry:
         noun: the kind of the entries, for messages: "policy".
         modules: modules of the library that register entries. They are imported at the first lookup.
         base: the base class of all entries, as "package.module:Name".
-        given: number of the first arguments of an entry that the library passes; the config has the others.
-        entries: what is registered, by name.
+        leading: number of leading arguments of an entry, which the library passes; the config has the others.
+        entries: the registered classes and functions, by name.
     """
 
     noun: str
     modules: tuple[str, ...] = ()
     base: str = "builtins:object"
-    given: int = 1
+    leading: int = 1
     entries: dict[str, Any] = field(default_factory=dict)
 
     def register(self, name: str, *, force: bool = False) -> Callable[[T], T]:
@@ -154,12 +154,12 @@ class Registry:
             force: replaces an entry of the same name.
 
         Raises:
-            RegistryError: if the name is registered already; the message has both places.
+            RegistryError: if the name is registered already; the message names both entries.
         """
 
         def decorate(entry: T) -> T:
             if force:
-                self.names()  # the library has registered its own
+                self.names()  # first registers the library's entries
             existing = self.entries.get(name)
             if existing is not None and not force and name_of(existing) != name_of(entry):
                 raise RegistryError(
@@ -216,12 +216,12 @@ class Registry:
 
         Args:
             value: a name, "package.module:Name", a class or function, ``{"type": ..., **arguments}``, or a
-                list of these. Without a type, each argument must be one of any registered entry.
+                list of these. Without a type, each argument must be an argument of some registered entry.
             path: of the key.
 
         The arguments of an import path ("package.module:Name") are not checked, because the check would
-        import it. The path itself is checked within :func:`importing_only`, so that nothing else is left to
-        be imported later.
+        import it. Only within :func:`importing_only` the object is imported and checked here, so that no
+        import is left for later.
         """
         if isinstance(value, list):
             items = [{"type": None, **as_choice(item)} for item in value]
@@ -233,17 +233,17 @@ class Registry:
             if is_path and _importable.get() is None:
                 return []
             try:
-                found = self.get(kind)
+                entry = self.get(kind)
             except (RegistryError, CheckpointError) as error:
                 return [f"{path}: {error}"]
-            schema = None if is_path else arguments_of(found, self.given)
+            schema = None if is_path else arguments_of(entry, self.leading)
             if schema is None:
                 return []
             accepted |= schema
         return check(arguments, accepted, path)[1]
 
     def named_choices(self, items: Sequence[Any]) -> Iterator[tuple[str, Any, dict[str, Any]]]:
-        """Yields name, class and arguments of each item of a list; a name that was there gets a number.
+        """Yields name, class and arguments of each item of a list; a repeated name gets a number.
 
         Raises:
             RegistryError: if an item names no entry.
@@ -265,15 +265,15 @@ class Registry:
     def _import(self, path: str) -> Any:
         """Returns the object at "package.module:Name" or "package.module:Class.attribute".
 
-        Within :func:`importing_only` a module gives only what it defines itself, and the script that runs
-        only its classes.
+        Within :func:`importing_only` the object must be defined in the package of the module; in the
+        running script it must also be a class.
         """
         module, _, names = path.partition(":")
         try:
             target = functools.reduce(getattr, names.split("."), import_module(module))
         except CheckpointError as error:
             raise CheckpointError(f"{self.noun} {path!r}: {error}") from error
-        except FOREIGN as error:  # its code may raise anything
+        except FOREIGN as error:  # the module's code may raise anything
             raise RegistryError(f"{self.noun} {path!r} cannot be imported: {error_text(error)}") from error
         is_script = module in (SCRIPT, script_name())
         owner = str(getattr(target, "__module__", None)).split(".")[0]
@@ -290,7 +290,7 @@ def as_choice(item: Any) -> dict[str, Any]:
 
 
 def name_of(kind: Any) -> str:
-    """Returns a class or another callable as "package.module:Name", or by its name in the library.
+    """Returns the name of a callable: its registered name if it is the library's, or "package.module:Name".
 
     A name is returned unchanged.
     """
@@ -306,7 +306,7 @@ def name_of(kind: Any) -> str:
 
 
 def env_name(env: Mapping[str, Any]) -> str:
-    """Returns the environment's id in a section ``env``, or the name of a type that has none."""
+    """Returns the environment's id in a section ``env``, or the name of its type if it has no id."""
     kind = env.get("type", "gymnasium")
     env_id = env.get("env_id") if kind == "gymnasium" else None  # or a spec, in a worker
     return str(getattr(env_id, "id", env_id) or name_of(kind))
@@ -326,12 +326,12 @@ MODEL_REGISTRY = Registry("model", ("ding_lite.models",), "ding_lite.models:Acto
 INTRINSIC_REGISTRY = Registry("intrinsic reward", ("ding_lite.models",), "ding_lite.models:IntrinsicReward")
 ENCODER_REGISTRY = Registry("encoder", ("ding_lite.models",))
 BOX_DISTRIBUTION_REGISTRY = Registry(
-    "Box distribution", ("ding_lite.models",), "ding_lite.rl.distributions:BoxDistribution", given=2
+    "Box distribution", ("ding_lite.models",), "ding_lite.rl.distributions:BoxDistribution", leading=2
 )
 ENV_REGISTRY = Registry("environment", ("ding_lite.envs",))
 WRAPPER_REGISTRY = Registry("wrapper", ("ding_lite.envs",))
 TRACKER_REGISTRY = Registry("tracker", ("ding_lite.run.trackers",), "ding_lite.run.trackers:Tracker")
 HOOK_REGISTRY = Registry(
-    "hook", ("ding_lite.run.hooks", "ding_lite.run.video"), "ding_lite.run.hooks:Hook", given=0
+    "hook", ("ding_lite.run.hooks", "ding_lite.run.video"), "ding_lite.run.hooks:Hook", leading=0
 )
 REGISTRIES = [value for value in list(globals().values()) if isinstance(value, Registry)]

@@ -25,7 +25,7 @@ from ding_lite.errors import ConfigError, counted
 DROPPED: Any = object()  # as a value of a subclass's ``config``: the key of its base does not exist here
 Name = str | Callable  # a registered name, "package.module:Name", or in Python the class or function itself
 
-# Keys, or the ends of their paths, with the words of Stable-Baselines3, CleanRL and rsl_rl for them.
+# Keys, or the ends of their paths, and their names in Stable-Baselines3, CleanRL and rsl_rl.
 WORDS = {
     "discount_factor": "gamma",
     "gae_lambda": "lam",
@@ -45,21 +45,21 @@ WORDS = {
     "model.encoder": "features_extractor_class",
 }
 SYNONYMS = {word: key for key, words in WORDS.items() for word in words.split()}
-SCHEDULES = {"learning_rate": "lr_schedule", "clip_ratio": "clip_schedule"}  # of rl-zoo's values "lin_..."
+SCHEDULES = {"learning_rate": "lr_schedule", "clip_ratio": "clip_schedule"}  # for "lin_..." of rl-zoo
 
 
 @dataclass(frozen=True)
 class Key:
-    """One key of a config: everything about it.
+    """One key of a config, with its default, type, range and meaning.
 
     Attributes:
         default: the value of a config that does not have the key.
         type: an annotation, such as ``int | None``, ``Literal["a", "b"]`` or ``list[int]``; None: the type of
-            the default, or any if that is None.
+            the default, or any type if the default is None.
         low, high: inclusive bounds of a number, or of each item of a list.
         above, below: exclusive bounds.
-        needs: what gives the key an effect, by the paths of other keys in the section ``policy``: "a.b"
-            (set), "not a.b", "a.b=value", or several of these with " or " between them.
+        needs: the condition under which the key has an effect, by paths of other keys in the section
+            ``policy``: "a.b" (it is set), "not a.b", "a.b=value", or several of these joined by " or ".
         strict: whether a value without effect is an error; else it is a note.
         faults: returns further faults of ``(value, path)``, one message each.
         doc: what the key does.
@@ -93,10 +93,10 @@ class Key:
         return [(word, bound, inside) for word, bound, inside in lower + upper if bound is not None]
 
     def fitted(self, value: Any) -> Any:
-        """Returns a value in the type of the key.
+        """Returns a value converted to the type of the key.
 
         Raises:
-            TypeError: if it is of another type, or a number, or an item, is out of range or not finite.
+            TypeError: if it is of another type, or if a number in it is out of range or not finite.
         """
         value = fitted(value, self.type)
         for number in value if isinstance(value, list) else [value]:
@@ -123,11 +123,11 @@ def merged_config(cls: type) -> Schema:
 
 
 def as_schema(config: Mapping[str, Any], base: Mapping[str, Any] | None = None) -> Schema:
-    """Returns a nested dict of defaults as a schema; ``{}`` becomes a key that takes a dict with any keys.
+    """Returns a nested dict of defaults as a schema; ``{}`` becomes a key that accepts any dict.
 
     Args:
-        config: the defaults, and keys.
-        base: a schema, to which ``config`` adds keys, and whose defaults it replaces.
+        config: defaults and :class:`Key` objects.
+        base: a schema that ``config`` extends, and whose defaults it replaces.
     """
     schema = dict(base or {})
     for name, value in config.items():
@@ -139,7 +139,7 @@ def as_schema(config: Mapping[str, Any], base: Mapping[str, Any] | None = None) 
         elif isinstance(inherited, Key):
             try:
                 schema[name] = dataclasses.replace(inherited, default=fitted(value, inherited.type))
-            except TypeError:  # a default of another type, which is accepted from then on
+            except TypeError:  # a default of another type: both types are accepted
                 schema[name] = dataclasses.replace(
                     inherited, default=value, type=inherited.type | type(value)
                 )
@@ -172,11 +172,11 @@ def set_value(tree: Any, path: str, value: Any) -> None:
     """Sets one value of a nested dict, in place, and creates the sections above it.
 
     Raises:
-        ConfigError: if there is a value in the place of a section.
+        ConfigError: if a section in the path is a plain value.
     """
     *parents, last = path.split(".")
     for name in parents:
-        if tree.get(name) is None or isinstance(tree[name], str):  # missing, or the type of a section
+        if tree.get(name) is None or isinstance(tree[name], str):  # missing, or written as its type alone
             tree[name] = {} if tree.get(name) is None else {"type": tree[name]}
         tree = tree[name]
         if not isinstance(tree, dict):
@@ -198,32 +198,32 @@ def without_effect(values: Mapping[str, Any], schema: Schema, path: str) -> tupl
         schema: of the section.
         path: of the section.
     """
-    found = dict(leaves(values))
+    by_path = dict(leaves(values))
     faults: list[str] = []
     notes: list[str] = []
 
     def holds(need: str) -> bool:
         name, _, expected = need.removeprefix("not ").partition("=")
-        value = found.get(name)
+        value = by_path.get(name)
         return (str(value) == expected if expected else bool(value)) != need.startswith("not ")
 
     for name, key in leaves(schema):
-        if key.needs and found[name] != key.default and not any(map(holds, key.needs.split(" or "))):
+        if key.needs and by_path[name] != key.default and not any(map(holds, key.needs.split(" or "))):
             without, word = key.needs.removeprefix("not "), "with" if "not " in key.needs else "without"
             needed = without.replace(" or ", f" or {path}.")
-            line = f"{path}.{name}={found[name]}: no effect {word} {path}.{needed}"
+            line = f"{path}.{name}={by_path[name]}: no effect {word} {path}.{needed}"
             (faults if key.strict else notes).append(line)
     return faults, notes
 
 
-def arguments_of(factory: Callable[..., Any], given: int = 1) -> Schema | None:
+def arguments_of(factory: Callable[..., Any], leading: int = 1) -> Schema | None:
     """Returns the schema of the keyword arguments of ``factory``, or None if it accepts any.
 
-    The first parameters, ``given`` of them, are left out, because the library passes them (a space or an
-    environment). Arguments without an entry in the ``config`` of the class accept any value.
+    The ``leading`` first parameters are left out: the library passes them, such as a space or environment.
+    Arguments without an entry in the ``config`` of the class accept any value.
     """
     try:
-        parameters = list(inspect.signature(factory).parameters.values())[given:]
+        parameters = list(inspect.signature(factory).parameters.values())[leading:]
     except ValueError:  # a built-in callable without a signature
         return None
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
@@ -235,9 +235,9 @@ def arguments_of(factory: Callable[..., Any], given: int = 1) -> Schema | None:
 
 
 def fitted(value: Any, annotation: Any) -> Any:
-    """Returns a value in the type of an annotation.
+    """Returns a value converted to the type of an annotation.
 
-    It is converted only without loss: 64.0 to 64, 1 to 1.0, a tuple to a list, a text to a list of it.
+    It is converted only without loss: 64.0 to 64, 1 to 1.0, a tuple to a list, a text to a list of one.
 
     Raises:
         TypeError: if it is of another type.
@@ -289,7 +289,7 @@ def check(
     """Checks the part of a config that the user wrote.
 
     Args:
-        user: nested dict. A text in the place of a section with a key ``type`` is that type.
+        user: nested dict. A text in place of a section with a key ``type`` is its type.
         schema: of ``user``.
         path: of ``user`` in the whole config, for the messages.
         root: the schema in which unknown keys are looked up; None: ``schema``.
@@ -334,7 +334,7 @@ def meant(word: str, words: Iterable[str], cutoff: float = 0.65) -> str:
 
 
 def _key_meant(name: str, schema: Schema, root: Schema) -> str:
-    """Returns what was probably meant by an unknown key, for its message."""
+    """Returns a hint for the message about an unknown key: the key that was probably meant."""
     if same_name := paths_named(name, root):
         return f"; {name!r} is {' or '.join(same_name[:3])} here"
     names = {**SYNONYMS, **{leaf.split(".")[-1]: leaf for leaf, _ in leaves(root)}, **{n: n for n in schema}}
@@ -343,12 +343,12 @@ def _key_meant(name: str, schema: Schema, root: Schema) -> str:
 
 
 def paths_named(name: str, schema: Schema) -> list[str]:
-    """Returns the paths of the keys that have a name, or that a word of another library means."""
+    """Returns the paths of the keys that have a name, here or in another library."""
     translated = SYNONYMS.get(name, name)
     paths = [f".{path}" for path, _ in leaves(schema)]
-    found = [path for path in paths if path.endswith(f".{translated}")]
+    exact = [path for path in paths if path.endswith(f".{translated}")]
     # PPG has some keys once for each network: actor_epoch_per_collect, critic_epoch_per_collect.
-    return [path[1:] for path in found or [path for path in paths if path.endswith(f"_{translated}")]]
+    return [path[1:] for path in exact or [path for path in paths if path.endswith(f"_{translated}")]]
 
 
 def _listed(schema: Schema) -> str:

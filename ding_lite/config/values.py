@@ -1,10 +1,10 @@
-"""The values of a config in JSON. What JSON lacks is an object that has its kind, under the key ``__kind__``.
+"""The values of a config in JSON. A type that JSON lacks is an object with its name, under ``__kind__``.
 
     (84, 84)        {"__kind__": "tuple", "value": [84, 84]}    also set, frozenset
     Path("maps")    {"__kind__": "path", "value": "maps"}
     np.ones(2)      {"__kind__": "array", "value": [1.0, 1.0], "dtype": "<f8", "shape": [2]}
 
-A value of any other kind is refused, so that no run is saved that another environment would continue.
+Any other type is refused: it would not be restored, and a resumed run would have another environment.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ding_lite.errors import ConfigError
 KIND = "__kind__"
 COLLECTIONS = {kind.__name__: kind for kind in (tuple, set, frozenset)}
 NUMBERS = re.compile(r"[<>|][biuf][1248]")  # NumPy's dtypes of numbers
-# The keys whose names a registry, or gymnasium's, resolves. A class as the value of another key is not saved.
+# The keys whose values a registry, or gymnasium's, resolves. At other keys a class cannot be saved.
 PLACES = re.compile(
     r"(env|policy|policy\.model|policy\.intrinsic|policy\.model\.encoder(\..+)?)\.type|env\.env_id"
     r"|policy\.model\.box_distribution|(env\.wrappers|hooks|logger\.trackers)\[\d+\](\.type)?"
@@ -33,10 +33,10 @@ def encode(value: Any, path: str = "", modules: list[str] | None = None) -> Any:
     Args:
         value: a config, a section or a value of one.
         path: of ``value`` in the config.
-        modules: gets the module of every "module:Name" that a registry, or gymnasium's, resolves.
+        modules: a list that receives the module of each "module:Name" at a key of ``PLACES``.
 
     Raises:
-        ConfigError: if :func:`decode` could not return the same value; the message has the key.
+        ConfigError: if :func:`decode` could not return the same value; the message names the key.
     """
     kind = type(value)
     if callable(value) and PLACES.fullmatch(path):
@@ -61,21 +61,21 @@ def encode(value: Any, path: str = "", modules: list[str] | None = None) -> Any:
     what = f"the class {value.__qualname__}" if isinstance(value, type) else f"a {kind.__qualname__}"
     raise ConfigError(
         f"{path}: {what} cannot be saved with the run; give a text, a number or a NumPy array of numbers, "
-        "and convert it in the environment or in the class that takes it"
+        "and convert it in the environment or in the class that receives it"
     )
 
 
 def decode(data: Any) -> Any:
-    """Returns the value that :func:`encode` wrote; what is decoded already stays as it is.
+    """Returns the value that :func:`encode` wrote; a decoded value is returned as it is.
 
     Scalars and 0-d arrays of NumPy and torch become Python numbers.
 
     Raises:
-        ConfigError: if an object with a kind is none that :func:`encode` writes.
+        ConfigError: if an object with ``__kind__`` is not as :func:`encode` writes it.
     """
     import numpy as np  # the command line starts without it
 
-    if type(data) in (list, tuple):  # a .py file has tuples
+    if type(data) in (list, tuple):  # a .py file may have tuples
         return type(data)(decode(item) for item in data)
     if not isinstance(data, dict):
         is_scalar = not isinstance(data, type) and getattr(data, "ndim", None) == 0 and hasattr(data, "item")
@@ -86,7 +86,7 @@ def decode(data: Any) -> Any:
     with contextlib.suppress(TypeError, ValueError, LookupError, OverflowError):
         kind, value = items[KIND], items["value"]
         if kind == "array" and NUMBERS.fullmatch(items["dtype"]):
-            return np.array(value, items["dtype"]).reshape(items["shape"])[()]  # () is a number
+            return np.array(value, items["dtype"]).reshape(items["shape"])[()]  # a number if the shape is ()
         if isinstance(value, list):
             return COLLECTIONS[kind](value)
         if kind == "path":
@@ -95,5 +95,5 @@ def decode(data: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Returns a copy of a value of a config as its file gives it back: with names in the place of classes."""
+    """Returns a copy of a value as it is after saving and loading: with names in place of classes."""
     return decode(encode(value))

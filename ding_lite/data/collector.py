@@ -36,7 +36,7 @@ class Collector:
 
     Args:
         envs: only the collector steps them.
-        policy: acts, and finishes each rollout.
+        policy: acts, and adds advantages to each rollout.
         n_sample: transitions in a rollout, rounded up to whole steps.
 
     Attributes:
@@ -44,7 +44,7 @@ class Collector:
         n_sample: T B.
         obs: current observations of each group, (G, ...).
         recent: the most recent finished episodes.
-        episodes: that finished in the last rollout.
+        episodes: the episodes that finished in the last rollout.
         episode_count: finished episodes since the start of the run.
         is_incomplete: True while a rollout is being collected, and after one that failed.
     """
@@ -56,12 +56,12 @@ class Collector:
         self.n_sample = self.steps * envs.num_envs
         self.storage = RolloutStorage(self.steps, envs.num_envs)
         self._env_indices = [np.arange(envs.num_envs)[rows] for rows in envs.groups]  # of each group
-        self._fields: tuple[str, ...] = ()  # names of those that are stored beside the observations
+        self._fields: tuple[str, ...] = ()  # names of the fields beside the observations
         self.hidden: HiddenStates | None = None
         if policy.recurrence is not None:
             self.hidden = HiddenStates(policy.recurrence, self._env_indices, self.steps)
-        # Of the current rollout: (t, environments, last observations and hidden states) of the episodes that
-        # were cut at row t.
+        # Truncated episodes of the current rollout: (t, environments, last observations and hidden states),
+        # where t is the row of the truncation.
         self._finals: list[tuple[int, np.ndarray, dict[str, Tree]]] = []
         self._start_from(self._watch.reset("collect"))
         self.recent: deque[Episode] = deque(maxlen=RECENT_EPISODES)
@@ -83,7 +83,7 @@ class Collector:
         self.timer("store")
         envs, storage = self.envs, self.storage
         if self.is_incomplete:  # an error ended the last rollout, maybe while a group was stepping
-            self._begin_anew("after an error", self.episode_count)
+            self._reset("after an error", self.episode_count)
         self.is_incomplete = True
         self.episodes, self._finals = [], []
         acting = self.policy.acting(self.n_sample)
@@ -116,7 +116,7 @@ class Collector:
             cut_rows, envs_of_rows, last = zip(*self._finals, strict=True)
             others["final"] = {
                 **map_tree(lambda *leaves: np.concatenate(leaves), *last),  # (K, ...)
-                "t": np.repeat(cut_rows, [len(each) for each in envs_of_rows]),
+                "t": np.repeat(cut_rows, [len(env_indices) for env_indices in envs_of_rows]),
                 "env": np.concatenate(envs_of_rows),
             }
         self.is_incomplete = False
@@ -130,7 +130,7 @@ class Collector:
         self.timer("store")
         self.obs[group] = transition.obs
         rows, env_indices = self.envs.groups[group], self._env_indices[group]
-        # A reset row does not mean a lost episode. count_nonzero takes a sixth of the time of all().
+        # With has_fillers, invalid rows are resets. count_nonzero takes a sixth of the time of all().
         if t and not self.envs.has_fillers and np.count_nonzero(transition.valid) < len(env_indices):
             self._cut_lost_episodes(t, group, obs, transition.valid)
         if self.hidden is not None:
@@ -148,8 +148,8 @@ class Collector:
                 final["hidden"] = map_tree(lambda leaf: leaf[cut].cpu(), hidden)
             self._finals.append((t, env_indices[transition.final_env], final))
         self._watch.look(transition, rows)
-        # A transition counts the environments of its group from 0.
-        self.episodes += [one._replace(env=int(env_indices[one.env])) for one in transition.episodes]
+        # A transition numbers the environments of its group from 0.
+        self.episodes += [ended._replace(env=int(env_indices[ended.env])) for ended in transition.episodes]
 
     def _start_from(self, obs: Tree) -> None:
         """Sets the current observations (B, ...); no environment may be stepping."""
@@ -157,24 +157,24 @@ class Collector:
         # For each group: observations and policy output of the row that is being stepped.
         self._pending: list[Any] = [None] * len(self.obs)
         if self.hidden is not None:
-            self.hidden.begin_all()
+            self.hidden.reset_all()
 
-    def _begin_anew(self, *stream: str | int) -> None:
-        """Begins new episodes, seeded by this stream; with one seed for all resets, in the same levels."""
+    def _reset(self, *stream: str | int) -> None:
+        """Resets all environments, seeded by ``stream``; without ``seed_every``, by the first seeds again."""
         self._start_from(self._watch.reset("collect", *(stream if self.envs.seed_every else ())))
 
     def _cut_lost_episodes(self, t: int, group: int, obs: Tree, valid: np.ndarray) -> None:
-        """Truncates the episodes that were lost with their worker at their last known observation.
+        """Truncates the episodes that a worker lost, at their last known observations.
 
-        An episode was lost if it was open after row ``t - 1`` and row ``t`` is not valid: the policy chose an
-        action from its observation, which was never stepped. At row 0 nothing needs to be done, since the
-        previous rollout ended with a bootstrap there.
+        An episode was lost if it was open after row ``t - 1`` and row ``t`` is not valid: no environment
+        executed the policy's action for its last observation. Row 0 needs no truncation, since the previous
+        rollout ended with a bootstrap there.
         """
-        kept, terminated, truncated = (
+        was_valid, terminated, truncated = (
             self.storage.arrays[name][t - 1, self.envs.groups[group]]
             for name in ("valid", "terminated", "truncated")
         )
-        lost = np.flatnonzero(kept & ~terminated & ~truncated & ~valid)
+        lost = np.flatnonzero(was_valid & ~terminated & ~truncated & ~valid)
         if len(lost):
             truncated[lost] = True  # in the storage
             final = {"obs": map_tree(lambda leaf: leaf[lost], obs)}
@@ -185,13 +185,13 @@ class Collector:
     def random_observations(self, n: int, seed: int, *stream: str | int) -> Tree:
         """Returns the observations of random steps, and resets all environments afterwards.
 
-        Actions are samples of the action space. If observations contain masks, they are samples of the
-        untrained policy, which is nearly uniform over the legal actions.
+        Actions are samples of the action space. With action masks, the untrained policy draws them: it is
+        nearly uniform over the legal actions.
 
         Args:
             n: number of observations.
             seed: of the run.
-            stream: end of the name of the action space's random stream.
+            stream: completes the name of the random stream that seeds the action space.
 
         Shapes:
             -> (n, ...)
@@ -236,10 +236,10 @@ class Collector:
     def state_dict(self) -> dict[str, Any]:
         """Returns the state of the environments, the recent finished episodes and their count.
 
-        During a rollout, such as after an environment has failed, it is the state before the rollout, without
-        the open episodes.
+        During a rollout, such as after an environment has failed, this is the state before the rollout,
+        without the open episodes.
         """
-        # After calls, open episodes cannot be restored: a method may have been called within them.
+        # A resumed run repeats calls before a reset: it cannot repeat those made during an open episode.
         is_whole = self.envs.restorable and not (self.is_incomplete or self.envs.calls)
         return {
             "envs": self.envs.state_dict() if is_whole else None,
@@ -254,10 +254,10 @@ class Collector:
 
         Args:
             state: as :meth:`state_dict` returns it.
-            new_episodes: whether to reset the environments and not to continue the open episodes.
+            new_episodes: whether to reset the environments instead of continuing the open episodes.
 
         Returns:
-            why the environments have begun new episodes; None if they continue the open ones.
+            the reason why the environments were reset; None if the open episodes continue.
         """
         self.recent = deque((Episode(*episode) for episode in state["recent"]), maxlen=RECENT_EPISODES)
         self.episode_count = int(state["episode_count"])
@@ -273,5 +273,5 @@ class Collector:
             except ReplayError as error:
                 reason = str(error)
         # The last rollout bootstrapped the open episodes at its last row, like truncated ones.
-        self._begin_anew("resumed", self.episode_count)
+        self._reset("resumed", self.episode_count)
         return reason

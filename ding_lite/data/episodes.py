@@ -1,4 +1,4 @@
-"""Episodes: the result of an evaluation, and what plays it with a policy.
+"""Evaluation: plays episodes with a policy, and returns their results.
 
 Each environment plays a share of the episodes that is fixed in advance. Counting the episodes that end first
 would favour short ones and bias the mean return. An evaluation changes nothing in training.
@@ -49,10 +49,10 @@ class Evaluation:
         return float(np.std(self.returns))
 
     @staticmethod
-    def of(own: list[Episode], ranks: Ranks) -> Evaluation:
-        """Returns the evaluation whose episodes are those of all ranks."""
-        episodes = [episode for of_rank in ranks.from_all(own) for episode in of_rank]
-        _, returns, lengths, infos, cut = zip(*episodes, strict=True) if episodes else [()] * 5
+    def of(episodes: list[Episode], ranks: Ranks) -> Evaluation:
+        """Returns one evaluation of the ``episodes`` of all ranks."""
+        of_all = [episode for of_rank in ranks.from_all(episodes) for episode in of_rank]
+        _, returns, lengths, infos, cut = zip(*of_all, strict=True) if of_all else [()] * 5
         return Evaluation(returns, lengths, sum(cut), infos)
 
     def __add__(self, other: Evaluation) -> Evaluation:
@@ -82,10 +82,10 @@ class Evaluator:
 
     Args:
         envs: made for evaluation; only the evaluator steps them.
-        policy: acts, and stays as it is.
-        n_episode: episodes in one evaluation.
-        max_steps: an episode that reaches this length is cut, in case the environment has no limit.
-        ranks: that play a share of the episodes each; every rank gets the evaluation of all.
+        policy: acts; an evaluation does not change it.
+        n_episode: episodes of this rank in one evaluation.
+        max_steps: length at which an episode is truncated, if its environment has no time limit.
+        ranks: each plays its own ``n_episode`` episodes, and gets the evaluation of all.
         greedy: whether the policy takes its most likely actions; else it draws them.
     """
 
@@ -99,10 +99,8 @@ class Evaluator:
         *,
         greedy: bool = True,
     ) -> None:
-        self.envs, self.policy, self.greedy = envs, policy, greedy
-        self.n_episode = n_episode
-        self.max_steps = max_steps
-        self.ranks = ranks
+        self.envs, self.policy, self.greedy, self.ranks = envs, policy, greedy, ranks
+        self.n_episode, self.max_steps = n_episode, max_steps
         self._watch = Watch(envs, ", in an evaluation")
 
     def evaluate(self, *stream: str | int) -> Evaluation:
@@ -131,8 +129,8 @@ class Evaluator:
     ) -> Iterator[Episode]:
         """Yields finished episodes until each environment has played ``share`` (B,) of them or was cut.
 
-        An environment without a time limit of the library (a native one) is cut here. It cannot be reset
-        alone, so it waits for the next round, which resets all environments.
+        The library adds no time limit to a native environment, so its episode is truncated here. It cannot
+        be reset alone, so it waits for the next round, which resets all environments.
         """
         envs = self.envs
         left, steps = list(share), 0
@@ -151,7 +149,7 @@ class Evaluator:
                 if left[episode.env]:
                     left[episode.env] -= 1
                     yield episode
-            if steps < self.max_steps:  # no episode can be as long
+            if steps < self.max_steps:  # no episode can have reached max_steps
                 continue
             is_open = ~(transition.terminated | transition.truncated)
             for env in np.flatnonzero((envs.episode_lengths >= self.max_steps) & is_open).tolist():
@@ -161,7 +159,7 @@ class Evaluator:
                     yield Episode(env, total, length, info={}, cut=True)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the calls of methods of the environments; nothing else outlives an evaluation."""
+        """Returns the calls of the environments' methods; an evaluation leaves no other state."""
         return {"calls": dict(self.envs.calls)} if self.envs.calls else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -1,6 +1,6 @@
-"""The hidden state of each environment of a recurrent policy while it is played, as a rollout stores it.
+"""The hidden states of a recurrent policy that acts in B environments, as a rollout stores them.
 
-Shapes: B environments, G of a group that is stepped together.
+Shapes: B environments, of which G form a group that steps together.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ding_lite.trees import Tree, map_tree
 
 
 def begin_episodes(hidden: Tree, first: np.ndarray | Tensor, initial: Tree) -> Tree:
-    """Returns hidden states (G, ...) with those of ``initial`` where ``first`` (G,) is True."""
+    """Returns hidden states (G, ...), replaced by ``initial`` ones where ``first`` (G,) is True."""
     if isinstance(first, np.ndarray):  # any() of a tensor would wait for its device
         if not first.any():
             return hidden
@@ -29,7 +29,7 @@ def begin_episodes(hidden: Tree, first: np.ndarray | Tensor, initial: Tree) -> T
 
 
 def ends_of(transition: Transition) -> np.ndarray:
-    """Returns the environments (G,) whose next row does not belong to the episode of this one."""
+    """Returns a mask (G,), True where the next row does not continue the episode of this row."""
     return transition.terminated | transition.truncated | ~transition.valid
 
 
@@ -37,12 +37,12 @@ class HiddenStates:
     """The hidden states of a collector, on the device of the policy.
 
     Args:
-        recurrence: of the policy.
+        recurrence: the recurrence of the policy.
         env_indices: the environments of each group.
-        steps: T, of a rollout.
+        steps: T, the rows of a rollout.
 
     Attributes:
-        of_groups: hidden states (G, ...) of each group, before the row that it plays next.
+        of_groups: hidden states (G, ...) of each group, before its next row.
     """
 
     def __init__(self, recurrence: Recurrence, env_indices: Sequence[np.ndarray], steps: int) -> None:
@@ -50,10 +50,10 @@ class HiddenStates:
         slots, count = -(-steps // recurrence.length), sum(map(len, env_indices))
         initial = recurrence.initial_hidden(count)
         self._stored = map_tree(lambda leaf: leaf.new_zeros((slots, *leaf.shape)), initial)
-        self.begin_all()
+        self.reset_all()
 
-    def begin_all(self) -> None:
-        """Begins an episode in every environment."""
+    def reset_all(self) -> None:
+        """Resets the hidden states of all environments."""
         self.of_groups = [self.recurrence.initial_hidden(len(envs)) for envs in self._env_indices]
 
     @torch.no_grad()
@@ -66,7 +66,7 @@ class HiddenStates:
         return hidden
 
     def after(self, group: int, hidden: Tree, ends: np.ndarray | Tensor) -> None:
-        """Takes the hidden states after a row of a group; those of environments with ``ends`` begin anew."""
+        """Sets the hidden states after a row of a group, and resets them where ``ends`` (G,) is True."""
         self.of_groups[group] = begin_episodes(hidden, ends, self.recurrence.initial_hidden(len(ends)))
 
     def fields(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a policy gives to those who use it: its three modes for scripts, and what acts in a rollout."""
+"""The interfaces of a policy: three modes for scripts, and the functions that act in a rollout."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class LearnMode(NamedTuple):
 
 
 class CollectMode(NamedTuple):
-    """The functions that a script collects with; the policy may change between their calls."""
+    """The functions for collecting in a script; the policy may change between their calls."""
 
     forward: Forward
     to_env: Callable[[Tree], Tree]
@@ -33,23 +33,23 @@ class CollectMode(NamedTuple):
 
 
 class EvalMode(NamedTuple):
-    """The functions that a script evaluates with."""
+    """The functions for evaluating in a script."""
 
     forward: Forward
     to_env: Callable[[Tree], Tree]
 
 
 class Acting(NamedTuple):
-    """What acts in one rollout or in one evaluation, in which the policy does not change.
+    """The functions that act in one rollout or one evaluation, in which the policy does not change.
 
     Attributes:
-        name: of what computes, such as "NumPy".
-        sample: (obs[, hidden]) -> a row: the action, of a recurrent policy the hidden state after it, and
-            what ``finish`` needs.
-        greedy: (obs[, hidden]) -> the action, of a recurrent policy the hidden state after it.
-        to_env: action -> that of the environments.
+        name: what computes the actions, such as "NumPy".
+        sample: (obs[, hidden]) -> a row: the drawn action, the next hidden state of a recurrent policy, and
+            the fields that ``finish`` needs.
+        greedy: (obs[, hidden]) -> the greedy action, and the next hidden state of a recurrent policy.
+        to_env: action -> the action in the form of the environments.
         process_transition: (obs, row, transition) -> the fields that are stored beside the observation.
-        finish: a rollout of these rows -> the same with log-probs, statistics and credit.
+        finish: a rollout of these rows -> the rollout with log-probs and credit; updates statistics.
     """
 
     name: str
@@ -61,10 +61,10 @@ class Acting(NamedTuple):
 
 
 class ActingPolicy(Protocol):
-    """What a collector and an evaluator need of a policy."""
+    """The part of a policy that a collector and an evaluator use."""
 
     timer: Timer
     recurrence: Recurrence | None
 
     def acting(self, samples: int = 0, *, on_device: bool = False) -> Acting:
-        """Returns what acts in one rollout of ``samples`` actions, or in one evaluation."""
+        """Returns the functions that act in one rollout of ``samples`` actions, or in one evaluation."""

@@ -1,7 +1,7 @@
-"""The rollouts that an iteration learns from: the fresh one, and off-policy the last ones, too.
+"""The rollouts that an iteration learns from: the fresh one and, off-policy, older ones.
 
-On fresh data the queue holds one rollout. A rollout enters and leaves whole, so the code that assigns credit
-to a fresh one also does so to an old one, by the newest network.
+On-policy, the queue has one rollout. Rollouts are added and dropped whole, so the same code assigns credit to
+fresh and to old rollouts, with the newest network.
 
 Shapes: T steps, B environments.
 """
@@ -20,7 +20,7 @@ from ding_lite.data.rollout import Rollout, as_rollout, to_device
 from ding_lite.trees import in_one_order
 
 MOST_USES = 2**31 - 1  # uses are counted in int32
-ROLLOUTS_KEPT = 4  # without a given size
+ROLLOUTS_KEPT = 4  # if replay_buffer_size is None
 
 
 @dataclass
@@ -29,10 +29,10 @@ class Stored:
 
     Attributes:
         rollout: (T, B), as it was collected, with its credit.
-        iteration: in which it was collected.
+        iteration: the iteration that collected it.
         uses: (T, B), how often each transition was drawn.
         ratio: (T, B), pi_prox / mu of each action, set in each iteration that has pi_prox (``policies.ppo``).
-        renewed: fields (T, B, ...) of this iteration that replace collected ones, or are added.
+        renewed: fields (T, B, ...) computed in this iteration; they replace or extend the collected ones.
     """
 
     rollout: Rollout
@@ -45,12 +45,12 @@ class Stored:
 class Replay:
     """A queue of rollouts; the oldest is dropped when the queue is full, or none of its samples may be drawn.
 
-    The defaults hold one fresh rollout for one iteration.
+    By default it stores one fresh rollout for one iteration.
 
     Args:
-        replay_buffer_size: transitions; the newest rollout always stays. None: four rollouts.
-        max_use: draws of one transition.
-        max_staleness: iterations after its own in which a transition may be drawn.
+        replay_buffer_size: most transitions; the newest rollout always stays. None: four rollouts.
+        max_use: most draws of one transition.
+        max_staleness: largest age, in iterations, at which a transition may be drawn.
         device: of the rollouts.
 
     Attributes:
@@ -91,20 +91,20 @@ class Replay:
         return self.iteration - stored.iteration
 
     def live(self, stored: Stored) -> Tensor:
-        """Returns which transitions (T, B) may be drawn: valid, neither spent nor stale."""
-        is_fresh = self.iteration - stored.iteration <= self.max_staleness
+        """Returns a mask (T, B) of the transitions that may be drawn: valid, within both limits."""
+        is_fresh = self.age(stored) <= self.max_staleness
         return stored.rollout.valid & (stored.uses < self.max_use) & is_fresh
 
     def has_live(self) -> bool:
         """Returns whether a transition may be drawn."""
         return any(bool(self.live(stored).any()) for stored in self.rollouts)
 
-    def use(self, place: Tensor) -> None:
-        """Counts a draw of transitions (N,), by their places in all flattened rollouts."""
+    def use(self, index: Tensor) -> None:
+        """Counts one draw of the transitions with indices (N,) in all rollouts, flattened and joined."""
         for stored in self.rollouts:
             size = stored.uses.numel()
-            stored.uses.view(-1)[place[(place >= 0) & (place < size)]] += 1
-            place = place - size
+            stored.uses.view(-1)[index[(index >= 0) & (index < size)]] += 1
+            index = index - size
 
     def end_iteration(self) -> None:
         """Makes all rollouts an iteration older, and drops those without live transitions."""
@@ -133,8 +133,8 @@ class Replay:
         return {
             "iteration": self.iteration,
             "rollouts": [
-                {"rollout": in_one_order(one.rollout), "iteration": one.iteration, "uses": one.uses}
-                for one in self.rollouts
+                {"rollout": in_one_order(s.rollout), "iteration": s.iteration, "uses": s.uses}
+                for s in self.rollouts
             ],
         }
 

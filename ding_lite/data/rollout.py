@@ -2,11 +2,11 @@
 
 Fields (T steps, B envs): obs, action, log_prob, reward, terminated, truncated, valid, and what the
 policy adds: value, advantage, value_target. Two more are not (T, B): ``last_obs`` (B, ...), the
-observation after the last row, and, where episodes were cut, ``final``: ``final.obs`` (K, ...), the true
-last observations of the rows ``final.t`` (K,), ``final.env`` (K,).
+observation after the last row, and ``final``, if episodes were truncated: ``final.obs`` (K, ...), their true
+last observations, for the rows ``final.t`` (K,) of the environments ``final.env`` (K,).
 
-A recurrent policy adds (``data.hidden``): ``hidden`` (slots, B, ...), before the rows in which runs may
-begin; ``last_hidden`` (B, ...), after the last row; ``final.hidden`` (K, ...).
+A recurrent policy adds hidden states (``data.hidden``): ``hidden`` (slots, B, ...), before the rows at which
+runs may begin; ``last_hidden`` (B, ...), after the last row; ``final.hidden`` (K, ...).
 
 This is the only module that imports treetensor: the warnings of that import are silenced here.
 """
@@ -37,27 +37,27 @@ Rollout: TypeAlias = ttorch.Tensor  # with the fields above; its library has no 
 
 
 def as_rollout(fields: Mapping[str, Any]) -> Rollout:
-    """Makes a rollout of a nested dict of tensors."""
+    """Returns a nested dict of tensors as a rollout."""
     # ttorch.Tensor(dict) formats every leaf as text, which takes milliseconds; this takes microseconds.
     return ttorch.Tensor(create_storage(to_dict(fields)))
 
 
 def require_rollout(data: Any, method: str) -> None:
-    """Raises a ContractError for what is no complete rollout, such as DI-engine's list of transitions.
+    """Raises a ContractError if ``data`` is no complete rollout, such as DI-engine's list of transitions.
 
     Args:
-        data: that a caller gave.
-        method: which takes rollouts, for the message.
+        data: the argument of a caller.
+        method: the name of the called method, for the message.
     """
     if not hasattr(data, "valid"):
         raise ContractError(
             f"{method}: expected a rollout, a tree of tensors (T, B, ...) such as Collector.collect returns "
-            f"(ding_lite.data.rollout.as_rollout makes one of a dict); got a {type(data).__name__}"
+            f"(ding_lite.data.rollout.as_rollout converts a dict); got a {type(data).__name__}"
         )
     if "final" not in data and (data.truncated & ~data.terminated & data.valid)[:-1].any():
         raise ContractError(
-            f"{method}: the rollout has truncated rows and no final, so the values after these rows would be "
-            "of the next episodes; add the last observations, as ding_lite.data.rollout says"
+            f"{method}: the rollout has truncated rows but no 'final', so they would bootstrap from the "
+            "next episodes; add their last observations, as the docstring of ding_lite.data.rollout says"
         )
 
 
@@ -67,7 +67,7 @@ def as_field(tree: Any) -> Any:
 
 
 def view(number: Any) -> np.ndarray:
-    """Returns an array on the memory of a CPU tensor, and an array as it is."""
+    """Returns a CPU tensor as an array that shares its memory, and an array as it is."""
     if isinstance(number, np.ndarray):
         return number
     array: np.ndarray = (number.detach() if number.requires_grad else number).numpy()
@@ -75,7 +75,7 @@ def view(number: Any) -> np.ndarray:
 
 
 def to_device(tree: Any, device: torch.device) -> Any:
-    """Returns a tree of arrays or tensors as tensors on ``device``; on the CPU arrays are not copied."""
+    """Returns a tree of arrays or tensors as tensors on ``device``; arrays are not copied on the CPU."""
     return map_tree(lambda x: torch.as_tensor(x, device=device), tree)
 
 
@@ -85,7 +85,7 @@ def time_major_fields(rollout: Rollout) -> dict[str, Any]:
 
 
 def flat(tree: Any) -> Any:
-    """Returns a tree of leaves (T, B, ...) as one of leaves (T B, ...)."""
+    """Returns a tree with its leaves (T, B, ...) flattened to (T B, ...)."""
     return map_tree(lambda leaf: leaf.flatten(0, 1), tree)
 
 
@@ -99,7 +99,7 @@ class RolloutStorage:
         num_envs: B.
 
     Attributes:
-        arrays: (T + 1, B, ...), or a dict of those, of each field; the last row is for observations alone.
+        arrays: by field, an array (T + 1, B, ...) or a tree of arrays; only obs uses the last row.
     """
 
     def __init__(self, steps: int, num_envs: int) -> None:
@@ -114,31 +114,31 @@ class RolloutStorage:
             the view of the storage that was written.
 
         Raises:
-            ContractError: if ``value`` does not have the shape of the rows before, or is not one number or
+            ContractError: if ``value`` does not have the shape of earlier rows, or is not one number or
                 array of numbers for each environment.
-            IndexError, KeyError: if it lacks a part of the rows before.
-            TypeError: if it has another kind of numbers, such as floats after whole numbers.
+            IndexError, KeyError: if it lacks a leaf of earlier rows.
+            TypeError: if its numbers are of another kind, such as floats after integers.
         """
         if name not in self._rows:
             self._allocate(name, value, len(range(self.num_envs)[envs]))
         row = self._rows[name][t]
         if type(value) is np.ndarray and type(row) is np.ndarray:  # the usual case
-            place = row[envs]
-            if value.shape == place.shape and value.dtype == place.dtype:
-                place[...] = value
-                return place
+            target = row[envs]
+            if value.shape == target.shape and value.dtype == target.dtype:
+                target[...] = value
+                return target
 
         def copied(leaf: np.ndarray, value: Any) -> np.ndarray:
-            array, place = as_array(value), leaf[envs]
-            if array.shape != place.shape:
-                raise _misshapen(name, place.shape, array.shape)
-            np.copyto(place, array, casting="same_kind")  # a TypeError where numbers would be cut
-            return place
+            array, target = as_array(value), leaf[envs]
+            if array.shape != target.shape:
+                raise _misshapen(name, target.shape, array.shape)
+            np.copyto(target, array, casting="same_kind")  # raises a TypeError instead of rounding floats
+            return target
 
         return map_tree(copied, row, value)
 
     def _allocate(self, name: str, value: Any, envs: int) -> None:
-        """Makes the arrays of a field whose first row of ``envs`` environments is ``value``."""
+        """Allocates the arrays of a field; ``value`` is its first row, for ``envs`` environments."""
 
         def zeros(leaf: Any) -> np.ndarray:
             leaf = as_array(leaf)
@@ -150,10 +150,10 @@ class RolloutStorage:
         self._rows[name] = [map_tree(lambda leaf, t=t: leaf[t], array) for t in range(self.steps + 1)]
 
     def rollout(self, *names: str, **others: Any) -> Rollout:
-        """Returns fields, and ``others``, as one tree of tensors that share the memory of the storage.
+        """Returns a rollout of fields, whose tensors share the memory of the storage, and of ``others``.
 
         Args:
-            names: of fields; an earlier rollout may have had more.
+            names: the fields of this rollout; the storage may have more, from earlier rollouts.
             **others: fields that are not (T, B, ...).
         """
         fields = map_tree(
@@ -171,7 +171,7 @@ def _misshapen(name: str, expected: Any, got: Any) -> ContractError:
 
 
 def as_array(value: Any) -> np.ndarray:
-    """Returns an array on the host; of a tensor there, on its memory."""
+    """Returns an array on the host; it shares the memory of a tensor on the CPU."""
     if isinstance(value, Tensor):
         return value.numpy() if value.is_cpu else value.cpu().numpy()
     return np.asarray(value)

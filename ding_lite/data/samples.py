@@ -1,8 +1,8 @@
-"""What gradient steps learn from: rows of rollouts, and the minibatches that are cut from them.
+"""The samples of gradient steps: rows of rollouts, and minibatches of them.
 
-Without a recurrent network each row is drawn on its own. With one, rows stay in runs: a rollout is cut where
-an episode begins and every ``length`` rows, and each run begins with the hidden state that its first row was
-played with ("stored state" of R2D2, Kapturowski et al., ICLR 2019). Rows that are not valid are in no run.
+Without a recurrent network each row is drawn on its own. With one, rows are drawn in runs: a rollout is split
+where an episode begins and every ``length`` rows, and each run begins with the hidden state with which its
+first row was collected ("stored state" of R2D2, Kapturowski et al., ICLR 2019). No run has invalid rows.
 
 Shapes: T steps, B environments, N samples, S runs.
 """
@@ -24,15 +24,15 @@ from ding_lite.ranks import ALONE, Ranks
 from ding_lite.rl.returns import normalize_advantage
 from ding_lite.trees import Tree, in_one_order, is_branch, leading_size, map_tree, tree_leaves
 
-CHUNK_SAMPLES, CHUNK_BYTES = 2**13, 2**24  # what a network is given in one call without a gradient
-SHUFFLED_BYTES = 2**22  # samples up to this size are copied in the order of their minibatches
+CHUNK_SAMPLES, CHUNK_BYTES = 2**13, 2**24  # limits of a network's input in a call without a gradient
+SHUFFLED_BYTES = 2**22  # up to this size, one call gathers the samples of all minibatches
 
 
 class Recurrence(NamedTuple):
-    """How a recurrent network sees rollouts.
+    """How rollouts are split for a recurrent network.
 
     Attributes:
-        length: most rows of a run.
+        length: largest number of rows in a run.
         initial_hidden: n -> the hidden state (n, ...) before the first step of n episodes.
     """
 
@@ -41,11 +41,11 @@ class Recurrence(NamedTuple):
 
 
 class Runs(NamedTuple):
-    """Rows that a recurrent network reads one after the other; the samples are all rows of all runs.
+    """Consecutive rows for a recurrent network; the samples are all rows of all runs.
 
     Attributes:
-        length: (S,), rows of each run.
-        hidden: (S, ...), before the first row of each run.
+        length: (S,), number of rows of each run.
+        hidden: (S, ...), hidden states before the first row of each run.
     """
 
     length: Tensor
@@ -53,7 +53,7 @@ class Runs(NamedTuple):
 
 
 class Batch(SimpleNamespace):
-    """The fields of a minibatch, as attributes. A loss changes nothing in it.
+    """The fields of a minibatch, as attributes. A loss must not change them.
 
     In the policy phase they are the fields of the rollout, such as obs (scaled), action, log_prob, reward,
     value, advantage and value_target; in the auxiliary phase obs, old_logit, value_target and the
@@ -61,9 +61,9 @@ class Batch(SimpleNamespace):
 
     Attributes:
         dist, new_value, auxiliary: the model's fresh outputs, as far as the loss reads them.
-        log_prob: (N,), the denominator of the ratio: of pi_prox, or with proximal="behaviour" of mu.
-        policy_weight: (N,), weights of stale samples in the policy loss; None is 1.
-        prox_log_prob: (N,), of pi_prox, if ``log_prob`` is of mu; else None.
+        log_prob: (N,), log-prob in the ratio's denominator: of pi_prox, or of mu with proximal="behaviour".
+        policy_weight: (N,), weights w of the samples in the policy loss; None: all are 1.
+        prox_log_prob: (N,), log-prob of pi_prox, if ``log_prob`` is of mu; else None.
 
     Shapes:
         every field: (N, ...)
@@ -79,7 +79,7 @@ class Batch(SimpleNamespace):
         raise AttributeError(f"a minibatch has no {name!r}; it has {', '.join(sorted(vars(self)))}")
 
     def plus(self, **fields: Any) -> Batch:
-        """Returns a batch with more fields, or with others of the same names."""
+        """Returns a batch with ``fields`` added or replaced."""
         return Batch(**{**vars(self), **fields})
 
 
@@ -88,12 +88,12 @@ class Samples:
 
     Args:
         fields: trees of leaves (N, ...), by name.
-        runs: of a recurrent network.
-        place: (N,), of each sample in the flattened rollouts (T, B) that it is from.
+        runs: the runs that the rows form, for a recurrent network.
+        index: (N,), of each sample in its rollouts, flattened (T, B) and joined.
         inputs: turns observations (N, ...) into the model's inputs, on its device; None: they already are.
 
     Attributes:
-        device: of minibatches; None: that of the fields.
+        device: where minibatches are; None: where the fields are.
     """
 
     device: torch.device | None = None
@@ -102,32 +102,32 @@ class Samples:
         self,
         fields: Mapping[str, Any],
         runs: Runs | None = None,
-        place: Tensor | None = None,
+        index: Tensor | None = None,
         inputs: Callable[[Tree], Any] | None = None,
     ) -> None:
-        self.fields, self.runs, self.place, self.inputs = dict(fields), runs, place, inputs
+        self.fields, self.runs, self.index, self.inputs = dict(fields), runs, index, inputs
 
     @classmethod
     def of(
         cls, rollout: Rollout, chosen: Tensor, fields: Mapping[str, Any], recurrence: Recurrence | None
     ) -> Samples:
-        """Returns the chosen rows of a rollout; of a recurrent network the runs that begin with a chosen row.
+        """Returns the chosen rows of a rollout; with recurrence, the runs that begin with a chosen row.
 
         Args:
-            rollout: for a recurrent network with ``hidden``.
-            chosen: (T, B), some valid rows.
+            rollout: with recurrence it has the field ``hidden``.
+            chosen: (T, B), a mask of valid rows.
             fields: (T, B, ...), by name.
-            recurrence: of the network.
+            recurrence: the recurrence of the network, if it has one.
         """
         if recurrence is None:
-            place, runs = chosen.flatten().nonzero().squeeze(-1), None
+            index, runs = chosen.flatten().nonzero().squeeze(-1), None
         else:
-            place, runs = _runs_of(rollout, chosen, recurrence)
+            index, runs = _runs_of(rollout, chosen, recurrence)
 
         rows = flat(dict(fields))
-        if runs is not None or len(place) < chosen.numel():
-            rows = map_tree(lambda leaf: leaf.index_select(0, place), rows)
-        return cls(rows, runs, place)
+        if runs is not None or len(index) < chosen.numel():
+            rows = map_tree(lambda leaf: leaf.index_select(0, index), rows)
+        return cls(rows, runs, index)
 
     def __len__(self) -> int:
         return leading_size(self.fields)
@@ -137,17 +137,17 @@ class Samples:
         """Returns the samples of several rollouts as one.
 
         Args:
-            parts: of each rollout, with the same fields.
-            sizes: T B of each rollout; places count on from one rollout to the next.
+            parts: the samples of each rollout, with the same fields.
+            sizes: T B of each rollout; the indices of the next rollout continue there.
         """
         if len(parts) == 1:
             return parts[0]
         runs = [part.runs._asdict() for part in parts if part.runs is not None]
         starts = itertools.accumulate(sizes[:-1], initial=0)
         pairs = zip(parts, starts, strict=True)
-        places = [part.place + start for part, start in pairs if part.place is not None]
+        indices = [part.index + start for part, start in pairs if part.index is not None]
         fields = _joined([part.fields for part in parts])
-        return Samples(fields, Runs(**_joined(runs)) if runs else None, torch.cat(places))
+        return Samples(fields, Runs(**_joined(runs)) if runs else None, torch.cat(indices))
 
     def minibatches(
         self,
@@ -161,16 +161,16 @@ class Samples:
         """Cuts the samples into minibatches, in random order, without replacement.
 
         A short last minibatch stays; a single sample joins the one before. With runs a minibatch has about
-        ``size`` samples. Ranks take equally many minibatches: one that lost rows has smaller ones, and less
-        weight in the mean gradient. Dropping samples until all ranks have the same number would be biased
-        where episodes end.
+        ``size`` samples. All ranks take the same number of minibatches: a rank with fewer valid rows has
+        smaller ones, with less weight in the mean gradient. Dropping samples of the other ranks instead would
+        bias the gradient towards rollouts in which more episodes end.
 
         Args:
             size: samples of a minibatch.
-            generator: of the order; None: samples stay in their order.
+            generator: draws the order; None: samples stay in their order.
             steps: most minibatches; None: all.
             adv_norm: normalise advantages in each "minibatch", over the whole "batch", or not (False).
-            ranks: that take each step together; advantages are normalised over all of them.
+            ranks: take each step together; advantages are normalised over the samples of all ranks.
         """
         if self.runs:
             groups = self._run_groups(size, generator, ranks)
@@ -205,7 +205,7 @@ class Samples:
     def _batches(self, fields: dict[str, Any], groups: Sequence[Group]) -> Iterator[Batch]:
         trees = [name for name, field in fields.items() if is_branch(field)]
         batches = (map_tree(lambda leaf, g=group: leaf.index_select(0, g.rows), fields) for group in groups)
-        # Of few samples all are gathered at once, in far fewer calls.
+        # Small minibatches are gathered together, in far fewer calls.
         if sum(leaf.nbytes for leaf in tree_leaves(fields)) <= SHUFFLED_BYTES:
             order, sizes = torch.cat([group.rows for group in groups]), [len(group.rows) for group in groups]
             parts = map_tree(lambda leaf: leaf.index_select(0, order).split_with_sizes(sizes), fields)
@@ -228,7 +228,7 @@ class Samples:
         counts = self.runs.length
         order = self._order(len(counts), generator).to(counts.device)
         total = int(counts.sum())
-        # On average at least as many samples as the longest run, so that no minibatch is empty.
+        # A minibatch has on average at least as many samples as the longest run, so none is empty.
         number = ranks.smallest(max(1, min(round(total / size), total // int(counts.max()))))
         return [self._packed(runs) for runs in _split_evenly(order, counts[order], number)]
 
@@ -240,7 +240,7 @@ class Samples:
         return next(self._batches(self.fields, [self._packed(torch.arange(0, len(self.runs.length), step))]))
 
     def _packed(self, index: Tensor) -> Group:
-        """Returns runs (S,) in packed order: the first rows of all, longest first, and so on."""
+        """Returns runs (S,) in packed order: all first rows, longest run first, then all second rows, ..."""
         runs = self.runs
         assert runs is not None
         index = index[runs.length[index].argsort(descending=True, stable=True)]
@@ -256,10 +256,10 @@ class Samples:
 
 
 class Pass(NamedTuple):
-    """Minibatches.
+    """One pass over samples, in minibatches.
 
     Attributes:
-        batches, number: the minibatches, and how many they are.
+        batches, number: the minibatches, and their number.
         rows: (n,), the indices of all their samples, in order.
     """
 
@@ -269,7 +269,7 @@ class Pass(NamedTuple):
 
 
 class Group(NamedTuple):
-    """The rows (n,) of a minibatch; with runs packed, their sizes (L,) and hidden states (S, ...)."""
+    """The rows (n,) of a minibatch; of packed runs also ``Sequences.sizes`` (L,) and ``hidden`` (S, ...)."""
 
     rows: Any
     sizes: Tensor | None = None
@@ -298,12 +298,12 @@ class Store:
         """Adds the samples of an iteration; ``planned``: number of samples when the store is full."""
         end = self.size + len(samples)
         if not self._fields or leading_size(self._fields) < end:
-            kept, room = self._fields, max(planned, end)
+            old, capacity = self._fields, max(planned, end)
             self._fields = map_tree(
-                lambda leaf: torch.empty((room, *leaf.shape[1:]), dtype=leaf.dtype), samples.fields
+                lambda leaf: torch.empty((capacity, *leaf.shape[1:]), dtype=leaf.dtype), samples.fields
             )
             if self.size:
-                map_tree(lambda to, leaf: to[: self.size].copy_(leaf), self._fields, kept)
+                map_tree(lambda to, leaf: to[: self.size].copy_(leaf), self._fields, old)
         map_tree(lambda to, leaf: to[self.size : end].copy_(leaf), self._fields, samples.fields)
         if samples.runs is not None:
             self._runs.append(map_tree(lambda leaf: leaf.cpu().clone(), samples.runs._asdict()))
@@ -325,20 +325,20 @@ class Store:
 
 
 def _runs_of(rollout: Rollout, chosen: Tensor, recurrence: Recurrence) -> tuple[Tensor, Runs]:
-    """Returns the places (N,) of the rows of all chosen runs in the flattened (T, B), and the runs."""
+    """Returns the chosen runs, after the indices (N,) of all their rows in the flattened (T, B)."""
     steps, columns = rollout.valid.shape
-    # (B, T), so that the rows of a run adjoin.
+    # (B, T), so that the rows of a run are adjacent.
     valid, done = rollout.valid.t(), (rollout.terminated | rollout.truncated).t()
     t = torch.arange(steps, device=valid.device).expand_as(valid)
     begins_episode = torch.zeros_like(valid)  # not set at row 0: the hidden state stored there is right
     begins_episode[:, 1:] = done[:, :-1] | ~valid[:, :-1]
     is_start = valid & (begins_episode | (t % recurrence.length == 0))
     column, row = valid.nonzero().unbind(1)
-    number = is_start[column, row].cumsum(0) - 1  # of each row's run
+    number = is_start[column, row].cumsum(0) - 1  # the index of each row's run
     first = is_start[column, row].nonzero().squeeze(-1)
     count = torch.bincount(number, minlength=len(first))
-    kept = chosen.t()[column[first], row[first]]
-    first, count, rows = first[kept], count[kept], kept[number].nonzero().squeeze(-1)
+    is_chosen = chosen.t()[column[first], row[first]]
+    first, count, rows = first[is_chosen], count[is_chosen], is_chosen[number].nonzero().squeeze(-1)
     column_of, row_of = column[first], row[first]
     stored = map_tree(
         lambda leaf: leaf[(row_of // recurrence.length).to(leaf.device), column_of.to(leaf.device)],
@@ -351,7 +351,7 @@ def _runs_of(rollout: Rollout, chosen: Tensor, recurrence: Recurrence) -> tuple[
 
 
 def _joined(trees: Sequence[Tree]) -> Any:
-    """Returns trees of leaves (N, ...) one after the other."""
+    """Returns trees with leaves (N, ...), concatenated."""
     return map_tree(lambda *leaves: torch.cat(leaves), *trees)
 
 
@@ -362,17 +362,17 @@ def even_sizes(n: int, parts: int) -> list[int]:
 
 def _split_evenly(index: Tensor, counts: Tensor, parts: int) -> list[Tensor]:
     """Splits runs (S,) of ``counts`` samples, in their order, into parts of about equally many samples."""
-    # With all samples side by side, a run is in the part in which its middle lies.
+    # A run goes to the part in which its middle lies.
     part = ((2 * counts.cumsum(0) - counts) * parts // (2 * counts.sum())).clamp(max=parts - 1)
     return [chosen for chosen in (index[part == k] for k in range(parts)) if len(chosen)]
 
 
 def _normalized(parts: Sequence[Tensor], ranks: Ranks) -> list[Tensor]:
-    """Returns the advantages of each minibatch, normalised: over all ranks, in one message."""
+    """Returns the advantages of each minibatch, normalised over the samples of all ranks."""
     if ranks.size == 1:
         equal = parts[:-1] if all(len(part) == len(parts[0]) for part in parts[:-1]) else []
-        found = normalize_advantage(torch.stack(list(equal))).unbind() if equal else ()  # in one call
-        return [*found, *(normalize_advantage(part) for part in parts[len(equal) :])]
+        normalized = normalize_advantage(torch.stack(list(equal))).unbind() if equal else ()  # in one call
+        return [*normalized, *(normalize_advantage(part) for part in parts[len(equal) :])]
     wide = [part.double() for part in parts]
     sums = [torch.stack([torch.full_like(x.sum(), len(x)), x.sum(), x.square().sum()]) for x in wide]
     counts, totals, squares = ranks.sum(torch.stack(sums, 1))

@@ -1,4 +1,4 @@
-"""Collects rollouts of tensors: what a simulator gives stays on its device, and no step waits for it.
+"""Collects rollouts of tensors: they stay on the simulator's device, and no step waits for the device.
 
 obs (N, ...) --policy--> action --simulator--> step --rows of tensors--> rollout (T, N)
 
@@ -25,21 +25,21 @@ from ding_lite.errors import EnvContractError, EnvError, NotFiniteError
 from ding_lite.ranks import ALONE, Ranks
 from ding_lite.trees import Tree, map_tree, named_leaves, path_text
 
-ROOM = 2  # truncated episodes of an environment in a rollout whose last observations have room at first
-OF_EPISODES = ("episode_return", "episode_length")  # rows that are no field of a rollout
+INITIAL_CAPACITY = 2  # initial capacity for last observations: truncated episodes per environment
+OF_EPISODES = ("episode_return", "episode_length")  # rows that are not fields of a rollout
 
 
 class TensorCollector(Collector):
-    """A :class:`Collector` for the N environments of a simulator that gives tensors.
+    """A :class:`Collector` for the N environments of a simulator that returns tensors.
 
     Args:
-        envs, policy, n_sample: as of :class:`Collector`.
-        strict: refuse to train where the last observation of a truncated episode is unknown.
-        greedy: gets the episodes of the last environments, which play greedily: their rows are not valid.
+        envs, policy, n_sample: as in :class:`Collector`.
+        strict: raise an error if the last observation of a truncated episode is unknown.
+        greedy: receives the episodes of the last environments, which act greedily; their rows are not valid.
 
     Attributes:
         rows: the tensors (T, N, ...) that every rollout is written into, by name; ``storage`` is not used.
-        current: observations (N, ...) that the policy acts on next.
+        current: current observations (N, ...).
         log: means of the simulator's own metrics over the last rollout.
     """
 
@@ -58,29 +58,29 @@ class TensorCollector(Collector):
             raise EnvContractError(f"{envs.backend}: {APPROXIMATE}")
         self.strict, self.greedy, self.rows, self.log = strict, greedy, {}, {}  # type: ignore[var-annotated]
         self.on_host = envs.device.type == "cpu"  # then NumPy may act
-        self._has_said = not envs.has_last_obs  # that values are approximate
+        self._has_warned = not envs.has_last_obs  # by the notes of envs, that values are approximate
         self._written: set[str] = set()  # the names of the rows of this rollout
         super().__init__(envs, policy, n_sample)
-        # Without room, an observation of the rollout takes the place of the last one. Its hidden state is not
-        # there: only some rows are stored.
-        room = ROOM * envs.num_envs if self.hidden is None else self.n_sample
-        self.finals = LastObservations(room, envs.device)
+        # Beyond the capacity, the observation before the last one is used. Its hidden state is not always
+        # stored, so with hidden states there is capacity for all rows.
+        capacity = INITIAL_CAPACITY * envs.num_envs if self.hidden is None else self.n_sample
+        self.finals = LastObservations(capacity, envs.device)
 
     def _start_from(self, obs: Tree) -> None:
         self.current = to_device(obs, self.envs.device)
         if self.hidden is not None:
-            self.hidden.begin_all()
+            self.hidden.reset_all()
 
     def collect(self) -> Rollout:
         envs, hidden, finals, greedy = self.envs, self.hidden, self.finals, self.greedy
         if self.is_incomplete:
-            self._begin_anew("after an error", self.episode_count)
+            self._reset("after an error", self.episode_count)
         acting = self.policy.acting(self.n_sample, on_device=not self.on_host)
         log: dict[str, list[Tensor]] = {}
         approximate = torch.zeros((), dtype=torch.int64, device=envs.device)
         self.is_incomplete = True
         self._written.clear()
-        finals.begin()
+        finals.clear()
         with torch.no_grad():
             for t in range(self.steps):
                 self.timer("store")
@@ -91,9 +91,9 @@ class TensorCollector(Collector):
                 output = dict(acting.sample(inputs, *before.values()))
                 action = to_device(acting.to_env(output["action"]), envs.device)
                 if greedy is not None:
-                    last = [map_tree(lambda x: x[greedy.first :], x) for x in (inputs, *before.values())]
-                    best = to_device(acting.to_env(acting.greedy(*last)["action"]), envs.device)
-                    action = map_tree(lambda x, y: torch.cat([x[: greedy.first], y]), action, best)
+                    of_last = [map_tree(lambda x: x[greedy.first :], x) for x in (inputs, *before.values())]
+                    greedily = to_device(acting.to_env(acting.greedy(*of_last)["action"]), envs.device)
+                    action = map_tree(lambda x, y: torch.cat([x[: greedy.first], y]), action, greedily)
                 self.timer("env")
                 step = envs.step_tensors(action)
                 self.timer("store")
@@ -103,12 +103,12 @@ class TensorCollector(Collector):
                     self._write(t, name, value)
                 for name, value in zip(OF_EPISODES, (step.returns, step.lengths), strict=True):
                     self._write(t, name, value)
-                if step.final_obs is None:  # the observation before takes its place
+                if step.final_obs is None:  # the observation before is used instead
                     finals.add(step.truncated, {"obs": obs, **before})
                     approximate += step.truncated.sum()
                 else:
                     finals.add(step.truncated, {"obs": step.final_obs, **after})
-                for name, value in step.log.items():  # a new number: a simulator may write over its own
+                for name, value in step.log.items():  # a copy: a simulator may overwrite its tensor
                     number = torch.as_tensor(value, dtype=torch.float32, device=envs.device).mean()
                     log.setdefault(name, []).append(number)
                 self.current = step.obs
@@ -128,7 +128,7 @@ class TensorCollector(Collector):
         return map_tree(lambda rows, leaf: rows[t].copy_(leaf), self.rows[name], value)
 
     def _rollout(self, approximate: Tensor, log: Mapping[str, list[Tensor]]) -> Rollout:
-        """Returns the rollout, after it has been looked at: this waits for the device.
+        """Checks the rollout and returns it; the checks wait for the device.
 
         Args:
             approximate: number of truncated episodes whose last observations are unknown.
@@ -141,15 +141,15 @@ class TensorCollector(Collector):
         fields["last_obs"] = map_tree(torch.clone, self.current)
         if self.hidden is not None:
             fields |= self.hidden.fields()
-        place = fields["truncated"].nonzero()
-        if len(place):
-            late = place[self.finals.room :].unbind(1)
-            last = self.finals.first(len(place))
+        cuts = fields["truncated"].nonzero()
+        if len(cuts):
+            beyond = cuts[self.finals.capacity :].unbind(1)
+            last = self.finals.first(len(cuts))
             last["obs"] = map_tree(
-                lambda some, rows: torch.cat([some, rows[late]]), last["obs"], fields["obs"]
+                lambda stored, rows: torch.cat([stored, rows[beyond]]), last["obs"], fields["obs"]
             )
-            approximate = approximate.clamp(min=len(late[0]))
-            fields["final"] = {**last, "t": place[:, 0], "env": place[:, 1]}
+            approximate = approximate.clamp(min=len(beyond[0]))
+            fields["final"] = {**last, "t": cuts[:, 0], "env": cuts[:, 1]}
         self._refuse_not_finite(fields)
         self._note_episodes((fields["terminated"] | fields["truncated"]).nonzero())
         means = {name: torch.stack(numbers).mean() for name, numbers in log.items()}
@@ -185,32 +185,32 @@ class TensorCollector(Collector):
                 "from this rollout"
             )
 
-    def _note_episodes(self, place: Tensor) -> None:
-        """Records the episodes that ended at some rows (M, 2), at most ``RECENT_EPISODES`` of them."""
+    def _note_episodes(self, ends: Tensor) -> None:
+        """Records the episodes that ended at rows ``ends`` (M, 2), at most ``RECENT_EPISODES`` of them."""
         if self.greedy is not None:
-            is_greedy = ~self.greedy.others[place[:, 1]]
-            self.greedy.episodes[0] += self._episodes_at(place[is_greedy])
-            place = place[~is_greedy]
-        self.episode_count += len(place)
-        self.episodes = self._episodes_at(place)
+            is_greedy = ~self.greedy.others[ends[:, 1]]
+            self.greedy.episodes[0] += self._episodes_at(ends[is_greedy])
+            ends = ends[~is_greedy]
+        self.episode_count += len(ends)
+        self.episodes = self._episodes_at(ends)
         self.recent += self.episodes
 
-    def _episodes_at(self, place: Tensor) -> list[Episode]:
-        count = min(len(place), RECENT_EPISODES)
-        place = place[torch.linspace(0, len(place) - 1, count).long()] if count else place
-        env = place[:, 1].tolist()
-        returns, lengths = (self.rows[name][place.unbind(1)].tolist() for name in OF_EPISODES)
-        return [Episode(*each, {}) for each in zip(env, returns, lengths, strict=True)]
+    def _episodes_at(self, ends: Tensor) -> list[Episode]:
+        count = min(len(ends), RECENT_EPISODES)
+        ends = ends[torch.linspace(0, len(ends) - 1, count).long()] if count else ends
+        env = ends[:, 1].tolist()
+        returns, lengths = (self.rows[name][ends.unbind(1)].tolist() for name in OF_EPISODES)
+        return [Episode(*values, {}) for values in zip(env, returns, lengths, strict=True)]
 
     def _note_approximate(self, count: float) -> None:
-        """Counts truncated episodes whose last observation is unknown."""
+        """Logs ``count`` truncated episodes with unknown last observations; warns once, raises if strict."""
         if not count:
             return
         if self.strict:
             raise EnvContractError(f"{self.envs.backend}: {count:,.0f} {APPROXIMATE}")
-        if not self._has_said:
+        if not self._has_warned:
             self.envs.say(f"WARNING: {count:,.0f} {APPROXIMATE}")
-            self._has_said = True
+            self._has_warned = True
         self.log["approximate_truncations"] = count
 
     def metrics(self) -> dict[str, float]:
@@ -218,17 +218,17 @@ class TensorCollector(Collector):
 
 
 class GreedyEpisodes:
-    """Evaluates by the episodes of the last environments of a simulator, which play greedily in all rollouts.
+    """Evaluates with the last environments of a simulator, which act greedily in all rollouts.
 
     Args:
-        envs: of the simulator.
-        count: of these environments.
-        ranks: that share an evaluation.
+        envs: all environments of the simulator.
+        count: number of greedy environments.
+        ranks: each adds its episodes to an evaluation.
 
     Attributes:
-        first: the first of these environments.
-        others: (N,), the environments that are learned from.
-        episodes: since the last evaluation, of the last one, and of the one before.
+        first: index of the first greedy environment.
+        others: (N,), True for the environments that the policy learns from.
+        episodes: three lists: since the last evaluation, of the last evaluation, of the one before it.
     """
 
     def __init__(self, envs: TensorVectorEnv, count: int, ranks: Ranks = ALONE) -> None:
@@ -237,46 +237,46 @@ class GreedyEpisodes:
         self.episodes: list[list[Episode]] = [[], [], []]
 
     def evaluate(self, iteration: Any, attempt: int = 0) -> Evaluation:
-        """Returns the episodes since the last evaluation; with ``attempt`` 1 those of the one before."""
+        """Returns the episodes since the last evaluation; with ``attempt`` 1, the episodes before these."""
         if not attempt:
             self.episodes = [[], *self.episodes[:2]]
         return Evaluation.of(self.episodes[1 + attempt], self.ranks)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"episodes": [[list(episode) for episode in each] for each in self.episodes]}
+        return {"episodes": [[list(episode) for episode in part] for part in self.episodes]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.episodes = [[Episode(*episode) for episode in each] for each in state["episodes"]]
+        self.episodes = [[Episode(*episode) for episode in part] for part in state["episodes"]]
 
 
 class LastObservations:
-    """The last observations (K, ...) of truncated episodes, in memory that is written without a wait.
+    """The last observations (K, ...) of truncated episodes; adding them does not wait for the device.
 
     Args:
-        room: number of episodes that have room.
+        capacity: number of episodes.
         device: of the simulator.
     """
 
-    def __init__(self, room: int, device: torch.device) -> None:
-        self.room, self._rows = room, None
+    def __init__(self, capacity: int, device: torch.device) -> None:
+        self.capacity, self._rows = capacity, None
         self._count = torch.zeros((), dtype=torch.int64, device=device)
 
-    def begin(self) -> None:
-        """Begins a rollout."""
+    def clear(self) -> None:
+        """Drops all rows, for a new rollout."""
         self._count.zero_()
 
     def add(self, cut: Tensor, last: Tree) -> None:
         """Adds the rows of ``last`` (N, ...) where ``cut`` (N,) is True."""
         if self._rows is None:
-            self._rows = map_tree(lambda leaf: leaf.new_zeros((self.room + 1, *leaf.shape[1:])), last)
-        place = self._count + cut.cumsum(0) - 1
-        place = place.masked_fill(~cut, self.room).clamp(max=self.room)  # the last row takes all others
-        map_tree(lambda rows, leaf: rows.index_copy_(0, place, leaf), self._rows, last)
+            self._rows = map_tree(lambda leaf: leaf.new_zeros((self.capacity + 1, *leaf.shape[1:])), last)
+        index = self._count + cut.cumsum(0) - 1
+        index = index.masked_fill(~cut, self.capacity).clamp(max=self.capacity)  # other rows go to the end
+        map_tree(lambda rows, leaf: rows.index_copy_(0, index, leaf), self._rows, last)
         self._count += cut.sum()
 
     def first(self, count: int) -> dict[str, Any]:
-        """Returns the first ``count`` rows that were added; more have room in the next rollout."""
-        found: dict[str, Any] = map_tree(lambda rows: rows[: min(count, self.room)], self._rows)
-        if count > self.room:
-            self.room, self._rows = 2 * count, None
-        return found
+        """Returns the first of ``count`` added rows, up to the capacity; grows it if there were more."""
+        first: dict[str, Any] = map_tree(lambda rows: rows[: min(count, self.capacity)], self._rows)
+        if count > self.capacity:
+            self.capacity, self._rows = 2 * count, None
+        return first

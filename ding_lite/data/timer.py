@@ -12,11 +12,11 @@ PHASES = ("env", "act", "store", "advantages", "updates", "auxiliary", "eval", "
 class Timer:
     """Adds up seconds by phase like a chess clock: ``timer("env")`` ends one phase and begins another.
 
-    A phase that is not ended by a next one goes on, so the phases add up to all of the time. What a device
-    has only queued counts for the phase that waits for it, unless ``now`` waits for the device.
+    A phase lasts until the next one begins, so the phases add up to the whole time. Work that a device has
+    queued counts for the phase that waits for it, unless ``now`` waits for the device.
 
     Attributes:
-        phase: that goes on; "" before the first.
+        phase: the current phase; "" before the first.
         seconds: by phase, since the last :meth:`take`; time before the first call is left out.
         now: the clock, in seconds.
     """
@@ -34,7 +34,7 @@ class Timer:
         self.phase, self._since = phase, now
 
     def take(self) -> dict[str, float]:
-        """Returns the seconds of the phases that have had some since the last call."""
+        """Returns the seconds of each phase since the last call, and resets them to 0."""
         self(self.phase)
         seconds, self.seconds = dict(self.seconds), defaultdict(float)
         return seconds

@@ -1,4 +1,4 @@
-"""Simulators of other libraries in the form of :mod:`ding_lite.envs.tensor`.
+"""Adapts simulators of other libraries to the interface that :mod:`ding_lite.envs.tensor` reads.
 
     def make(num_envs):                                  # env.type="my_module:make"
         return RslRlEnv(MyEnv(num_envs))                 # the VecEnv of rsl_rl, legged_gym and Genesis
@@ -26,16 +26,16 @@ from ding_lite.config.registry import ENV_REGISTRY
 from ding_lite.trees import Tree, map_tree
 
 if TYPE_CHECKING:
-    from torch import Tensor  # a worker does without torch
+    from torch import Tensor  # a worker must not import torch
 
-STARTS = 100  # steps for which the same N states are those that episodes begin in
+STARTS = 100  # steps after which the N initial states are replaced by new ones
 
 
 class RslRlEnv:
-    """The ``VecEnv`` of rsl_rl. It gives no last observations, so truncation is approximate.
+    """The ``VecEnv`` of rsl_rl. It returns no last observations, so truncation is approximate.
 
     Args:
-        env: with ``get_observations`` and ``step``.
+        env: has ``get_observations`` and ``step``.
     """
 
     metadata: ClassVar[dict[str, Any]] = {"autoreset_mode": AutoresetMode.SAME_STEP, "final_obs": False}
@@ -48,20 +48,20 @@ class RslRlEnv:
     def reset(self, seed: int | None = None, options: Any = None) -> tuple[Tree, dict[str, Any]]:
         if hasattr(self.unwrapped, "reset"):
             self.unwrapped.reset()
-        found = self.unwrapped.get_observations()
-        return _groups(*found) if isinstance(found, tuple) else _groups(found), {}
+        result = self.unwrapped.get_observations()
+        return _groups(*result) if isinstance(result, tuple) else _groups(result), {}
 
     def step(self, action: Tensor) -> tuple[Tree, Tensor, Tensor, Tensor, dict[str, Any]]:
         obs, reward, done, extras = self.unwrapped.step(action)
         done = done.bool()
-        # Without "time_outs" the horizon is finite: every end is one of the task.
+        # Without "time_outs" the horizon is finite: every end is a termination.
         truncated = done & extras["time_outs"].bool() if "time_outs" in extras else done & False
         log = extras.get("log") or extras.get("episode") or {}
         return _groups(obs, extras), reward, done & ~truncated, truncated, {"log": log}
 
 
 def _groups(obs: Any, extras: Any = None) -> Tree:
-    """Returns observations as a tensor, or as a dict of groups; older environments have some in extras."""
+    """Returns observations as a tensor, or as a dict of groups; older environments have others in extras."""
     obs = dict(obs.items()) if hasattr(obs, "items") else obs
     others = (extras or {}).get("observations") or {}
     return {"policy": obs, **others} if others and not isinstance(obs, dict) else obs
@@ -77,11 +77,11 @@ def _space_of(obs: Tree) -> gym.Space:
 class BraxEnv:
     """An environment of Brax or of MuJoCo Playground: one jitted step, with exact last observations.
 
-    Tensors share the memory of JAX's arrays. Episodes begin in one of N states, which are drawn anew every
-    ``STARTS`` steps, since a reset takes as long as many steps.
+    Tensors share the memory of JAX's arrays. The N initial states of episodes are drawn only every ``STARTS``
+    steps, because a reset takes as long as many steps.
 
     Args:
-        env: a single one, with ``reset(key)`` and ``step(state, action)``.
+        env: a single environment with ``reset(key)`` and ``step(state, action)``.
         num_envs: N.
         episode_length: steps after which an episode is truncated.
     """
@@ -101,15 +101,15 @@ class BraxEnv:
             truncated = (steps >= episode_length) & ~terminated
             ended = terminated | truncated
 
-            def begun(new: Any, old: Any) -> Any:
-                if old.shape[:1] != ended.shape:  # MJX has some that are of no environment
-                    return old
-                return jnp.where(ended.reshape(-1, *[1] * (old.ndim - 1)), new, old)
+            def begun(initial: Any, last: Any) -> Any:
+                if last.shape[:1] != ended.shape:  # MJX has leaves that belong to no environment
+                    return last
+                return jnp.where(ended.reshape(-1, *[1] * (last.ndim - 1)), initial, last)
 
-            new = jax.tree.map(begun, first, after)
+            current = jax.tree.map(begun, first, after)
             log = {name: x.mean() for name, x in after.metrics.items()}
-            given = (new.obs, after.reward, *(x.astype(jnp.float32) for x in (terminated, truncated)))
-            return new, jnp.where(ended, 0, steps), given, {"final_obs": after.obs, "log": log}
+            results = (current.obs, after.reward, *(x.astype(jnp.float32) for x in (terminated, truncated)))
+            return current, jnp.where(ended, 0, steps), results, {"final_obs": after.obs, "log": log}
 
         self._step = jax.jit(step)
         self._reset = jax.jit(lambda key: jax.vmap(env.reset)(jax.random.split(key, num_envs)))
@@ -133,8 +133,8 @@ class BraxEnv:
         if self._count % STARTS == 0:
             self._first = self._starts()
         numbers = self._jax.numpy.from_dlpack(action.contiguous())
-        self._state, self._steps, given, info = self._step(self._state, self._first, self._steps, numbers)
-        obs, reward, terminated, truncated = map(self._tensors, given)
+        self._state, self._steps, results, info = self._step(self._state, self._first, self._steps, numbers)
+        obs, reward, terminated, truncated = map(self._tensors, results)
         return obs, reward, terminated, truncated, self._tensors(info)
 
     def _tensors(self, tree: Tree) -> Any:
@@ -144,7 +144,7 @@ class BraxEnv:
 
 
 class MjlabEnv:
-    """A ``ManagerBasedRlEnv`` of mjlab, whose last observations are exact by ``auto_reset=False``."""
+    """A ``ManagerBasedRlEnv`` of mjlab; ``auto_reset=False`` makes its last observations exact."""
 
     metadata: ClassVar[dict[str, Any]] = {"autoreset_mode": AutoresetMode.DISABLED}
 
@@ -191,8 +191,8 @@ def make_brax(num_envs: int, env_id: str, episode_length: int = 1000, **options:
 
 @ENV_REGISTRY.register("mjlab")
 def make_mjlab(num_envs: int, env_id: str, seed: int, device: str | None = None) -> MjlabEnv:
-    """Makes a task of mjlab; ``device``: None is a GPU, if there is one."""
-    import mjlab.tasks  # noqa: F401 - which registers them
+    """Makes a task of mjlab; ``device``: None selects a GPU, if there is one."""
+    import mjlab.tasks  # noqa: F401 - registers the tasks
     import torch
     from mjlab.envs import ManagerBasedRlEnv
     from mjlab.tasks.registry import load_env_cfg

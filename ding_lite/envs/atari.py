@@ -1,7 +1,7 @@
 """Wrappers for Atari, and for other games with several lives: frames, lives and the FIRE button.
 
-``wrappers=["atari"]`` applies all of them; each has a name of its own, too, for other
-arguments or a selection.
+``wrappers=["atari"]`` applies all of them. Each is registered under its own name, too, to
+select some of them or to change their arguments.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.envs.wrappers import frame_stack, reward_clip
 from ding_lite.errors import ConfigError
 
-IGNORE_OBSERVATIONS = (AtariReset, EpisodeRecorder, OrderEnforcing, TimeLimit)  # wrappers that do so
+IGNORE_OBSERVATIONS = (AtariReset, EpisodeRecorder, OrderEnforcing, TimeLimit)  # wrappers
 
 
 @WRAPPER_REGISTRY.register("episodic_life")
@@ -29,7 +29,7 @@ def episodic_life(env: gym.Env, *, evaluate: bool = False) -> gym.Env:
 class EpisodicLife(gym.Wrapper):
     """Returns terminated=True when ``info["lives"]`` decreases; the next reset goes on with the same game.
 
-    That reset does not reach the environment: it takes one step with action 0, to do nothing, instead.
+    Such a reset does not reset the environment: it takes one step with action 0, a no-op, instead.
     """
 
     def __init__(self, env: gym.Env) -> None:
@@ -68,8 +68,8 @@ def fire_reset(env: gym.Env) -> gym.Env:
 class FireReset(gym.Wrapper):
     """Takes actions 1 (FIRE) and 2 after each reset, and after each lost life that no reset follows.
 
-    The latter happens without episodic life, as in evaluations: an agent that never had to press FIRE in
-    training would wait forever after its first lost life.
+    No reset follows a lost life without episodic life, as in evaluations. There an agent that never had to
+    press FIRE in training would wait forever after its first lost life.
     """
 
     def __init__(self, env: gym.Env) -> None:

@@ -25,9 +25,9 @@ from ding_lite.trees import (
     value_at,
 )
 
-WIDE = 10.0  # bounds of actions that a new policy does not reach: it draws them with a sigma of 1
+WIDE = 10.0  # action bounds above this are out of reach of a new policy, which draws with a sigma of 1
 FLOAT32_MAX = float(np.finfo(np.float32).max)
-# Attributes of wrappers with running statistics, as gymnasium names them, and the key that does the same.
+# Attributes of gymnasium's wrappers with running statistics, and the keys of policy.normalize to use instead.
 ADAPTS = {"obs_rms": "obs", "return_rms": "reward"}
 SpaceLeaves = Sequence[tuple[tuple[str, ...], Any]]  # paths and spaces
 
@@ -64,7 +64,7 @@ class Watch:
         return obs
 
     def look(self, transition: Transition, rows: slice = ALL) -> None:
-        """Checks what one step of some of the environments, the ``rows`` of the vector, has returned.
+        """Checks the transition of one step of the environments ``rows`` of the vector.
 
         Raises:
             EnvContractError: if a value is not finite, an index is outside its range, or a mask leaves no
@@ -80,7 +80,7 @@ class Watch:
         self._check(transition.obs, rows, "observation", transition)
 
     def _check(self, obs: Tree, rows: slice, name: str, transition: Transition | None = None) -> None:
-        """Refuses wrong numbers, and masks without a legal action where an action follows."""
+        """Refuses wrong numbers, and masks without a legal action where the next action is used."""
         if fault := first_fault(self._leaves, obs, name):
             self._refuse(fault, rows)
         if self._masked:
@@ -98,18 +98,18 @@ class Watch:
 class Fault(NamedTuple):
     """A wrong value in a batch."""
 
-    row: int  # of its environment
+    row: int  # index of its environment in the batch
     message: str  # such as "reward = nan, which is not finite"
     kind: type[EnvContractError] = EnvContractError
 
 
 def first_fault(leaves: SpaceLeaves, obs: Tree, name: str = "observation") -> Fault | None:
-    """Returns the first number of observations that is not finite, or that is no index of its space.
+    """Returns the first number of observations that is not finite, or is an index outside of its space.
 
     Args:
         leaves: of the space of one observation, see ``trees.space_leaves``.
         obs: tree of (B, ...).
-        name: begins the path of a number in the message.
+        name: prefix of the number's path in the message.
     """
     for path, leaf in leaves:
         array = value_at(obs, path)
@@ -130,7 +130,7 @@ def first_fault(leaves: SpaceLeaves, obs: Tree, name: str = "observation") -> Fa
 
 
 def layers(env: Any) -> Iterator[Any]:
-    """Yields an environment, or a vector of them, from its outermost wrapper to its core."""
+    """Yields the wrappers of an environment or a vector environment, outermost first, then its core."""
     while isinstance(env, (gym.Wrapper, gym.vector.VectorWrapper)):
         yield env
         env = env.env
@@ -140,7 +140,7 @@ def layers(env: Any) -> Iterator[Any]:
 def notes_on(
     env: Any, obs_space: gym.Space, action_space: gym.Space, info: Mapping[str, Any] = MappingProxyType({})
 ) -> dict[str, str]:
-    """Returns what may train badly, for ``VectorEnv.notes``.
+    """Returns what may impair training, for ``VectorEnv.notes``.
 
     Args:
         env: an environment, or a vector of environments, with all wrappers.
@@ -152,13 +152,13 @@ def notes_on(
         if isinstance(leaf, gym.spaces.Box) and WIDE < np.abs([leaf.low, leaf.high]).max() < FLOAT32_MAX:
             notes["actions"] = (
                 f"action{path_text(path)} has the bounds {leaf.low.min():g} .. {leaf.high.max():g}, and a "
-                'new policy acts within about -2 .. 2; env.wrappers=["action_rescale"] makes them -1 .. 1'
+                'new policy acts within about -2 .. 2; env.wrappers=["action_rescale"] scales to -1 .. 1'
             )
     for path, leaf in space_leaves(obs_space):
         if isinstance(leaf, gym.spaces.Box) and leaf.dtype == np.uint8 and len(leaf.shape) > 3:
             where = f"observation{path_text(path)} of shape {leaf.shape}"
             notes["images"] = (
-                f"{where} is no image: an mlp gets its bytes, unless policy.model.encoder is set"
+                f"{where} is not an image: an mlp reads its bytes, unless policy.model.encoder is set"
             )
     adapting = {
         key: type(layer).__name__
@@ -168,10 +168,10 @@ def notes_on(
     }
     if adapting:
         notes["scale"] = (
-            f"{', '.join(adapting.values())} adapts in each environment alone, so evaluations have another "
-            "scale, and the same seeds and actions other numbers. In its place "
-            f"{', '.join(f'policy.normalize.{key}=True' for key in adapting)} is one scale, a part of the "
-            "policy"
+            f"{', '.join(adapting.values())} adapts in each environment separately, so evaluations have "
+            "another scale, and the same seeds and actions give other numbers. Use "
+            f"{', '.join(f'policy.normalize.{key}=True' for key in adapting)} instead: one scale, a part of "
+            "the policy"
         )
     if MASK_KEY in (children(obs_space) or {}):
         return notes
@@ -186,7 +186,7 @@ def notes_on(
 
 
 def bad_reward(reward: float) -> str:
-    """Returns what is wrong with a reward that is no finite float32, or "" if it is one."""
+    """Returns what is wrong with a reward, or "" if it is a finite float32."""
     return "" if abs(reward) <= FLOAT32_MAX else f"reward = {reward}, which is not a finite float32"
 
 

@@ -34,8 +34,8 @@ from ding_lite.errors import FOREIGN, NotFiniteError, ReplayError, counted
 from ding_lite.trees import Tree, map_tree, tree_leaves
 
 LEVELS = (
-    "a seed decides more than an episode, such as levels, and here each reset has a seed, and so new levels. "
-    "env.seed_resets=first gives one to the first reset only, as is gymnasium's convention"
+    "a seed decides more than one episode, such as the levels, and here each reset has a new seed, so new "
+    "levels. env.seed_resets=first seeds only the first reset, as is gymnasium's convention"
 )
 
 
@@ -47,7 +47,7 @@ class InProcessVectorEnv(VectorEnv):
         num_envs: B.
         seed: of the run.
         index_offset: number of the first environment, for ``make``, seeds and messages.
-        seed_every: give each reset a seed; otherwise only those of :meth:`begin`, always the same one.
+        seed_every: seed each reset; otherwise only the resets of :meth:`begin`, with always the same seed.
 
     Raises:
         EnvError: if an environment cannot be made, or the environments differ in their spaces.
@@ -105,9 +105,9 @@ class InProcessVectorEnv(VectorEnv):
     def _keeps_levels(self) -> bool:
         """Returns whether a seed decides more than the next episode, such as levels that are drawn once.
 
-        Then the reset with a seed, which was before this call, is another one than a reset with a generator
-        that was seeded before. Where ``reset`` does not draw from ``np_random`` as the seed makes it, this is
-        not known, and False.
+        If so, the result of a seeded reset (the one before this call) differs from an unseeded reset with an
+        equal generator. If ``reset`` does not draw from the ``np_random`` that the seed creates, this cannot
+        be tested, and the result is False.
         """
         core: Any = self.envs[0].unwrapped
         fresh = np_random(self._seed_of(0, 0))[0]
@@ -125,7 +125,7 @@ class InProcessVectorEnv(VectorEnv):
             other = state()
             self._reset_one(0, 0)
             return other != first == state()
-        except FOREIGN:  # such as of an environment that always needs a seed
+        except FOREIGN:  # for example, an environment that always needs a seed
             return False
 
     def reset(self, *stream: str | int) -> Tree:
@@ -146,7 +146,7 @@ class InProcessVectorEnv(VectorEnv):
         return self._buffer.tree
 
     def _begin_game(self, i: int, episode: int) -> None:
-        """Resets environment ``i`` until a new game begins: a wrapper may keep the first reset from it."""
+        """Resets environment ``i`` until a new game begins: a wrapper may not pass on the first reset."""
         game = self._recorders[i].game
         self._reset_one(i, episode)
         if self._recorders[i].game is game:
@@ -154,10 +154,10 @@ class InProcessVectorEnv(VectorEnv):
 
     @signals_kept()
     def _reset_one(self, i: int, episode: int, seeded: bool = True) -> None:
-        """Resets environment ``i``, which begins game number ``episode`` or goes on with the open game."""
+        """Resets environment ``i``, which begins game number ``episode`` or continues the open game."""
         recorder = self._recorders[i]
-        # The reset reports the open game if it cuts it. It may step the environment, such as with no-ops:
-        # games that end in it are none of the policy.
+        # The reset records the open game if it cuts it short. Games that end in steps of the reset, such as
+        # no-ops, were not played by the policy: they are deleted below.
         reported, before = len(recorder.finished) + recorder.game.is_open, recorder.game
         recorder.next_number = episode
         try:
@@ -181,9 +181,9 @@ class InProcessVectorEnv(VectorEnv):
         final_rows: list[int] = []
         final_obs: list[Tree] = []
         episodes: list[Episode] = []
-        for row, (i, one) in enumerate(zip(envs, actions, strict=True)):
+        for row, (i, env_action) in enumerate(zip(envs, actions, strict=True)):
             recorder = self._recorders[i]
-            reward[row], is_terminated, is_truncated = self._step_one(i, one)
+            reward[row], is_terminated, is_truncated = self._step_one(i, env_action)
             if is_terminated or is_truncated:
                 terminated[row], truncated[row] = is_terminated, not is_terminated
                 if not is_terminated:
@@ -207,9 +207,9 @@ class InProcessVectorEnv(VectorEnv):
     def _step_one(self, i: int, action: Any) -> tuple[float, bool, bool]:
         """Steps environment ``i`` and returns (reward, terminated, truncated).
 
-        The recorder has checked what the environment itself returned; here are the results of its wrappers.
+        The recorder checks the results of the environment itself; this checks the results of its wrappers.
         """
-        # A copy, because an environment may write into the array that it gets.
+        # A copy, because an environment may write into the array that it receives.
         copied = action.copy() if type(action) is np.ndarray else copy.deepcopy(action)
         self._recorders[i].game.actions.append(copied)
         try:
@@ -261,7 +261,7 @@ class InProcessVectorEnv(VectorEnv):
         self._begin_game(i, episode)
         for action in [] if actions is None else split_actions(actions, self.action_space):
             _, terminated, truncated = self._step_one(i, action)
-            if terminated or truncated:  # a wrapper ended an episode, and kept the reset from the environment
+            if terminated or truncated:  # a wrapper ended an episode without a reset of the environment
                 self._reset_one(i, episode + 1)
         self._recorders[i].finished.clear()
 

@@ -37,7 +37,7 @@ CONFIG: dict[str, Any] = dict(
     ),
     kwargs=Key(
         {},
-        # shimmy's environments give it to the old gym, which imports the module of an id, too.
+        # shimmy passes env_id to the old gym, which also imports the module of an id.
         faults=lambda kwargs, path: id_faults(dict.get(kwargs, "env_id", ""), f"{path}.env_id"),
         doc="arguments of the environment, in training and in evaluation. A class or a function also gets "
         "env_index, the number of the environment, and evaluate, if it has parameters of these names; a "
@@ -56,15 +56,15 @@ CONFIG: dict[str, Any] = dict(
     greedy_env_num=Key(
         0,
         low=0,
-        doc="in place of evaluator_env_num, for tensors of a simulator that a process can have once: so many "
-        "of the collector_env_num, the last ones, play greedily and are not learned from; an evaluation is "
-        "their episodes since the last one, and solved are two in a row",
+        doc="number of the collector_env_num, the last ones, that act greedily and are not learned from; for "
+        "simulators of tensors that a process can have only once, in place of evaluator_env_num. An "
+        "evaluation is their episodes since the last evaluation, and two in a row must reach stop_value",
     ),
     stop_value=Key(
         None,
         float | None,
-        doc="the run ends as solved when the mean return of an evaluation reaches this, and that of a "
-        "second one at once does, too; None: it runs to its limit",
+        doc="the run ends as solved when the mean return of an evaluation reaches this, and also that of a "
+        "second evaluation right after it; None: the run ends at its limit",
     ),
     max_eval_steps=Key(
         10_000, low=1, doc="steps after which an evaluation episode is truncated, and reported as cut"
@@ -72,13 +72,13 @@ CONFIG: dict[str, Any] = dict(
     seed_resets=Key(
         "every",
         Literal["every", "first"],
-        doc='"every": each reset has a seed, which open episodes are restored from; "first": only the first '
-        "one, for levels that a seed draws; a resumed run begins new episodes in the same levels",
+        doc='"every": each reset has a seed, so that open episodes can be restored; "first": only the first '
+        "reset, for levels that the seed draws; a resumed run begins new episodes in the same levels",
     ),
     strict_truncation=Key(
         False,
         doc="refuse environments of tensors that truncate episodes without a last observation; False: the "
-        "value of the observation before takes its place",
+        "value of the observation before it is used",
     ),
     init_at_random_ep_len=Key(
         False,
@@ -93,8 +93,8 @@ CONFIG: dict[str, Any] = dict(
     info_keys=Key(
         ["is_success"],
         list[str] | dict[str, Literal["last", "sum", "mean", "max"]],
-        doc="numbers of info that each episode has in episodes.csv, and their means in metrics.csv: keys of "
-        'its last info, or {key: "last", "sum", "mean" or "max" over its steps}',
+        doc="numbers of info to write to episodes.csv, and their means to metrics.csv: keys of an episode's "
+        'last info, or {key: "last", "sum", "mean" or "max" over its steps}',
     ),
     manager=dict(
         type=Key(
@@ -120,12 +120,12 @@ CONFIG: dict[str, Any] = dict(
             doc="seconds after which a worker that does not answer to a step counts as hung and is killed",
         ),
         reset_timeout=Key(
-            300.0, above=0, doc="as step_timeout, for a reset; environments are made in 300 s or more"
+            300.0, above=0, doc="as step_timeout, for a reset; at least 300 s for making environments"
         ),
         restart_share=Key(
             0.01,
             low=0,
-            doc="workers that may die, hang or raise, and are replaced, as a share of the episodes so far, "
+            doc="how many workers are replaced if they die, hang or raise: a share of the episodes so far, "
             "and at least 3; 0: none. Collector and evaluator count separately",
         ),
     ),
@@ -180,10 +180,10 @@ def make_env(
         index: number of the environment in its vector.
         evaluate: truncate every episode after ``max_eval_steps``, and leave out the wrappers that are for
             training only.
-        overrides: laid over ``env.kwargs``.
+        overrides: replace entries of ``env.kwargs``.
 
     Raises:
-        EnvError: if it cannot be made; the message has the install line of a missing package.
+        EnvError: if it cannot be made; the message says how to install a missing package.
     """
     env_cfg = decode(env_cfg)  # plain dicts: keys of an EasyDict may hide its methods
     kwargs = {**env_cfg["kwargs"], **overrides}
@@ -206,7 +206,7 @@ def make_env(
 
 @contextlib.contextmanager
 def _naming(name: str) -> Iterator[None]:
-    """Names the environment in an error of its making, and the install line of a missing package."""
+    """Turns an exception into an EnvError with the environment's name and how to install what is missing."""
     try:
         yield
     except FOREIGN as error:
@@ -230,8 +230,8 @@ def make_vector_env(
         num_envs: B.
         seed: of the run.
         evaluate: as for :func:`make_env`.
-        index_offset: number of the first environment, which names its seeds, if these are the part of one
-            rank of a larger vector.
+        index_offset: number of the first environment, if this is one rank's part of a larger vector; seeds
+            depend on it.
     """
     env_cfg, kind = decode(env_cfg), backend_of(env_cfg)
     options: dict[str, Any] = dict(seed=seed, index_offset=index_offset)
@@ -247,10 +247,10 @@ def make_vector_env(
             else:
                 factory, side = ENV_REGISTRY.get(env_cfg["type"]), "evaluate" if evaluate else "collect"
                 # A simulator may draw its terrains when it is made.
-                own = {"seed": integer_seed(seed, "make", side, index_offset), "evaluate": evaluate}
-                env = factory(**_known_to(factory, own) | kwargs)
+                optional = {"seed": integer_seed(seed, "make", side, index_offset), "evaluate": evaluate}
+                env = factory(**_known_to(factory, optional) | kwargs)
         if env_cfg["type"] != "gymnasium":
-            from ding_lite.envs.tensor import TensorVectorEnv, gives_tensors  # a worker does without torch
+            from ding_lite.envs.tensor import TensorVectorEnv, gives_tensors  # a worker imports no torch
 
             if gives_tensors(env):
                 return TensorVectorEnv(env, seed, index_offset, env_cfg["init_at_random_ep_len"])
@@ -262,7 +262,7 @@ def make_vector_env(
         if kind == "ray":
             from ding_lite.envs.workers.ray_actors import RayActors
 
-            # Evaluations run while the workers that collect wait.
+            # Evaluations run while the workers that collect wait, so they need no cores of their own.
             options["starter"] = RayActors(manager["worker_num"], reserve=not evaluate)
         return SubprocessVectorEnv(
             functools.partial(make_env, _resolved(env_cfg), evaluate=evaluate),
@@ -278,8 +278,8 @@ def make_vector_env(
 def backend_of(env_cfg: Mapping[str, Any]) -> str:
     """Returns the backend that ``env.manager.type`` names, or that ``auto`` selects.
 
-    ``auto`` takes gymnasium's own vector environment if its open episodes can be restored, it needs no
-    arguments, and no environment of it must be reset alone.
+    ``auto`` selects gymnasium's own vector environment if its open episodes can be restored, ``env.kwargs``
+    is empty, and no key needs single environments (:func:`single_keys`).
     """
     kind = str(env_cfg["manager"]["type"])
     if kind != "auto":
@@ -297,7 +297,7 @@ def native_entry_point(env_cfg: Mapping[str, Any]) -> str:
 
 
 def _resolved(env_cfg: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the section for a worker: names that are registered in this process only are replaced."""
+    """Returns the section for workers: classes and specs in place of names that they may not know."""
     plain = {name: value for name, value in env_cfg.items() if name != "manager"}
     if plain["type"] != "gymnasium":
         plain["type"] = ENV_REGISTRY.get(plain["type"])
@@ -306,15 +306,15 @@ def _resolved(env_cfg: Mapping[str, Any]) -> dict[str, Any]:
             register_ids(plain["env_id"])
         # A worker does not know an id that the user's code registered; it can make the env from the spec.
         plain["env_id"] = gym.registry.get(plain["env_id"], plain["env_id"])
-    found = [find_wrapper(wrapper) for wrapper in plain["wrappers"]]
-    plain["wrappers"] = [{"type": factory, **arguments} for factory, arguments in found]
+    wrappers = [find_wrapper(wrapper) for wrapper in plain["wrappers"]]
+    plain["wrappers"] = [{"type": factory, **arguments} for factory, arguments in wrappers]
     return plain
 
 
 def _known_to(factory: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns those of some arguments for which ``factory`` has a parameter of the same name."""
+    """Returns the arguments that ``factory`` has a parameter for."""
     try:
         names = inspect.signature(factory).parameters
-    except ValueError:  # a class in C may not say its parameters
+    except ValueError:  # a class written in C may have no signature
         return {}
     return {name: value for name, value in arguments.items() if name in names}

@@ -1,8 +1,8 @@
 """Action masks: trees of bools that say which actions are legal.
 
-An environment gives its mask in the observation, as ``obs["action_mask"]``, or in its info. The policy
-always finds it in the observation. A mask has the structure of the action space. A leaf has the shape (n,)
-for Discrete, the masks of all components side by side for MultiDiscrete, and the shape of the action for
+An environment returns its mask in the observation, as ``obs["action_mask"]``, or in its info. The policy
+always reads it from the observation. A mask has the structure of the action space. A leaf has the shape (n,)
+for Discrete, the concatenated masks of all components for MultiDiscrete, and the shape of the action for
 MultiBinary (True: the bit may be 1). A Box has no mask.
 """
 

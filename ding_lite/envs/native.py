@@ -1,7 +1,7 @@
-"""``vector``: a gymnasium ``VectorEnv``, which steps all its environments in one call; and EnvPool's.
+"""``vector`` and ``env_pool``: vector environments of gymnasium and EnvPool, stepped in one call.
 
-Its autoreset mode is read from ``metadata["autoreset_mode"]``. It is seeded once, at ``reset``. Its open
-episodes can be saved and restored if ``STATES`` says what its state is.
+The autoreset mode is read from ``metadata["autoreset_mode"]``. A vector is seeded once, at ``reset``. Its
+open episodes can be saved and restored if ``STATES`` lists the attributes of its state.
 
 Shapes: B environments, K episodes with a final observation.
 """
@@ -41,8 +41,8 @@ from ding_lite.trees import (
     value_at,
 )
 
-# The attributes that, with the random generator, are the whole state of a vector environment, by its entry
-# point. The first one has the observations, in float64 and with the environments last.
+# By entry point: the attributes that, with the random generator, are the whole state of a vector environment.
+# The first one has the observations, in float64 and with the environments along the last axis.
 STATES = {"gymnasium.envs.classic_control.cartpole:CartPoleVectorEnv": ("state", "steps", "prev_done")}
 
 
@@ -91,7 +91,7 @@ class NativeVectorEnv(WholeVectorEnv):
     Args:
         env: a ``gymnasium.vector.VectorEnv``.
         seed, index_offset: as in :class:`WholeVectorEnv`.
-        entry_point: of the environment, which says what its state is.
+        entry_point: of the environment, the key in ``STATES``.
         info_keys: keys of an ended episode's info that are recorded.
     """
 
@@ -116,7 +116,7 @@ class NativeVectorEnv(WholeVectorEnv):
         self._pending_reset = np.zeros(self.num_envs, bool)
         self._all_valid = np.ones(self.num_envs, bool)
         self._final = ObservationBuffer(self.obs_space, self.num_envs)
-        self._is_checked = False  # whether a step was
+        self._is_checked = False  # whether a step was checked
 
     def reset(self, *stream: str | int) -> Tree:
         self._is_ready = False
@@ -145,7 +145,7 @@ class NativeVectorEnv(WholeVectorEnv):
     def _game(
         self, reward: np.ndarray, done: np.ndarray, truncated: np.ndarray, info: Mapping[str, Any]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the rewards (B,) that episode returns are sums of, and which ends end a whole game (B,)."""
+        """Returns the rewards (B,) that episode returns sum up, and where a whole game ended (B,)."""
         return reward, done
 
     def step(self, action: Tree) -> Transition:
@@ -169,7 +169,7 @@ class NativeVectorEnv(WholeVectorEnv):
             reward = np.where(valid, reward, 0)
             terminated, truncated = terminated & valid, truncated & valid
         done = terminated | truncated
-        raw_reward, whole = self._game(reward, done, truncated, info)
+        raw_reward, game_ended = self._game(reward, done, truncated, info)
         self.episode_returns += raw_reward * valid
         self.episode_lengths += valid
         if self.has_fillers:
@@ -179,14 +179,14 @@ class NativeVectorEnv(WholeVectorEnv):
             truncated = truncated & ~terminated
             final_env = np.flatnonzero(truncated)
             final_obs = self._final_obs(obs, info, final_env) if len(final_env) else None
-            episodes = self._finish(whole, info)
+            episodes = self._finish(game_ended, info)
             if self.mode is AutoresetMode.DISABLED:
-                reward, terminated = reward.copy(), terminated.copy()  # the reset may write over them
+                reward, terminated = reward.copy(), terminated.copy()  # the reset may overwrite them
                 obs = self._reset_env(options={"reset_mask": done})
         return Transition(obs, reward, terminated, truncated, valid, final_obs, final_env, episodes)
 
     def _check(self, obs: Any, **others: Any) -> None:
-        """Refuses what is not one number for each environment, or for observations one value of the space."""
+        """Refuses arrays that do not have the shape (B, ...) of their space, or have a wrong dtype."""
         arrays = [
             (f"observation{path_text(path)}", value_at(obs, path), leaf.shape or (), "biuf")
             for path, leaf in space_leaves(self.obs_space)
@@ -194,11 +194,11 @@ class NativeVectorEnv(WholeVectorEnv):
         arrays += [(name, array, (), "biuf" if name == "reward" else "b") for name, array in others.items()]
         for name, array, shape, kinds in arrays:
             expected = (self.num_envs, *shape)
-            found = array.shape if isinstance(array, np.ndarray) else f"a {type(array).__name__}"
-            if found != expected or array.dtype.kind not in kinds:
+            actual = array.shape if isinstance(array, np.ndarray) else f"a {type(array).__name__}"
+            if actual != expected or array.dtype.kind not in kinds:
                 raise EnvContractError(
                     f"{name} must be an array of {'bool' if kinds == 'b' else 'numbers'} with the shape "
-                    f"(num_envs, ...) = {expected}, got {found} {getattr(array, 'dtype', '')}"
+                    f"(num_envs, ...) = {expected}, got {actual} {getattr(array, 'dtype', '')}"
                 )
 
     def _final_obs(self, obs: Tree, info: Mapping[str, Any], final_env: np.ndarray) -> Tree:
@@ -218,7 +218,7 @@ class NativeVectorEnv(WholeVectorEnv):
         """Returns the episodes that ended, ``done`` (B,), and clears their returns and lengths."""
         info, episodes = info.get("final_info", info), []
         for env in np.flatnonzero(done).tolist():
-            # An info has arrays (B,), and in the array "_key" whether an environment has the key.
+            # info[key] is an array (B,); info["_key"] says which environments have the key.
             has = [key for key in self.info_keys if key in info and info.get(f"_{key}", self._all_valid)[env]]
             numbers = info_numbers({key: info[key][env] for key in has}, has)
             total, length = float(self.episode_returns[env]), int(self.episode_lengths[env])
@@ -228,7 +228,7 @@ class NativeVectorEnv(WholeVectorEnv):
         return episodes
 
     def _call(self, name: str, args: Sequence[Any]) -> list[Any]:
-        """Calls a method of the vector, or if it has none, that of each environment, as gymnasium does."""
+        """Calls a method of the vector or, if it has no such method, the method of each environment."""
         env = self.env.unwrapped
         if not hasattr(env, name) and hasattr(env, "call"):
             return list(call_method(env, "call", (name, *args), f"{self.backend}, method {name}"))
@@ -262,8 +262,8 @@ class NativeVectorEnv(WholeVectorEnv):
 class EnvPoolVectorEnv(NativeVectorEnv):
     """``env_pool``: B environments stepped by EnvPool's C++ threads (extra ``envpool``).
 
-    EnvPool takes its seed when it is made, so ``reset`` makes it anew. It begins an episode in the step after
-    the end of the last one (NEXT_STEP). It cannot save an open episode.
+    EnvPool takes its seed when it is made, so ``reset`` makes a new one. It begins an episode in the step
+    after the end of the last episode (NEXT_STEP). It cannot save an open episode.
 
     Args:
         env_id: EnvPool's name of the environment, such as ``"BigfishEasy-v0"``.
@@ -309,6 +309,6 @@ class EnvPoolVectorEnv(NativeVectorEnv):
         self, reward: np.ndarray, done: np.ndarray, truncated: np.ndarray, info: Mapping[str, Any]
     ) -> tuple[np.ndarray, np.ndarray]:
         # On Atari, info has the reward before EnvPool's own clipping, and whether the game has ended: with
-        # episodic_life a lost life is an end for the agent.
+        # episodic_life a lost life ends only the agent's episode.
         ended = info["terminated"].astype(bool) | truncated if "terminated" in info else True
         return np.asarray(info.get("reward", reward), np.float32), done & ended

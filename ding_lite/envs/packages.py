@@ -35,8 +35,8 @@ def id_faults(env_id: Any, path: str) -> list[str]:
     """Returns why gymnasium must not import the module of an id "module:Name-v0" now, at most one line.
 
     Args:
-        env_id: of an environment.
-        path: of the id in the config, for the message.
+        env_id: the id of an environment.
+        path: the id's key in the config, for the message.
     """
     fault = import_fault(env_id) if ":" in str(env_id) else ""
     return [f"{path}: {fault}"] if fault else []
@@ -45,7 +45,7 @@ def id_faults(env_id: Any, path: str) -> list[str]:
 def register_ids(env_id: str) -> None:
     """Registers ``env_id`` with gymnasium, if it belongs to one of the known packages.
 
-    Every id is given to this function before gymnasium, which imports the module of "module:Name-v0".
+    Call this first with every id that gymnasium receives: gymnasium imports the module of "module:Name-v0".
 
     Raises:
         ImportError: if that package is not installed; :func:`missing_extra` returns the install line.
@@ -53,8 +53,8 @@ def register_ids(env_id: str) -> None:
     """
     if faults := id_faults(env_id, "env.env_id"):
         raise CheckpointError(faults[0])
-    known = "ALE" if "NoFrameskip-v4" in env_id else re.split("[/-]", env_id)[0]
-    module = NAMESPACES.get(known)
+    namespace = "ALE" if "NoFrameskip-v4" in env_id else re.split("[/-]", env_id)[0]
+    module = NAMESPACES.get(namespace)
     if module and env_id not in gym.registry:
         _register(module)
 
@@ -70,7 +70,7 @@ def _register(module: str) -> None:
 def missing_extra(error: BaseException) -> str:
     """Returns the install line for the module that ``error`` reports missing, or ""."""
     if not isinstance(error, (ImportError, gym.error.DependencyNotInstalled, gym.error.NamespaceNotFound)):
-        return ""  # a word of it may be the name of a package by chance
+        return ""  # a word of its message may be a package's name by chance
     name = (getattr(error, "name", None) or "").lower().split(".")[0]
     words = re.findall(r"\w+", " ".join(map(str, error.args)).lower())
     extra = EXTRAS.get(name) or next((EXTRAS[word] for word in words if word in EXTRAS), "")
@@ -92,7 +92,7 @@ class AtariReset(gym.Wrapper):
 
     ALE reads a new seed for its sticky actions only when it loads the ROM. Without sticky actions the game is
     deterministic, but a plain reset leaves parts of the memory as the last episode left them. This wrapper
-    therefore restores the state after loading first.
+    therefore first restores the state that followed the loading of the ROM.
     """
 
     def __init__(self, env: gym.Env) -> None:

@@ -18,24 +18,24 @@ OLD_API = (
     "This is the old gym API. Let reset(self, *, seed=None, options=None) return (obs, info), and step "
     "(obs, reward, terminated, truncated, info); or wrap the environment with `shimmy` (pip install shimmy)"
 )
-# What an episode has of the numbers of its steps.
+# How the numbers of an episode's steps become one number.
 TOTALS: dict[str, Callable[[Sequence[float]], float]] = {"sum": sum, "mean": fmean, "max": max}
 
 
 @dataclass
 class Game:
-    """The open episode of one environment, from one reset that reaches it to the next.
+    """The open episode of one raw environment, from one of its resets to the next.
 
-    Wrappers may end an episode of the agent before, such as at a lost life; the game goes on.
+    Wrappers may end the agent's episode earlier, such as at a lost life; the game goes on.
 
     Attributes:
-        number: of the episode; with the environment's number it decides the seed.
-        actions: of the outermost wrapper so far. With the seed they restore the game.
+        number: number of the episode; with the environment's number it decides the seed.
+        actions: what the outermost wrapper received so far. With the seed they restore the game.
         episode_return: undiscounted sum of the raw rewards.
-        steps: of the environment, which include those of wrappers, such as skipped frames.
-        ended: whether the environment has ended it.
-        cut: whether a wrapper has ended it.
-        info: of the last reset or step.
+        steps: steps of the raw environment, including steps that wrappers add, such as skipped frames.
+        ended: whether the environment has ended the game.
+        cut: whether a wrapper has ended the game.
+        info: the info of the last reset or step.
         terms: numbers of each step's info, by their keys.
     """
 
@@ -50,7 +50,7 @@ class Game:
 
     @property
     def is_open(self) -> bool:
-        """Whether it has been stepped and has not ended."""
+        """Whether the game has been stepped and has not ended."""
         return self.steps > 0 and not self.ended
 
     @property
@@ -68,8 +68,8 @@ class EpisodeRecorder(gym.Wrapper):
 
     Attributes:
         game: the open game; its ``actions`` are appended by the vector environment.
-        next_number: of the game that the next reset begins.
-        finished: the games that ended and were not read yet.
+        next_number: number of the game that the next reset begins.
+        finished: the games that ended since the last call of :meth:`episodes`.
 
     Raises:
         EnvContractError: if the environment declares no spaces; from ``reset`` and ``step``, if it does not
@@ -106,7 +106,7 @@ class EpisodeRecorder(gym.Wrapper):
         check_result("step", result, 5)
         obs, reward, terminated, truncated, info = result
         game, number = self.game, as_float(reward)
-        if getattr(reward, "ndim", 0):  # wrappers get a number
+        if getattr(reward, "ndim", 0):  # wrappers receive a number
             result = obs, number, terminated, truncated, info
         game.episode_return += number
         game.info = info
@@ -152,7 +152,7 @@ def check_spaces(env: Any, prefix: str = "") -> None:
 def _check_branches(space: gym.Space, where: str) -> None:
     branches = children(space)
     if branches is not None and not (branches and all(isinstance(name, str) for name in branches)):
-        raise EnvContractError(f"{where} is {space}: a Dict needs parts, and texts as their names")
+        raise EnvContractError(f"{where} is {space}: a Dict needs parts, and strings as their names")
     for name, part in (branches or {}).items():
         _check_branches(part, f"{where}[{name!r}]")
 

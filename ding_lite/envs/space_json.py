@@ -13,8 +13,8 @@ import numpy as np
 from ding_lite.errors import CheckpointError
 from ding_lite.trees import space_leaves
 
-SPARE = 2**22  # numbers of all leaves beyond those of the weights: a forged file may describe any number
-# Arguments of the spaces of whole numbers, which are attributes of the same name.
+SPARE = 2**22  # numbers that a space may have beyond the number of weights: a forged file may say any number
+# Constructor arguments of the integer spaces; each is also an attribute.
 NUMBERS = {"Discrete": ("n", "start"), "MultiDiscrete": ("nvec", "start"), "MultiBinary": ("n",)}
 
 
@@ -23,7 +23,7 @@ def spaces_to_json(weights: int, **spaces: gym.Space) -> dict[str, Any]:
 
     Args:
         weights: number of weights of the policy, which are saved in the same file.
-        **spaces: of the policy.
+        **spaces: the spaces of the policy.
 
     Raises:
         CheckpointError: if a space is not supported, or has too many numbers.
@@ -36,7 +36,7 @@ def spaces_to_json(weights: int, **spaces: gym.Space) -> dict[str, Any]:
 
 
 def spaces_from_json(weights: int, data: Mapping[str, Any]) -> dict[str, gym.Space]:
-    """Returns the spaces that :func:`spaces_to_json` converted; raises any exception for other data."""
+    """Returns the spaces that :func:`spaces_to_json` converted; other data may raise any exception."""
     if any(_numbers_in(space) > SPARE + weights for space in data.values()):
         raise ValueError("a space has too many numbers")
     return {name: space_from_json(space) for name, space in data.items()}
@@ -65,7 +65,7 @@ def space_to_json(space: gym.Space) -> dict[str, Any]:
 
 
 def space_from_json(data: Mapping[str, Any]) -> gym.Space:
-    """Returns the space that :func:`space_to_json` converted; raises any exception for other data."""
+    """Returns the space that :func:`space_to_json` converted; other data may raise any exception."""
     kind = data["kind"]
     if kind == "Dict":
         # gymnasium sorts the keys of a dict; an OrderedDict keeps the order that the policy was built with.
@@ -73,10 +73,10 @@ def space_from_json(data: Mapping[str, Any]) -> gym.Space:
     if kind == "Tuple":
         return gym.spaces.Tuple([space_from_json(child) for child in data["spaces"]])
     dtype: Any = np.dtype(data["dtype"])
-    if dtype.kind not in "biuf":  # such as texts of any length
+    if dtype.kind not in "biuf":  # such as strings of any length
         raise ValueError(f"{dtype} is no dtype of numbers")
     if kind == "Box":
-        # Of equal bounds there is one number, which resize repeats.
+        # Equal bounds are stored as one number, which resize repeats.
         low, high = (np.resize(np.array(data[name], dtype), data["shape"]) for name in ("low", "high"))
         return gym.spaces.Box(low, high, dtype=dtype)
     numbers = {name: data[name] for name in NUMBERS[kind]}
@@ -86,7 +86,7 @@ def space_from_json(data: Mapping[str, Any]) -> gym.Space:
 
 
 def _numbers_in(data: Mapping[str, Any]) -> int:
-    """Returns how many numbers a value of a space has, before the space is made."""
+    """Returns how many numbers a value of the described space has, without making the space."""
     if "spaces" in data:
         children = data["spaces"]
         return sum(map(_numbers_in, children.values() if isinstance(children, dict) else children))

@@ -74,11 +74,11 @@ class ObservationBuffer:
         ]
 
     def write(self, index: int, obs: Any) -> None:
-        """Copies the observation of one environment into row ``index`` of every leaf.
+        """Copies the observation of one environment into row ``index`` of every leaf; ignores other branches.
 
         Raises:
             EnvContractError: if the observation lacks a branch, or has a leaf of another shape or dtype than
-                the space declares. Other branches are left out.
+                the space declares.
         """
         for path, leaf, dtype, shape, array in self._leaves:
             try:

@@ -1,16 +1,16 @@
 """``vector`` with tensors: a simulator that steps thousands of environments in one call on a device.
 
-It is any object with ``num_envs``, ``single_observation_space``, ``single_action_space``, ``reset`` and
-``step``, whose observations, rewards and flags are tensors (N, ...) on one device, and whose ``metadata`` has
-the autoreset mode. It is recognised by what its ``reset`` returns, not by its class. No step waits for the
-device.
+The simulator is any object with ``num_envs``, ``single_observation_space``, ``single_action_space``,
+``reset`` and ``step``, whose observations, rewards and flags are tensors (N, ...) on one device, and whose
+``metadata`` has the autoreset mode. It is recognised by what its ``reset`` returns, not by its class. No step
+waits for the device.
 
     SAME_STEP   last observations in info["final_obs"] or info["final_observation"], of all environments
     DISABLED    ``step`` returns them, and reset(options={"reset_mask": ended}) begins the next episodes
     NEXT_STEP   ``step`` returns them, and its next call begins the next episodes in rows that are not valid
 
-Only the rows of truncated episodes are read. Where ``final_obs`` is missing, the last observation is unknown:
-the one before takes its place, as in rsl_rl and rl_games.
+Only the last observations of truncated episodes are read. Where ``final_obs`` is missing, they are unknown:
+the observation before is used, as in rsl_rl and rl_games.
 
 Shapes: N environments.
 """
@@ -44,7 +44,7 @@ class TensorStep(NamedTuple):
     """The result of one step, on the device; the next step may overwrite what the simulator has returned.
 
     Shapes:
-        obs: (N, ...), that the policy acts on next
+        obs: (N, ...), the observations that the policy acts on next
         reward: (N,) float32
         terminated, truncated, valid: (N,) bool, as in :class:`~ding_lite.envs.vector.Transition`
         final_obs: (N, ...), the last observations where an episode was truncated; None: unknown
@@ -69,11 +69,11 @@ class TensorVectorEnv(WholeVectorEnv):
     Args:
         env: the simulator.
         seed, index_offset: as in :class:`~ding_lite.envs.native.WholeVectorEnv`.
-        random_lengths: begin training at random times of the first episodes: sets ``episode_length_buf`` to
-            numbers below ``max_episode_length``.
+        random_lengths: begin training at random times of the first episodes: set ``episode_length_buf`` to
+            random numbers below ``max_episode_length``.
 
     Raises:
-        ConfigError: if it has no ``episode_length_buf`` to set.
+        ConfigError: if ``random_lengths`` is True and ``env`` has no ``episode_length_buf``.
     """
 
     def __init__(self, env: Any, seed: int = 0, index_offset: int = 0, random_lengths: bool = False) -> None:
@@ -87,7 +87,7 @@ class TensorVectorEnv(WholeVectorEnv):
             raise ConfigError(
                 f"env.init_at_random_ep_len: {type(env).__name__} has no attribute episode_length_buf to set"
             )
-        self.waits = torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)  # for a reset by a step
+        self.waits = torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)  # next step is a reset
         kind = torch.float32 if self.device.type == "mps" else torch.float64
         self.returns = torch.zeros(self.num_envs, dtype=kind, device=self.device)
         self.lengths = torch.zeros(self.num_envs, dtype=torch.int64, device=self.device)
@@ -104,8 +104,7 @@ class TensorVectorEnv(WholeVectorEnv):
     def episode_lengths(self) -> np.ndarray:  # type: ignore[override]
         return self.lengths.cpu().numpy()
 
-    def reset_tensors(self, *stream: str | int) -> Tree:
-        """Begins an episode in every environment, and returns the observations (N, ...)."""
+    def reset(self, *stream: str | int) -> Tree:
         self._is_ready = False
         part = (self.index_offset,) if self.index_offset else ()
         obs = self._reset_env(seed=integer_seed(self.seed, *stream, *part))
@@ -116,7 +115,7 @@ class TensorVectorEnv(WholeVectorEnv):
             lengths = torch.randint(int(self._core.max_episode_length), like.shape, generator=draws)
             self._core.episode_length_buf = lengths.to(like)
         self._is_ready = True
-        return obs
+        return map_tree(_on_host, obs)
 
     @torch.no_grad()
     def step_tensors(self, action: Tree) -> TensorStep:
@@ -136,7 +135,7 @@ class TensorVectorEnv(WholeVectorEnv):
             )
         except FOREIGN as error:
             raise self._located(f"{type(self.env).__name__}: step", error) from error
-        # All that is kept is new memory: a simulator may return the same tensors at every step.
+        # Reward, flags and counters get new memory: a simulator may return the same tensors at every step.
         valid = ~self.waits
         reward = torch.where(valid, reward, 0.0)
         terminated, truncated = terminated & valid, truncated & ~terminated & valid
@@ -145,14 +144,14 @@ class TensorVectorEnv(WholeVectorEnv):
         self.returns, self.lengths = returns.masked_fill(ended, 0), lengths.masked_fill(ended, 0)
         final = obs
         if self.mode is AutoresetMode.SAME_STEP:
-            found = next((info[name] for name in FINAL if info.get(name) is not None), None)
-            final = None if found is None else self._observations(found)
+            last = next((info[name] for name in FINAL if info.get(name) is not None), None)
+            final = None if last is None else self._observations(last)
         elif self.mode is AutoresetMode.NEXT_STEP:
             self.waits = ended
         else:
-            final = map_tree(torch.clone, obs)  # the reset may write over it
-            new = self._reset_env(options={"reset_mask": ended})
-            obs = map_tree(lambda one, other: torch.where(_as_wide(ended, one), one, other), new, final)
+            final = map_tree(torch.clone, obs)  # the reset may overwrite it
+            first = self._reset_env(options={"reset_mask": ended})
+            obs = map_tree(lambda leaf, other: torch.where(_as_wide(ended, leaf), leaf, other), first, final)
         self._is_ready = True
         log = info.get("log") or {}
         return TensorStep(obs, reward, terminated, truncated, valid, final, returns, lengths, log)
@@ -174,7 +173,7 @@ class TensorVectorEnv(WholeVectorEnv):
         return map_space(stored, self.obs_space, obs)
 
     def _numbers(self, name: str, leaf: Any, shape: tuple[int, ...] = ()) -> Tensor:
-        """Returns a tensor that a step or a reset returned, if it is one of the shape (N, *shape)."""
+        """Returns ``leaf``, a result of a step or a reset, if it is a tensor of the shape (N, *shape)."""
         expected = (self.num_envs, *shape)
         if not isinstance(leaf, Tensor) or leaf.shape != expected:
             got = tuple(leaf.shape) if isinstance(leaf, Tensor) else f"a {type(leaf).__name__}"
@@ -184,9 +183,6 @@ class TensorVectorEnv(WholeVectorEnv):
         return leaf
 
     # -- On the host, for evaluations, random steps and checks
-
-    def reset(self, *stream: str | int) -> Tree:
-        return map_tree(_on_host, self.reset_tensors(*stream))
 
     def step(self, action: Tree) -> Transition:
         step = self.step_tensors(map_tree(lambda leaf: torch.as_tensor(leaf, device=self.device), action))
@@ -209,17 +205,17 @@ class TensorVectorEnv(WholeVectorEnv):
     def state_dict(self) -> dict[str, Any]:
         if not self.restorable:
             return {}
-        own = {"waits": self.waits, "returns": self.returns, "lengths": self.lengths}
-        return {"simulator": self.env.get_state(), **map_tree(torch.clone, own)}
+        counters = {"waits": self.waits, "returns": self.returns, "lengths": self.lengths}
+        return {"simulator": self.env.get_state(), **map_tree(torch.clone, counters)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> Tree:
         """Restores the open episodes: the simulator's ``set_state`` returns their observations.
 
-        It gets what ``get_state`` returned, with tensors on the host. It returns None if it restores
-        something else, such as the progress of a curriculum.
+        ``set_state`` receives what ``get_state`` returned, with tensors on the host. It returns None if it
+        restores something else, such as the progress of a curriculum.
 
         Raises:
-            ReplayError: if it returns None.
+            ReplayError: if ``set_state`` returns None.
         """
         obs = self.env.set_state(map_tree(_as_tensor, state["simulator"]))
         if obs is None:
@@ -231,7 +227,7 @@ class TensorVectorEnv(WholeVectorEnv):
 
 
 def gives_tensors(env: Any) -> bool:
-    """Returns whether the observations of a vector environment are tensors, by a reset.
+    """Resets a vector environment, and returns whether its observations are tensors.
 
     Raises:
         EnvContractError: if it does not declare its spaces.

@@ -3,7 +3,7 @@
     obs = envs.reset("collect")
     while True:
         transition = envs.step(action)
-        obs = transition.obs                # after an end: of the new episode
+        obs = transition.obs                # after an episode's end: of the new episode
 
 Environments reset by themselves after an episode's end. A vector may have several ``groups``; one group
 steps while the policy acts on another:
@@ -40,16 +40,16 @@ ALL = slice(None)
 
 @contextlib.contextmanager
 def signals_kept() -> Iterator[None]:
-    """Keeps the handlers of SIGINT and SIGTERM, with which a run saves its state.
+    """Restores the handlers of SIGINT and SIGTERM after the block; a run saves its state in them.
 
-    Ray sets its own, and so do some simulators; they may have replaced these also below Python.
+    Ray and some simulators replace them, possibly in C, where Python does not see it.
     """
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
         for number, handler in before.items():
-            # In a thread other than the main one nothing may set one.
+            # ValueError: not in the main thread. TypeError: the handler was set in C.
             with contextlib.suppress(ValueError, TypeError):
                 signal.signal(number, handler)
 
@@ -68,7 +68,7 @@ class Transition(NamedTuple):
     """The result of one step of B environments.
 
     ``obs`` may be overwritten by the next step of any environment of the vector. Environments are numbered by
-    their rows in this transition, in ``episodes`` too; the transition of a group counts from 0.
+    their rows in this transition, also in ``episodes``; in the transition of a group they count from 0.
 
     Shapes:
         obs: (B, ...), the observations that the policy acts on next; after an episode's end, the first
@@ -78,7 +78,7 @@ class Transition(NamedTuple):
         reward: (B,) float32
         terminated, truncated: (B,) bool, never both
         valid: (B,) bool, False where nothing was stepped: the row is a reset (NEXT_STEP), or its worker was
-            replaced. An episode that was open before was lost, and the row before holds its last step
+            replaced. If an episode was open then, it is lost; its last step is in the previous row
         final_obs: (K, ...), the true last observations of the truncated episodes of the environments
             ``final_env``; None if K is 0
         final_env: (K,), rows of these environments
@@ -100,7 +100,7 @@ def warn(line: str) -> None:
 
 
 def info_numbers(info: Mapping[str, Any], keys: Iterable[str]) -> dict[str, float]:
-    """Returns the numbers that an info has for ``env.info_keys``; warns of values that are no numbers."""
+    """Returns the numbers of an info for these ``env.info_keys``; warns of values that are not numbers."""
     numbers = {}
     for key in keys:
         try:
@@ -118,7 +118,7 @@ class VectorEnv(ABC):
         num_envs: B.
         seed: of the run.
         obs_space, action_space: of one environment.
-        action_maps: what its wrappers make of actions, the outermost first; see ``wrappers.action_maps``.
+        action_maps: how its wrappers map actions, the outermost first; see ``wrappers.action_maps``.
         episode_returns, episode_lengths: (B,) of the open episodes, recorded below every wrapper.
         backend: a one-line description of what steps the environments.
         index_offset: number of the first environment, if these are a part of a larger vector. Seeds and
@@ -130,9 +130,9 @@ class VectorEnv(ABC):
         seed_every: whether each reset has a seed of its own, as ``env.seed_resets`` says.
         restarts: number of workers that were lost and replaced.
         say: called with one line of text after a restart; warns by default.
-        explain: called with a traceback of an environment, which is for a log; ignored by default.
+        explain: called with a traceback of an environment, to log it; ignored by default.
         calls: the last arguments of each method that :meth:`call` has called, by its name.
-        advice: ends the message of an exception of an environment.
+        advice: last part of the message of an environment's exception.
     """
 
     num_envs: int
@@ -160,7 +160,7 @@ class VectorEnv(ABC):
 
     @abstractmethod
     def notes(self) -> dict[str, str]:
-        """Returns what may train badly, as sentences by short names: the first lines of a run, and check-env.
+        """Returns what may impair training, as sentences by short names; a run and check-env print them.
 
         Environment 0 is reset up to four times; :meth:`reset` must follow.
         """
@@ -207,12 +207,12 @@ class VectorEnv(ABC):
             EnvContractError: if there is no such method, or it raises. A reset must follow.
         """
         results = self._call(name, args)
-        others = {other: of_other for other, of_other in self.calls.items() if other != name}
+        others = {other: arguments for other, arguments in self.calls.items() if other != name}
         self.calls = {**others, name: list(copy.deepcopy(args))}  # in the order of the last calls
         return results
 
     def repeat_calls(self, calls: Mapping[str, Sequence[Any]]) -> None:
-        """Makes the calls of a checkpoint, in their order."""
+        """Repeats the calls of a checkpoint, in their order."""
         for name, args in calls.items():
             self.call(name, *args)
 
@@ -263,7 +263,7 @@ class VectorEnv(ABC):
 
 
 def close_each(envs: Iterable[tuple[str, Any]], say: Callable[[str], None]) -> None:
-    """Closes environments, given with their names. One whose ``close`` raises is reported; others follow."""
+    """Closes ``(name, environment)`` pairs; reports a ``close`` that raises, and goes on."""
     for name, env in envs:
         try:
             env.close()
@@ -299,10 +299,10 @@ def common_spaces(
         spaces: the numbers of environments, and their spaces.
 
     Raises:
-        EnvError: if one has others than the first, naming both environments and their spaces.
+        EnvError: if an environment has other spaces than the first; the message names both.
     """
     first, expected = spaces[0]
-    for env, found in spaces:
-        if found != expected:
-            raise EnvError(f"env {env} has other spaces than env {first}: {found} and {expected}")
+    for env, actual in spaces:
+        if actual != expected:
+            raise EnvError(f"env {env} has other spaces than env {first}: {actual} and {expected}")
     return expected

@@ -36,7 +36,7 @@ from ding_lite.envs.space_json import space_to_json, spaces_from_json
 from ding_lite.errors import ConfigError
 from ding_lite.trees import has_channels_last, is_image
 
-# They change neither observations nor actions.
+# Names of wrappers that change neither observations nor actions.
 WITHOUT_ACTIONS = ("time_limit", "ignore_done", "reward_clip", "episodic_life")
 
 
@@ -47,9 +47,9 @@ def wrap(env: gym.Env, wrapper: Any, *, evaluate: bool = False, index: int = 0) 
         RegistryError: if no wrapper is registered under this name; the message lists the names.
     """
     factory, arguments = find_wrapper(wrapper)
-    own = {"evaluate": evaluate, "index": index}
-    asked = own.keys() & set(inspect.getfullargspec(factory).kwonlyargs)
-    return factory(env, **{name: own[name] for name in asked} | arguments)
+    optional = {"evaluate": evaluate, "index": index}
+    names = optional.keys() & set(inspect.getfullargspec(factory).kwonlyargs)
+    return factory(env, **{name: optional[name] for name in names} | arguments)
 
 
 def find_wrapper(wrapper: Any) -> tuple[Callable[..., gym.Env], dict[str, Any]]:
@@ -59,7 +59,7 @@ def find_wrapper(wrapper: Any) -> tuple[Callable[..., gym.Env], dict[str, Any]]:
 
 
 class ActionMap(NamedTuple):
-    """What a wrapper makes of an action: ``action * scale + offset``, from ``low`` to ``high``.
+    """How a wrapper maps an action: ``action * scale + offset``, clipped to ``low`` .. ``high``.
 
     Attributes:
         space: the Box of the results.
@@ -95,8 +95,8 @@ class ActionMap(NamedTuple):
 class ScaledActions(gym.ActionWrapper):
     """Base of the wrappers that scale actions to the bounds of the environment's Box.
 
-    A policy knows the ``action_map``, so ``act`` and an exported file give actions as the environment takes
-    them.
+    A policy stores the ``action_map``, so ``act`` and an exported file return actions as the environment
+    receives them.
 
     Args:
         env: to wrap.
@@ -146,9 +146,9 @@ class ActionBins(ScaledActions):
 
 
 def action_maps(env: gym.Env) -> list[ActionMap]:
-    """Returns what the wrappers of an environment make of actions, the outermost first.
+    """Returns the action maps of an environment's wrappers, the outermost first.
 
-    They end at another wrapper that changes the action space.
+    The list ends at any other wrapper that changes the action space.
     """
     maps = []
     while isinstance(env, gym.Wrapper) and not isinstance(env, EpisodeRecorder):
@@ -161,11 +161,11 @@ def action_maps(env: gym.Env) -> list[ActionMap]:
 
 
 def left_out(wrappers: Sequence[Any], maps: int) -> list[str]:
-    """Returns the names of the wrappers that an environment has, and ``act`` and an exported file do not.
+    """Returns the names of the wrappers that ``act`` and an exported file leave out.
 
     Args:
         wrappers: ``env.wrappers``.
-        maps: number of :func:`action_maps`.
+        maps: number of action maps that the policy has.
     """
     names = []
     for wrapper in reversed(wrappers):
@@ -179,11 +179,11 @@ def left_out(wrappers: Sequence[Any], maps: int) -> list[str]:
 
 @WRAPPER_REGISTRY.register("frame_stack")
 def frame_stack(env: gym.Env, stack_size: int = 4) -> gym.Env:
-    """Stacks the last 4 observations, oldest first; after a reset, all 4 are its observation.
+    """Stacks the last 4 observations, oldest first; after a reset, all 4 are the first observation.
 
     Images of three dimensions are stacked along their channels: (H, W, C) -> (H, W, 4 C).
     """
-    # Copies: the environment may use the array of an observation again.
+    # Copies, because the environment may reuse the array of an observation.
     stacked = FrameStackObservation(TransformObservation(env, copy.deepcopy, None), stack_size)
     frame, box = env.observation_space, stacked.observation_space
     if not (isinstance(frame, gym.spaces.Box) and is_image(frame) and len(frame.shape) == 3):
@@ -225,7 +225,7 @@ def time_limit(
 
 @WRAPPER_REGISTRY.register("ignore_done")
 def ignore_done(env: gym.Env, *, evaluate: bool = False) -> gym.Env:
-    """Turns the end of an episode into a cut, so that training bootstraps there; not in evaluation."""
+    """Turns terminations into truncations, in training only, so that returns bootstrap there."""
     return env if evaluate else IgnoreDone(env)
 
 

@@ -1,7 +1,7 @@
 """Faster ways to act than the methods of a policy: a small network in NumPy, a CUDA graph.
 
-``Policy.acting`` decides when a rollout or an evaluation begins which one acts. All give the same actions
-within rounding, from the same random numbers.
+``Policy.acting`` chooses one at the start of a rollout or an evaluation. All return the same actions within
+rounding, from the same random numbers.
 
 Shapes: B environments, A actions or action size.
 """
@@ -26,17 +26,17 @@ from ding_lite.models.heads import BoxHead, DiscreteHead, MultiDiscreteHead
 from ding_lite.rl.distributions import Distribution
 from ding_lite.trees import Tree, map_tree
 
-RAW = "raw_output"  # of a row: the output of the network, from which its log-prob is computed
+RAW = "raw_output"  # field of a row: the network's output, from which the log-prob is computed
 
 
 def by_graph(
     acting: Acting, device: torch.device, generator: torch.Generator, pool: GraphPool, stays: bool = False
 ) -> Acting:
-    """Returns ``acting`` with its forward passes as CUDA graphs: one launch and one wait a call.
+    """Returns ``acting`` with its forward passes as CUDA graphs: one launch and one wait per call.
 
     Args:
         acting, device, generator, pool: what is captured, and how.
-        stays: whether results stay on the device, where the next ones overwrite them.
+        stays: whether results stay on the device, where the next call overwrites them.
     """
     stream, pinned = torch.cuda.current_stream(device), PinnedMemory()
 
@@ -59,10 +59,10 @@ def by_graph(
 
 
 class SmallPolicy(Protocol):
-    """What acting in NumPy needs of a policy."""
+    """The part of a policy that acting in NumPy uses."""
 
     model: ActorCritic
-    obs_norm: Any  # a scale of observations, of arrays or tensors
+    obs_norm: Any  # scales observations, arrays or tensors
     generator: torch.Generator
 
     def scaled(self, obs: Tree) -> Any: ...
@@ -71,15 +71,15 @@ class SmallPolicy(Protocol):
 
 
 class NumpyActing:
-    """Acts by a policy network in NumPy; actions are arrays.
+    """Acts with a policy network in NumPy; actions are arrays.
 
-    Actions of the usual distributions are drawn in NumPy, too, and the log-probs of a rollout are computed at
-    once by torch (:meth:`with_log_probs`). Other distributions are torch's, above the last linear layer.
+    NumPy also draws actions of the usual distributions, and torch computes the log-probs of a whole rollout
+    at once (:meth:`with_log_probs`). For other distributions torch runs all that follows the last layer.
 
     Args:
-        policy: whose model acts.
+        policy: the policy whose model acts.
         stack: the policy network.
-        samples: number of actions that are drawn.
+        samples: number of actions to draw.
     """
 
     def __init__(self, policy: SmallPolicy, stack: NumpyStack, samples: int) -> None:
@@ -117,7 +117,7 @@ class NumpyActing:
 
     @torch.no_grad()
     def with_log_probs(self, rollout: Rollout) -> Rollout:
-        """Returns a rollout of rows of :meth:`sample`, with log-probs in place of raw outputs."""
+        """Returns a rollout of :meth:`sample`, with its raw outputs replaced by log-probs."""
         if self._is_known:
             dist = self._distribution(flat(rollout.obs), flat(rollout.pop(RAW)))
             rollout.log_prob = dist.log_prob(flat(rollout.action)).unflatten(0, rollout.valid.shape)

@@ -1,10 +1,9 @@
-"""The slopes of PPO's own losses by raw outputs, in NumPy: of Categorical actions and Normals.
+"""The slopes (gradients by raw outputs) of PPO's own losses in NumPy, for Categorical and Normal actions.
 
-They save the hundred calls of torch that these losses and their autograd take on small minibatches. A policy
-that overrides a loss does not use them; tests compare them with autograd. With weights w and r = pi /
-pi_prox,
+On small minibatches they save the hundred torch calls of these losses and their autograd. A policy that
+overrides a loss does not use them; tests compare them with autograd. With weights w and r = pi / pi_prox,
 
-    d L_pi / d log pi(a|s) = -w r A / N where the clip does not hold, else 0;   d L_V / d V = (V - R) / N
+    d L_pi / d log pi(a|s) = -w r A / N where the clip is not active, else 0;   d L_V / d V = (V - R) / N
     Categorical of z       d log pi(a|s) / d z = onehot(a) - p;   d H / d z = -p (log p + H)
     Normal                 d log pi(a|s) / d mu = (a - mu) / sigma^2;   d H / d log sigma = 1
                            d log pi(a|s) / d log sigma = ((a - mu) / sigma)^2 - 1
@@ -30,12 +29,12 @@ from ding_lite.models.heads import BoxHead, DiscreteHead
 from ding_lite.rl.distributions import ILLEGAL, LOG_2PI
 from ding_lite.trees import MASK_KEY
 
-# If a policy replaces one of these methods, the slopes are not used.
+# If a policy overrides one of these methods, the slopes are not used.
 LOSSES = ("policy_loss", "value_loss", "loss", "with_outputs", "distribution")
 
 
 class ClippedPolicy(Protocol):
-    """What the slopes need of a policy: its head, its coefficients now, and which methods are replaced."""
+    """The part of a policy that the slopes use: its head, current coefficients, and overridden methods."""
 
     model: ActorCritic
     cfg: Any
@@ -48,7 +47,7 @@ class ClippedPolicy(Protocol):
 
 
 def clipped_slopes(policy: ClippedPolicy) -> ClippedSlopes | None:
-    """Returns the losses of a policy on small networks, with slopes; None if they are not PPO's own."""
+    """Returns the losses of a policy with slopes; None for other losses or distributions than PPO's own."""
     head = policy.model.actor_head.out
     is_normal = type(head) is BoxHead and head.is_simple_normal and head.bound_type is None
     learn = policy.cfg.learn
@@ -63,7 +62,7 @@ class ClippedSlopes:
 
     Attributes:
         policy: has the coefficients, as schedules have set them.
-        head: of the action space.
+        head: the head of the policy network.
     """
 
     policy: ClippedPolicy
@@ -84,7 +83,7 @@ class ClippedSlopes:
 
     def _categorical(self, batch: Batch, logit: np.ndarray) -> Any:
         action = view(batch.action)
-        # (A, N): NumPy goes along the samples, of which are more.
+        # (A, N): NumPy's inner loops run over samples, which outnumber actions.
         log_probs = np.ascontiguousarray(legal(logit, batch.obs).T)
         log_probs = log_probs - np.maximum.reduce(log_probs, axis=0)
         probs = np.exp(log_probs)
@@ -94,8 +93,8 @@ class ClippedSlopes:
         chosen = action.astype(np.intp, copy=False) * len(action) + np.arange(len(action))
         entropy = -np.add.reduce(probs * log_probs, axis=0)
         loss, metrics, of_log_prob = self._surrogate(batch, log_probs.take(chosen), _mean(entropy))
-        each = np.float32(-self.policy.entropy_weight / len(action))
-        slope = -probs * (of_log_prob + each * (log_probs + entropy))
+        of_entropy = np.float32(-self.policy.entropy_weight / len(action))
+        slope = -probs * (of_log_prob + of_entropy * (log_probs + entropy))
         slope.reshape(-1)[chosen] += of_log_prob
         return loss, metrics, slope.T, []
 
@@ -117,13 +116,13 @@ class ClippedSlopes:
         """Returns the policy loss, its metrics, and its slopes (N,) by the log-probs."""
         clip, dual_clip = self.policy.clip_ratio, self.policy.cfg.learn.dual_clip
         advantage, log_ratio = view(batch.advantage), log_prob - view(batch.log_prob)
-        # rl.losses.clipped_surrogate says which bound of log r holds where.
+        # rl.losses.clipped_surrogate documents these bounds of log r.
         negative = np.maximum(log_ratio, math.log1p(-clip) if clip < 1 else -math.inf)
         if dual_clip is not None:
             negative = np.minimum(negative, math.log(dual_clip))
         bounded = np.where(advantage >= 0, np.minimum(log_ratio, math.log1p(clip)), negative)
         gain = np.exp(bounded) * advantage
-        slope = (bounded == log_ratio) * gain * np.float32(-1 / len(gain))  # 0 where a bound holds
+        slope = (bounded == log_ratio) * gain * np.float32(-1 / len(gain))  # 0 where a bound is active
         if batch.policy_weight is not None:
             weight = view(batch.policy_weight)
             gain, slope = gain * weight, slope * weight
@@ -137,7 +136,7 @@ class ClippedSlopes:
         return loss - self.policy.entropy_weight * entropy, metrics, slope
 
     def _value(self, batch: Batch, value: np.ndarray) -> tuple[float, np.ndarray]:
-        """Returns the value loss, and the slopes (N, 1) of its weighted one."""
+        """Returns the value loss, and the slopes (N, 1) of value_weight times this loss."""
         target, clip = view(batch.value_target), self.policy.value_clip
         slope = value - target
         error = 0.5 * slope * slope
@@ -145,7 +144,7 @@ class ClippedSlopes:
             old = view(batch.value)
             shift = value - old
             clipped = 0.5 * np.square(old + np.minimum(np.maximum(shift, -clip), clip) - target)
-            # Where the clip holds and the error is that of the clipped value, nothing moves it.
+            # Where the clip is active and the clipped error is the larger one, the slope is 0.
             slope = np.where((clipped > error) & (np.abs(shift) > clip), np.float32(0), slope)
             error = np.maximum(error, clipped)
         return _mean(error), slope[:, None] * np.float32(self.policy.value_weight / len(value))
@@ -159,4 +158,4 @@ def legal(logit: np.ndarray, obs: Any) -> np.ndarray:
 
 
 def _mean(x: np.ndarray) -> float:
-    return float(np.add.reduce(x)) / len(x)  # x.mean() takes four times as long on so few
+    return float(np.add.reduce(x)) / len(x)  # x.mean() takes four times as long on so few numbers

@@ -37,10 +37,10 @@ class Graph(NamedTuple):
 class GraphPool:
     """The stream and the memory of captured functions, which are never replayed at the same time.
 
-    A replay may overwrite the results of any other one: use them before.
+    A replay may overwrite the results of any earlier one: use them before.
 
     Attributes:
-        failed: whether a capture failed; from then on functions run as they are.
+        failed: whether a capture failed; from then on functions run without graphs.
     """
 
     def __init__(self) -> None:
@@ -55,22 +55,22 @@ class GraphPool:
     def capture(
         self, function: Function, arguments: Tree, call: Hashable, generator: torch.Generator | None
     ) -> Graph | None:
-        """Returns a graph of ``function(arguments)``, or None with a warning if there can be none.
+        """Returns a graph of ``function(arguments)``, or None with a warning if the capture fails.
 
         Args:
-            function, arguments: of one call.
-            generator: on the GPU, that the function draws from.
-            call: the name of the function, and the shapes of its arguments.
+            function, arguments: the call to capture.
+            generator: the generator on the GPU that the function draws from.
+            call: a key, from the name of the function and the shapes of its arguments.
         """
         device = _tensors(arguments)[0].device
         try:
             with torch.cuda.device(device), _kept_states(device, generator):
                 return self._graph_of(function, arguments, call, generator)
-        except Exception as error:  # noqa: BLE001 - the plain call raises an error of the function itself
+        except Exception as error:  # noqa: BLE001 - an error of the function itself recurs in the plain call
             self.failed = True
             warnings.warn(
-                "policy.cuda_graph: there is no CUDA graph of these kernels, which are launched one by one; "
-                f"set it to False to silence this: {_reason(error)}",
+                "policy.cuda_graph: there is no CUDA graph of these kernels; they are launched one by one. "
+                f"Set it to False to silence this: {_reason(error)}",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -115,10 +115,10 @@ class CapturedFunction:
     """A function whose kernels are captured at its second call with arguments of the same shapes.
 
     Args:
-        pool: whose stream and memory it shares.
-        function: of a tree; it changes nothing, and does not wait for the GPU.
-        name: the same for functions with the same kernels.
-        generator: on the GPU, that the function draws from.
+        pool: the pool whose stream and memory it uses.
+        function: takes a tree; it changes nothing, and does not wait for the GPU.
+        name: equal for functions with the same kernels.
+        generator: the generator on the GPU that the function draws from.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class CapturedFunction:
         return graph.outputs
 
     def _call_of(self, arguments: Tree) -> Hashable:
-        """Returns what decides on the kernels of a call; None if one of its tensors is not on a GPU."""
+        """Returns a key that determines the kernels of a call; None if a tensor is not on a GPU."""
         parts: list[Hashable] = [self.name]
         for path, leaf in named_leaves(arguments):
             if isinstance(leaf, Tensor):
@@ -156,7 +156,7 @@ class CapturedFunction:
 
 
 class PinnedMemory:
-    """Memory of the host that a GPU reads by itself: copies from it do not wait.
+    """Pinned memory of the host, which a GPU reads by itself: copies from it do not wait.
 
     The copies of a call must be complete before the next call.
     """
@@ -177,14 +177,14 @@ class PinnedMemory:
         if key not in self._of_leaf:
             self._of_leaf[key] = torch.empty_like(leaf, pin_memory=True)
         pinned = self._of_leaf[key]
-        # By NumPy: torch copies with all its threads, which then wait for work on cores of the environments.
+        # In NumPy: torch copies with all its threads, which then wait for work on the environments' cores.
         np.copyto(pinned.numpy(), leaf.numpy())
         return pinned
 
 
 def _reason(error: Exception) -> str:
-    # Not in a variable of the caller: its frame, the error and the tensors of the failed call would keep one
-    # another alive, and autograd warns of what is left of a backward pass on another stream.
+    # With ``cause`` as a variable of the caller, its frame, the error and the tensors of the failed call stay
+    # alive, and autograd warns about the rest of a backward pass on another stream.
     cause = error.__context__ or error
     lines = str(cause).strip().splitlines()
     return f"{type(cause).__name__}: {lines[0] if lines else ''}"
@@ -199,7 +199,7 @@ def _waits_are_errors() -> Iterator[None]:
     """Raises a RuntimeError where the host waits for the GPU, such as to read a number."""
     before = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's, that it may miss some waits
+        warnings.simplefilter("ignore")  # torch warns that it may miss some waits
         torch.cuda.set_sync_debug_mode("error")
     try:
         yield
@@ -209,7 +209,7 @@ def _waits_are_errors() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _kept_states(device: torch.device, generator: torch.Generator | None) -> Iterator[None]:
-    """Gives generators back their states after an error; torch leaves them to a graph that failed."""
+    """Restores the states of generators after an error; torch leaves them bound to the failed graph."""
     of_torch = torch.cuda.default_generators[device.index or 0]
     states = [(each, each.get_state()) for each in (generator, of_torch) if each is not None]
     try:

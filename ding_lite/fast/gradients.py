@@ -1,9 +1,9 @@
 """The gradient of a loss, in the fastest of four ways, which ``Optimizer.gradient_of`` chooses.
 
 A loss is written in torch; PPO's own is also in NumPy (``fast.clipped``). For small networks on the CPU
-(``fast.stacks``) NumPy computes the last linear outputs, which become leaves of autograd. The loss runs on
-them, and its slopes by them go back through NumPy. What a loss reads besides these leaves, such as log sigma
-or a further head, autograd differentiates as usual.
+(``fast.stacks``) NumPy computes the last linear outputs, which become leaves of autograd. torch computes the
+loss from these leaves, and NumPy backpropagates its slopes by them. Autograd differentiates as usual whatever
+else a loss reads, such as log sigma or a further head.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ding_lite.trees import map_tree
 
 Number = Tensor | float
 Metrics = Mapping[str, Number]
-# Minibatch and raw outputs (N, K) -> loss, metrics, slopes (N, K), and the gradient by single parameters.
+# Minibatch and raw outputs (N, K) -> loss, metrics, slopes (N, K), and gradients of single parameters.
 Slopes = Callable[
     [Batch, Mapping[str, np.ndarray]],
     tuple[Number, Metrics, dict[str, np.ndarray], list[tuple[Tensor, Tensor]]],
@@ -32,13 +32,13 @@ Slopes = Callable[
 
 
 class Objective(NamedTuple):
-    """A loss, and what it reads of the model.
+    """A loss, and the outputs of the model that it reads.
 
     Attributes:
-        loss: of a batch with these outputs -> (0-d loss, dict of 0-d metrics).
+        loss: batch with these outputs -> (0-d loss, dict of 0-d metrics).
         reads: outputs of the model: "actor", "auxiliary", "critic".
         with_outputs: (batch, {output: its value}) -> the batch for the loss.
-        slopes: NumPy code for this loss, a mean over samples, and its slopes (``fast.clipped``); or None.
+        slopes: computes this loss, a mean over samples, and its slopes in NumPy (``fast.clipped``); or None.
         name: of the loss, for messages.
     """
 
@@ -53,8 +53,8 @@ class Gradient(NamedTuple):
     """The loss, its metrics, and its gradient.
 
     Attributes:
-        parts: of each parameter (numel,), laid out as its memory; None for one that is not reached.
-        flat: the same numbers in one tensor, with zeros for parameters that are not reached.
+        parts: by parameter (numel,), in its memory layout; None if the loss does not reach the parameter.
+        flat: the same numbers in one tensor, with zeros for parameters that the loss does not reach.
     """
 
     loss: Number
@@ -64,7 +64,7 @@ class Gradient(NamedTuple):
 
 
 def outputs_of(model: Any, reads: Sequence[str], obs: Any) -> dict[str, Any]:
-    """Returns outputs of a model by name, in one pass through what they share."""
+    """Returns outputs of a model by name, in one pass through the layers that they share."""
     if "auxiliary" in reads:
         return dict(zip(("actor", "auxiliary", "critic"), model.compute_auxiliary(obs), strict=True))
     if "actor" in reads and "critic" in reads:
@@ -84,16 +84,16 @@ def loss_of(
     if not total.requires_grad:
         raise ContractError(
             f"{objective.name} has no gradient, so a step would learn nothing: its result is detached or "
-            "computed under torch.no_grad(), or no parameter of the model is in it"
+            "computed under torch.no_grad(), or it depends on no parameter of the model"
         )
     return total, metrics
 
 
 def checked(returned: Any, policy: Any, method: str) -> tuple[Tensor, dict[str, Tensor]]:
-    """Returns what a loss of a policy has returned, if it is ``(0-d loss, dict of 0-d metrics)``.
+    """Returns the result of a policy's loss, after checking that it is ``(0-d loss, dict of 0-d metrics)``.
 
     Raises:
-        ContractError: naming the method, if it is something else.
+        ContractError: if it is something else; the message names the method.
     """
     where = f"{type(policy).__name__}.{method}"
     if not (isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], dict)):
@@ -110,16 +110,16 @@ def checked(returned: Any, policy: Any, method: str) -> tuple[Tensor, dict[str, 
 class ByAutograd:
     """The gradient of an objective by torch's autograd; valid while only gradient steps change the model.
 
-    It is the base class of the faster ways. The next call overwrites its numbers.
+    It is the base class of the faster ways. The next call overwrites the numbers of a result.
 
     Args:
         objective: the loss.
-        model: what it reads.
+        model: the model whose outputs the loss reads.
         parameters: of the model; all have one dtype and device.
 
     Attributes:
-        name: of what computes it.
-        calls_layers: whether torch calls layers of the model, which then are in training mode.
+        name: what computes the gradient, for the first lines of a run.
+        calls_layers: whether torch calls layers of the model, which must then be in training mode.
     """
 
     name = "autograd"
@@ -130,7 +130,7 @@ class ByAutograd:
         sizes = [p.numel() for p in parameters]
         self.flat = parameters[0].new_zeros(sum(sizes))
         self.parts = self.flat.split(sizes)
-        # In the layout of the parameters: that of large layers is not the usual one.
+        # Views in the memory order of the parameters, which differs for large layers.
         pairs = zip(self.parts, parameters, strict=True)
         self.shaped = [value.as_strided(p.shape, p.stride()) for value, p in pairs]
 
@@ -163,7 +163,7 @@ class ByGraph(ByAutograd):
         if len(batch) != self.size:
             return super().__call__(batch)
         total, metrics, parts, flat = self._captured(vars(batch))
-        # The next replay overwrites its results; gradients are read before it.
+        # A copy, because the next replay overwrites its results; gradients are read before it.
         total, *numbers = torch.stack([torch.as_tensor(x) for x in (total, *metrics.values())])
         return Gradient(total, dict(zip(metrics, numbers, strict=True)), parts, flat)
 
@@ -172,14 +172,14 @@ class ThroughStacks(ByAutograd):
     """The gradient of an objective through networks in NumPy.
 
     Args:
-        stacks: in NumPy, of the outputs that the objective reads.
+        stacks: the networks in NumPy of the outputs that the objective reads.
         arguments: of :class:`ByAutograd`.
     """
 
     def __init__(self, stacks: Mapping[str, NumpyStack], *arguments: Any) -> None:
         super().__init__(*arguments)
         self.stacks, slopes = stacks, self.objective.slopes
-        self.calls_layers = slopes is None  # a loss may call any layer
+        self.calls_layers = slopes is None  # a loss in torch may call any layer
         self.name = "NumPy, the loss by autograd" if slopes is None else "NumPy"
         self._slopes = slopes or self._slopes_by_autograd
         self._array = view(self.flat)
@@ -193,20 +193,20 @@ class ThroughStacks(ByAutograd):
     @np.errstate(all="ignore")  # the optimiser looks for numbers that are not finite
     def __call__(self, batch: Batch) -> Gradient:
         if self.calls_layers or len(batch) <= BLOCK:
-            return self._of(batch)
+            return self._gradient(batch)
         fields = {name: map_tree(view, field) for name, field in vars(batch).items() if field is not None}
         # NumPy's losses are means over samples, so the gradient is the mean of the blocks' gradients.
         numbers: Any = 0.0
         flat = torch.zeros_like(self.flat)
         for part in blocks(fields):
-            gradient, share = self._of(Batch(**part)), len(part["value_target"]) / len(batch)
+            gradient, share = self._gradient(Batch(**part)), len(part["value_target"]) / len(batch)
             flat += share * self.flat
             numbers += share * np.array([gradient.loss, *gradient.metrics.values()])
         self.flat.copy_(flat)
         total, *means = numbers.tolist()
         return gradient._replace(loss=total, metrics=dict(zip(gradient.metrics, means, strict=True)))
 
-    def _of(self, batch: Batch) -> Gradient:
+    def _gradient(self, batch: Batch) -> Gradient:
         self._array.fill(0)
         features = {encoder: encoder.of_obs(batch.obs) for encoder in self._encoders}
         raw = {name: head.forward(features[encoder]) for name, (encoder, head, _) in self.stacks.items()}
@@ -220,7 +220,7 @@ class ThroughStacks(ByAutograd):
         for encoder, slope in of_features.items():
             encoder.backward(slope)
         layers = [*of_features, *(self.stacks[name].head for name in slopes)]
-        reached = {self._places.get(key) for each in layers for key in each.keys}
+        reached = {self._places.get(key) for layer in layers for key in layer.keys}
         for p, value in direct:
             reached.add(k := self._places[id(p)])
             self.shaped[k].add_(value)

@@ -1,8 +1,8 @@
 """Small networks in NumPy: their linear layers, forward and backward, on the memory of torch's parameters.
 
 On small batches calls to torch cost more than their arithmetic. A model names its networks
-(``ActorCritic.stacks``); torch runs what is above them. :func:`numpy_stacks` takes the arrays once for a
-rollout, an evaluation or a phase, in which nothing but gradient steps changes the model.
+(``ActorCritic.stacks``); torch runs what follows them. :func:`numpy_stacks` reads the parameters' arrays once
+for a rollout, an evaluation or a phase, during which only gradient steps may change the model.
 
 Shapes: N samples, F features, K outputs of a network.
 """
@@ -26,23 +26,23 @@ from ding_lite.trees import Tree, leading_size, map_tree, value_at
 
 # Number of weights in a layer up to which NumPy is faster, with several threads and with one.
 MAX_WEIGHTS, MAX_WEIGHTS_OF_ONE_THREAD = 2**14, 2**18
-MANY_NUMBERS = 2**15  # of the widest layer, from which on torch's kernels are faster than NumPy's
+MANY_NUMBERS = 2**15  # outputs of the widest layer from which torch's kernels are faster than NumPy's
 THIN = 2**4  # NumPy multiplies matrices with fewer rows or columns than this, whatever their size
 BLOCK = 2**11  # samples whose outputs of all layers stay in the cache of a core
-SPARE = -1  # which memory has what is not needed for long; the outputs of layers are counted from 0
-MAX_INDICES = 8  # in an observation; above it torch looks them up as fast
-METHODS = frozenset(("forward", "logit", "stacks", *COMBINED["stacks"]))  # which NumPy does not call
+SCRATCH = -1  # number of the memory for temporary results; the outputs of layers have numbers from 0
+MAX_INDICES = 8  # in an observation; torch looks up more indices as fast
+METHODS = frozenset(("forward", "logit", "stacks", *COMBINED["stacks"]))  # methods that NumPy does not call
 PLAIN: list[tuple[tuple[str, ...], Any]] = [((), None)]  # leaves of observations that are vectors
 _ones = lru_cache(partial(np.ones, dtype=np.float32))
 
 
-def _elu(x: Tensor, spare: Tensor) -> Tensor:
-    below = torch.clamp(x, max=0, out=spare).exp_().sub_(1)
+def _elu(x: Tensor, scratch: Tensor) -> Tensor:
+    below = torch.clamp(x, max=0, out=scratch).exp_().sub_(1)
     return torch.maximum(x, below, out=x)  # in half the time of torch's elu
 
 
-# Of each activation: (input, spare memory) -> output; (gradient g of the output, output) -> gradient of the
-# input. Of few numbers in NumPy; of many in torch, whose results take the place of the first argument.
+# By activation: (input, scratch memory) -> output; (gradient g of output, output) -> gradient of input.
+# Small batches run in NumPy, large ones in torch, which overwrites the first argument.
 OF_FEW: dict[type | None, tuple[Any, Any]] = {
     nn.Tanh: (lambda x, _: np.tanh(x, out=x), lambda g, y: g - y * y * g),
     nn.ReLU: (lambda x, _: np.maximum(x, 0, out=x), lambda g, y: g * (y > 0)),
@@ -72,7 +72,7 @@ def _blas() -> Any:
 
 
 def is_changed(model: nn.Module) -> bool:
-    """Returns whether a forward hook or a method is set on a module, which only calls of torch would run."""
+    """Returns whether a module has a forward hook or a method of its own, which NumPy would not call."""
     return any(
         module._forward_hooks or module._forward_pre_hooks or not METHODS.isdisjoint(vars(module))
         for module in model.modules()
@@ -103,7 +103,7 @@ def numpy_stacks(model: Any, names: Sequence[str]) -> dict[str, NumpyStack] | No
 def numpy_layers(*parts: Any) -> NumpyLayers | None:
     """Returns an encoder, or layers in sequence, in NumPy; None if torch is as fast, or must run them.
 
-    NumPy runs linear layers, each with an activation behind it or none, and tables of indices before them.
+    NumPy runs linear layers, with or without an activation after each, and embedding tables before them.
 
     Args:
         parts: an encoder, or sequences of layers.
@@ -144,21 +144,21 @@ def _is_small(layer: nn.Module) -> bool:
     size, tensors = layer.weight.numel(), (layer.weight, layer.bias)
     if size > MAX_WEIGHTS_OF_ONE_THREAD or (size > MAX_WEIGHTS and not has_one_thread()):
         return False
-    # spectral_norm, for one, computes a weight at every call.
+    # spectral_norm, for example, computes a weight at every call.
     return all(isinstance(x, nn.Parameter) and x.is_cpu and x.dtype == torch.float32 for x in tensors)
 
 
 class NumpyLayers:
-    """Linear layers and activations in sequence, of an encoder behind the features of an observation.
+    """Linear layers and activations in sequence; in an encoder they follow the features of an observation.
 
     Args:
         leaves: path and encoder of each leaf of an observation.
-        linear: the layers, and the class of the activation behind each.
+        linear: the layers, and the class of the activation after each.
 
     Attributes:
-        parameters: the tables of indices; weight and bias of each linear layer.
-        keys: the id of each parameter; asked for at each step it would take a twentieth of the gradient.
-        gradients: where :meth:`backward` writes the gradient of each parameter; set by who calls it.
+        parameters: the embedding tables; weight and bias of each linear layer.
+        keys: the id of each parameter; id() at each step would take a twentieth of the gradient's time.
+        gradients: arrays into which :meth:`backward` writes each parameter's gradient; the caller sets them.
     """
 
     gradients: list[np.ndarray]
@@ -174,9 +174,8 @@ class NumpyLayers:
         arrays: Any = [(view(weight), view(bias), activation) for weight, bias, activation in tensors]
         self._layers: tuple[Any, Any] = arrays, tensors
         self._widest = max((len(bias) for _, bias, _ in tensors), default=0)
-        # Outputs and slopes of many samples: the next ones are written into the same memory, which is in the
-        # cache.
-        self._room = cache(_memory)
+        # The outputs and slopes of large batches are written into the same memory again: it is in the cache.
+        self._memory = cache(_memory)
 
     def of_obs(self, obs: Any) -> np.ndarray:
         """Returns the output (N, K) for observations (N, ...), arrays or tensors on the CPU."""
@@ -197,19 +196,19 @@ class NumpyLayers:
         y: Any = torch.from_numpy(x) if is_many else x
         outputs = self._outputs = [y]  # of all layers, for :meth:`backward`
         for k, (weight, bias, activation) in enumerate(layers):
-            room = spare = None
+            out = scratch = None
             if is_many:
-                spare = self._room(len(x), len(bias), SPARE)
-                if k + 1 < len(layers):  # the last output is returned: it is in new memory
-                    room = self._room(len(x), len(bias), k)
-            y = _product(y, weight.T, room)
+                scratch = self._memory(len(x), len(bias), SCRATCH)
+                if k + 1 < len(layers):  # the last output is returned, so it needs new memory
+                    out = self._memory(len(x), len(bias), k)
+            y = _product(y, weight.T, out)
             y += bias
-            y = kernels[activation][0](y, spare)
+            y = kernels[activation][0](y, scratch)
             outputs.append(y)
         return view(y)
 
     def backward(self, slope: np.ndarray, *, to_input: bool = False) -> np.ndarray | None:
-        """Writes the gradient of the parameters, and returns that of the input if it is asked for.
+        """Writes the gradients of the parameters, and returns the gradient of the input if it is computed.
 
         Args:
             slope: (N, K), the gradient of the last output; it may be overwritten.
@@ -224,12 +223,12 @@ class NumpyLayers:
             left -= 2
             gradient = self.gradients[left]
             _product(y.T, x, torch.from_numpy(gradient) if is_many else gradient)
-            # The sum, in a third of the time.
+            # The sum over samples, in a third of the time of sum().
             np.matmul(ones, view(y), out=self.gradients[left + 1])
             if not (left or to_input):
                 return None
-            out: Any = self._room(*x.shape, SPARE - k % 2) if is_many and k else None
-            # With one output it is a product of vectors, in a quarter of the time.
+            out: Any = self._memory(*x.shape, SCRATCH - k % 2) if is_many and k else None
+            # With one output it is an outer product, which takes a quarter of the time.
             if y.shape[1] == 1:
                 y = (torch.mul if is_many else np.multiply)(y, weight, out=out)
             else:
@@ -240,7 +239,7 @@ class NumpyLayers:
         return slope
 
     def _into_tables(self, slope: np.ndarray) -> None:
-        """Writes the gradient of the tables of indices, from that of all features (N, F)."""
+        """Writes the gradients of the embedding tables, from the gradient of all features (N, F)."""
         tables, end = iter(self.gradients), 0
         for path, leaf in self._leaves:
             is_index = type(leaf) is IndexEncoder
@@ -273,7 +272,7 @@ class NumpyStack(NamedTuple):
 
 
 def blocks(samples: Tree) -> list[Tree]:
-    """Returns samples (N, ...) in parts whose numbers stay in the cache as a network runs on them."""
+    """Returns samples (N, ...) in parts that stay in the cache while a network runs on them."""
     count = leading_size(samples)
     return [map_tree(lambda x, k=k: x[k : k + BLOCK], samples) for k in range(0, count, BLOCK)]
 
@@ -284,7 +283,7 @@ def _memory(rows: int, columns: int, which: int) -> Tensor:
 
 
 def _product(a: Any, b: Any, out: Any = None) -> Any:
-    """Returns a @ b, of arrays or of tensors. Torch's library takes three quarters of the time of NumPy's."""
+    """Returns a @ b, of arrays or of tensors. torch.mm takes three quarters of the time of np.matmul."""
     if isinstance(a, np.ndarray):
         return np.matmul(a, b, out=out)
     if min(*a.shape, *b.shape) >= THIN:

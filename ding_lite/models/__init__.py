@@ -2,7 +2,7 @@
 
 Importing this package registers its models in ``MODEL_REGISTRY``, its encoders in ``ENCODER_REGISTRY`` and
 its intrinsic rewards in ``INTRINSIC_REGISTRY``.
-The module docstrings show how to add a part:
+The module docstrings say how to add a part:
 
     an encoder               ``models.encoders``
     a head                   ``models.heads``

@@ -1,4 +1,4 @@
-"""Actor-critic models: the contract, ``vac``, the model of PPO, and ``ppg``, that of PPG.
+"""Actor-critic models: their base classes, ``vac``, the model of PPO, and ``ppg``, the model of PPG.
 
 **To add a model**, see docs/own_parts.md#a-network.
 """
@@ -21,7 +21,7 @@ from ding_lite.models.recurrent import RecurrentEncoder, RecurrentLayer, Sequenc
 from ding_lite.rl.distributions import Distribution
 from ding_lite.trees import Tree, children
 
-# Groups of observations for the value alone: an actor that reads them cannot be deployed.
+# Names of observation groups for the critic only: an actor that reads them cannot be deployed.
 PRIVILEGED = ("critic", "privileged", "privileged_state")
 # Methods with several results, and the methods whose results they must repeat.
 COMBINED = {
@@ -39,10 +39,10 @@ COMBINED = {
 
 
 class Stack(NamedTuple):
-    """A network that NumPy may run, if ``fast.stacks`` knows all of its layers.
+    """A network that NumPy may run, if ``fast.stacks`` supports all of its layers.
 
     Attributes:
-        encoder: an ``Encoder``, or an ``nn.Sequential`` of vectors; stacks that share features share it.
+        encoder: an ``Encoder`` or ``nn.Sequential``; stacks that read the same features share this module.
         head: layers behind the encoder; the last one is linear.
         detached: whether the gradient of the head stops at the features.
     """
@@ -63,19 +63,19 @@ def group_faults(groups: Any, path: str) -> list[str]:
 
 
 def spaces_of_groups(space: gym.Space, groups: Mapping[str, Sequence[str]] | None) -> dict[str, gym.Space]:
-    """Returns what the actor and the critic read of an observation space.
+    """Returns the spaces that the "actor" and the "critic" read: parts of the observation space.
 
     Raises:
-        ConfigError: if a group is unknown, or if the groups must be named.
+        ConfigError: if a group is unknown, or if a privileged group exists and ``groups`` is None.
     """
     branches = children(space) or {}
     if groups is None:
-        if found := [name for name in PRIVILEGED if name in branches]:
+        if privileged := [name for name in PRIVILEGED if name in branches]:
             rest = [name for name in branches if name not in PRIVILEGED]
             raise ConfigError(
-                f"policy.model.obs_groups: observations have a group {found[0]!r}. Name what each network "
-                f'reads, such as {{"actor": {rest}, "critic": {list(branches)}}}: an actor that reads what '
-                "only the simulator knows cannot be deployed"
+                f"policy.model.obs_groups: observations have a group {privileged[0]!r}. Name what each "
+                f'network reads, such as {{"actor": {rest}, "critic": {list(branches)}}}: an actor that '
+                "reads what only the simulator knows cannot be deployed"
             )
         return {"actor": space, "critic": space}
     if unknown := [name for names in groups.values() for name in names if name not in branches]:
@@ -92,8 +92,8 @@ def spaces_of_groups(space: gym.Space, groups: Mapping[str, Sequence[str]] | Non
 class ActorCritic(nn.Module):
     """The base class of models: the methods that a policy calls.
 
-    A subclass that overrides ``compute_actor`` loses the inherited methods of ``COMBINED`` that it does not
-    define itself: ``compute_actor_critic`` then calls the parts, ``stacks`` gives None, ``step`` raises.
+    An inherited method of ``COMBINED`` would ignore a subclass's own ``compute_actor``, for example. So it is
+    reset: ``compute_actor_critic`` calls the single methods, ``stacks`` returns None, ``step`` raises.
 
     Args:
         obs_space: of single observations.
@@ -105,7 +105,7 @@ class ActorCritic(nn.Module):
             the value targets changes.
         share_encoder: whether actor and critic share most of the network: then one pass computes both, and
             the default of ``value_norm_std`` is 1.
-        obs_groups: what actor and critic read of a Dict; None: all of it.
+        obs_groups: the branches of a Dict that actor and critic read; None: all of them.
 
     Shapes:
         obs: (N, ...) or a dict of those; logit: see ``rl.distributions``; value: (N,)
@@ -118,9 +118,9 @@ class ActorCritic(nn.Module):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        for name, stands_for in COMBINED.items():
+        for name, parts in COMBINED.items():
             owner = next(base for base in cls.__mro__ if name in vars(base))
-            if any(getattr(cls, other, None) is not getattr(owner, other, None) for other in stands_for):
+            if any(getattr(cls, other, None) is not getattr(owner, other, None) for other in parts):
                 setattr(cls, name, getattr(ActorCritic, name))
 
     def __init__(self, obs_space: gym.Space, action_space: gym.Space) -> None:
@@ -137,13 +137,13 @@ class ActorCritic(nn.Module):
         raise NotImplementedError(f"{type(self).__name__} must define compute_critic(obs)")
 
     def compute_actor_critic(self, obs: Any) -> tuple[Any, Tensor]:
-        """Returns ``(logit, value)``. A model that shares layers between both overrides it to save work."""
+        """Returns ``(logit, value)``. Models whose networks share layers override it to compute them once."""
         return self.compute_actor(obs), self.compute_critic(obs)
 
     def initial_hidden(self, n: int) -> Tree | None:
-        """Returns the hidden state (n, ...) before the first step of ``n`` episodes; None: there is none.
+        """Returns the hidden state (n, ...) before the first step of ``n`` episodes; None: not recurrent.
 
-        A recurrent model is given :class:`~ding_lite.models.recurrent.Sequences` in place of observations,
+        A recurrent model receives :class:`~ding_lite.models.recurrent.Sequences` in place of observations,
         and defines :meth:`step`.
         """
         return None
@@ -155,11 +155,11 @@ class ActorCritic(nn.Module):
         )
 
     def stacks(self) -> dict[str, Stack] | None:
-        """Returns the networks that NumPy may run, by output: "actor", "critic", of PPG "auxiliary"."""
+        """Returns the networks that NumPy may run, by output: "actor", "critic", with PPG "auxiliary"."""
         return None
 
     def from_raw(self, name: str, raw: Tensor) -> Any:
-        """Returns an output from that of its stack: raw (N, K) -> logit, or (N, 1) -> value (N,)."""
+        """Converts the output of the stack ``name``: raw (N, K) -> logit, or (N, 1) -> value (N,)."""
         return self.actor_head.out.logit(raw) if name == "actor" else raw.squeeze(-1)
 
     def distribution(self, logit: Any, mask: Any = None) -> Distribution:
@@ -175,7 +175,7 @@ class VAC(ActorCritic):
     """
 
     config = dict(
-        share_encoder=Key(None, bool | None, doc="one encoder for policy and value; None: only of images"),
+        share_encoder=Key(None, bool | None, doc="one encoder for policy and value; None: only for images"),
         encoder=Key(
             None,
             Choice | None,
@@ -190,7 +190,7 @@ class VAC(ActorCritic):
             '"privileged"]}; None: both read all',
         ),
         encoder_hidden_size_list=Key(
-            None, list[int] | None, low=1, doc="layers after the encoder; None: 64-64 for vectors"
+            None, list[int] | None, low=1, doc="widths of layers after the encoder; None: 64-64 for vectors"
         ),
         rnn=Key(None, Literal["lstm", "gru"] | None, doc="recurrent layers behind each encoder; None: none"),
         rnn_hidden_size=Key(128, low=1, doc="units of a recurrent layer"),
@@ -213,7 +213,7 @@ class VAC(ActorCritic):
             Literal["independent", "conditioned", "fixed"],
             doc="source of the std of Box actions",
         ),
-        initial_sigma_value=Key(1.0, above=0, high=7, doc="independent std at the start, of the raw action"),
+        initial_sigma_value=Key(1.0, above=0, high=7, doc="initial independent std, of the raw action"),
         fixed_sigma_value=Key(0.3, above=0, doc="fixed std, of the raw action"),
         bound_type=Key(None, Literal["tanh", "soft"] | None, doc='of the mean m; "soft" is 5 tanh(m / 5)'),
         init=Key("orthogonal", Literal["orthogonal", "normed", "torch"], doc='"normed": as the PPG authors'),
@@ -248,19 +248,19 @@ class VAC(ActorCritic):
         super().__init__(obs_space, action_space)
         self.obs_groups, spaces = obs_groups, spaces_of_groups(obs_space, obs_groups)
         if share_encoder and obs_groups is not None:
-            raise ConfigError("policy.model.obs_groups: networks that share an encoder read the same")
+            raise ConfigError("policy.model.obs_groups: networks that share an encoder read the same groups")
         by_kind = has_image(obs_space) and obs_groups is None
         self.share_encoder = by_kind if share_encoder is None else share_encoder
         self.detaches_value = False  # whether the value's gradient stops at shared features
         self.activation = activation = activation or ("relu" if has_image(obs_space) else "tanh")
 
         def make_encoder(name: str) -> Encoder | RecurrentEncoder:
-            own = encoder if obs_groups is None else for_groups(encoder, obs_groups[name])
-            made = Encoder(spaces[name], own, encoder_hidden_size_list, activation, encoder_dtype)
+            choice = encoder if obs_groups is None else for_groups(encoder, obs_groups[name])
+            network = Encoder(spaces[name], choice, encoder_hidden_size_list, activation, encoder_dtype)
             if rnn is None:
-                return made
-            layer = RecurrentLayer(rnn, made.out_features, rnn_hidden_size, rnn_layers)
-            return RecurrentEncoder(name, made, layer)
+                return network
+            layer = RecurrentLayer(rnn, network.out_features, rnn_hidden_size, rnn_layers)
+            return RecurrentEncoder(name, network, layer)
 
         self.actor_encoder = make_encoder("actor")
         self.critic_encoder = None if self.share_encoder else make_encoder("critic")
@@ -304,10 +304,10 @@ class VAC(ActorCritic):
         assert isinstance(actor, RecurrentEncoder)
         features, hidden = actor.step(inputs)
         after = {actor.name: hidden}
-        of_value = features.detach() if self.detaches_value else features
+        value_features = features.detach() if self.detaches_value else features
         if isinstance(critic, RecurrentEncoder):
-            of_value, after[critic.name] = critic.step(inputs)
-        return self.actor_head(features), self.critic_head(of_value).squeeze(-1), after
+            value_features, after[critic.name] = critic.step(inputs)
+        return self.actor_head(features), self.critic_head(value_features).squeeze(-1), after
 
     def stacks(self) -> dict[str, Stack] | None:
         if type(self.actor_head) is not ActionHead:
@@ -367,7 +367,7 @@ class PPG(VAC, PhasicActorCritic):
 
     def compute_auxiliary(self, obs: Any) -> tuple[Any, Tensor, Tensor]:
         features = self.actor_encoder(obs)
-        if type(self).compute_actor_critic is not VAC.compute_actor_critic:  # a subclass has its own outputs
+        if type(self).compute_actor_critic is not VAC.compute_actor_critic:  # a subclass overrides it
             logit, value = self.compute_actor_critic(obs)
         else:
             logit, value = self.actor_head(features), self.compute_critic(obs, features)

@@ -1,4 +1,4 @@
-"""Checks the shapes of what a model returns, on a few observations, before training.
+"""Checks the shapes of a model's outputs on a few observations, before training.
 
 A wrong shape would otherwise be broadcast, or appear far from its cause. ``testing.check_policy`` compares
 numbers.
@@ -21,17 +21,17 @@ from ding_lite.rl.distributions import BoxDistribution, Distribution, Joint
 from ding_lite.rl.seeding import torch_generator
 from ding_lite.trees import children, map_space, map_tree, tree_leaves
 
-SAMPLES = 5  # observations in a check: with 1 a missing dimension is broadcast, 2 may be the size of actions
+SAMPLES = 5  # observations in a check: 1 would broadcast over a missing dimension, 2 may be the action size
 
 
 def check_outputs(model: Any, inputs: Any, space: gym.Space, *, with_actions: bool = True) -> None:
     """Raises a ContractError unless values are (N,), and distributions and actions fit ``space``.
 
     Args:
-        model: of a policy.
-        inputs: of the model, for ``SAMPLES`` observations.
-        space: of actions.
-        with_actions: False checks values alone, for a policy that has a ``distribution`` of its own.
+        model: the model of a policy.
+        inputs: what the model reads, for ``SAMPLES`` observations.
+        space: the action space.
+        with_actions: False checks values alone, for a policy that overrides ``distribution``.
     """
     where = f"policy.model ({type(model).__module__}:{type(model).__qualname__})"
     with undisturbed(model):
@@ -99,7 +99,7 @@ def check_distribution(dist: Distribution, space: gym.Space, device: torch.devic
 
 @contextmanager
 def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Lets a model compute without gradients, and restores torch's generators."""
+    """Switches gradients off in the block, and restores torch's random generators after it."""
     device = next(model.parameters()).device
     with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
         yield
@@ -112,7 +112,7 @@ def _shape_of(value: Any) -> Any:
 
 @contextmanager
 def _named_errors(what: str) -> Iterator[None]:
-    """Turns an error of the user's code into a ContractError; missing memory is explained elsewhere."""
+    """Turns an error of the user's code into a ContractError; out-of-memory errors pass unchanged."""
     try:
         yield
     except (DingLiteError, MemoryError, torch.OutOfMemoryError):

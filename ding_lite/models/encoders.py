@@ -5,7 +5,7 @@ and applies linear layers, the trunk.
 
 A leaf encoder is a module with an attribute ``out_features``. Its ``forward`` maps a leaf to (N, F) and
 receives it as it is stored (uint8 images, integer indices), so it converts the dtype itself. Its arguments
-are the space of the leaf and those in the config; if it takes an ``activation``, the model's is the default.
+are the leaf's space and the keys in the config; the default of an ``activation`` is the model's activation.
 A class attribute ``trunk``, such as ``(512,)``, sets the widths of the trunk where the config sets none.
 
 **To add a leaf encoder**, see docs/own_parts.md#an-encoder.
@@ -115,8 +115,8 @@ class ImageEncoder(nn.Module):
     A subclass sets ``layers``, from images (N, C, H, W) to features of any shape, and ``out_features``.
 
     Pixels of any dtype are divided by the largest absolute value of their bounds, such as 255, if it lies
-    between 1 and ``WIDEST``. ``channels`` ("first" or "last") is needed where the first and the last
-    dimension are equal; otherwise :func:`~ding_lite.trees.has_channels_last` decides.
+    between 1 and ``WIDEST``. ``channels`` ("first" or "last") is required where the first and the last
+    dimension are equal; elsewhere None lets :func:`~ding_lite.trees.has_channels_last` decide.
 
     Shapes:
         (N, H, W, C) or (N, C, H, W) or (N, H, W) -> (N, F)
@@ -183,7 +183,7 @@ class ImageEncoder(nn.Module):
 class Convolutions(ImageEncoder):
     """Convolutions in sequence, each followed by an activation.
 
-    A subclass sets ``table``: (channels, kernel, stride) of each. ``widths`` are other numbers of channels.
+    A subclass sets ``table``: (channels, kernel, stride) of each. ``widths`` replaces the channels.
     """
 
     table: tuple[tuple[int, int, int], ...]
@@ -219,7 +219,7 @@ class NatureCNN(Convolutions):
 
 @ENCODER_REGISTRY.register("small_cnn")
 class SmallCNN(Convolutions):
-    """Smaller ones, for images of 16 to 35 pixels, in which ``minatar_cnn`` has too many features."""
+    """Smaller convolutions for images of 16 to 35 pixels, where ``minatar_cnn`` has too many features."""
 
     table = ((16, 4, 2), (32, 3, 2), (32, 3, 1))
     trunk = (256,)
@@ -266,7 +266,7 @@ class ImpalaCNN(ImageEncoder):
         super().__init__(space, channels)
         stages: list[nn.Module] = []
         # The PPG authors divide a scale of 1 by sqrt(S) for S stages and by sqrt(2) for the two blocks of a
-        # stage. Each of the two convolutions of a block has the square root of that: 0.639 for three stages.
+        # stage. Each of the two convolutions of a block gets the square root of the result: 0.639 if S = 3.
         scale = (2 * len(widths)) ** -0.25
         before = self.in_shape[0]
         for width in widths:
@@ -278,7 +278,7 @@ class ImpalaCNN(ImageEncoder):
 
 
 def default_encoder(space: gym.Space) -> str:
-    """Returns the name of the encoder of a leaf for which the config names none."""
+    """Returns the name of a leaf's encoder, where the config names none."""
     if is_image(space):
         pixels = sorted(space.shape or ())[-2]
         return "nature_cnn" if pixels >= 36 else "small_cnn" if pixels >= 16 else "minatar_cnn"
@@ -302,11 +302,11 @@ class Encoder(nn.Module):
         hidden_size_list: widths of the trunk; None is the ``trunk`` of the first leaf encoder that has one,
             or 64-64.
         activation: a key of ``ACTIVATIONS``.
-        dtype: of the linear layers and convolutions, "float32" or "bfloat16". Parameters, gradients and the
-            returned features are float32 in both cases.
+        dtype: what linear layers and convolutions compute in, "float32" or "bfloat16". Parameters, gradients
+            and the returned features are float32 in both cases.
 
     Attributes:
-        paths: of the leaves, in the order of ``leaves``; the action mask is not among them.
+        paths: the paths of the leaves without the action mask, in the order of ``leaves``.
         out_features: F.
 
     Shapes:
@@ -362,7 +362,7 @@ def encoder_faults(encoder: Mapping[str, Any] | None, path: str) -> list[str]:
 
 
 def for_groups(encoder: Mapping[str, Any] | None, groups: Sequence[str]) -> Mapping[str, Any] | None:
-    """Returns the part of ``policy.model.encoder`` that is about leaves of some branches."""
+    """Returns ``policy.model.encoder`` without the entries for leaves outside of ``groups``."""
     if not encoder or not _is_by_leaf(encoder):
         return encoder
     return {path: leaf for path, leaf in encoder.items() if path.split(".")[0] in groups}
@@ -376,7 +376,7 @@ def _is_by_leaf(encoder: Mapping[str, Any]) -> bool:
 def _arguments_by_leaf(
     leaves: Sequence[tuple[tuple[str, ...], gym.Space]], encoder: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Returns ``{"type": name, **arguments}`` of each leaf; it is empty where the config says nothing."""
+    """Returns ``{"type": name, **arguments}`` of each leaf, or ``{}`` where the config has no entry."""
     names = [".".join(path) for path, _ in leaves]
     if encoder and _is_by_leaf(encoder):
         unknown = sorted(set(encoder) - set(names))

@@ -44,7 +44,7 @@ def parameter_ranges(model: nn.Module) -> list[tuple[nn.Parameter, float, float]
 
     A module declares ranges in an attribute ``parameter_ranges``, such as ``{"log_sigma": (-20.0, 2.0)}``.
     They are applied after each gradient step and after weights are loaded. A clamp in the forward pass would
-    have no gradient outside of the range, so a parameter that a step took there would stay there.
+    have no gradient outside of the range, so a parameter that a step took out of it could not return.
     """
     return [
         (getattr(module, name), low, high)
@@ -61,10 +61,10 @@ def clamp_to_ranges(ranges: Sequence[tuple[Tensor, float, float]]) -> None:
 
 
 class Head(nn.Module, ABC):
-    """What raw outputs of a policy network mean in one action space.
+    """Turns raw network outputs into a distribution, and raw actions into actions of one space.
 
-    A subclass is made as ``cls(space, **box_options)``. The options are :class:`BoxHead`'s; other
-    heads ignore them. It sets ``size``, K.
+    A subclass is constructed as ``cls(space, **box_options)`` and sets ``size``, K. Only :class:`BoxHead`
+    reads the options.
     """
 
     size: int
@@ -84,16 +84,16 @@ class Head(nn.Module, ABC):
     def to_env(self, action: Any) -> Any:
         """Converts raw actions (NumPy) to environment actions: adds starts, maps to bounds, clips.
 
-        The result must not share memory with them.
+        The result must not share memory with the raw actions.
 
         Shapes:
             (N,) or (N, A), or a dict of those -> (N, *space.shape), or a dict of those
         """
 
     def to_env_on_device(self, action: Any) -> Any:
-        """Converts raw actions, tensors, as :meth:`to_env` does; the result is on their device.
+        """Does what :meth:`to_env` does for raw actions that are tensors; the result is on their device.
 
-        A head that does not override it waits for the device.
+        This default copies the actions to the host, and so waits for the device.
         """
         device = tree_leaves(action)[0].device
         on_host = self.to_env(map_tree(lambda leaf: leaf.cpu().numpy(), action))
@@ -168,14 +168,14 @@ class BoxHead(Head):
     would have no gradient outside of the range, so a log sigma outside of it could not return.
 
     Args:
-        space: of floats.
+        space: a Box of floats.
         box_distribution: a registered name, "package.module:Name", or a class.
-        sigma_type: of distributions with a sigma. "independent" is a free parameter; "conditioned" is a
+        sigma_type: for distributions with a sigma. "independent" is a free parameter; "conditioned" is a
             softplus of a raw output, 1 at output 0 and at least 1e-4; "fixed" is a constant.
         initial_sigma_value: sigma at the start with ``sigma_type="independent"``, in the units of the raw
             action.
         fixed_sigma_value: sigma with ``sigma_type="fixed"``, in the units of the raw action.
-        bound_type: of distributions with a mu. "tanh" bounds it to -1 .. 1, "soft" to 5 tanh(mu / 5).
+        bound_type: for distributions with a mu. "tanh" bounds it to -1 .. 1, "soft" to 5 tanh(mu / 5).
 
     Shapes:
         logit {name: (N, A)}; action: (N, A) float32; environment action: (N, *shape)
@@ -200,7 +200,7 @@ class BoxHead(Head):
         size = math.prod(space.shape)
         low, high = space.low.astype(np.float64), space.high.astype(np.float64)
         self._low, self._high = torch.from_numpy(low), torch.from_numpy(high)
-        # float64, as a space has them, for actions on the host; float32 on the device of the model.
+        # _low and _high are float64 for actions on the host; low and high are float32, on the model's device.
         self.low: Tensor
         self.high: Tensor
         for name, bound in (("low", space.low), ("high", space.high)):
@@ -314,7 +314,7 @@ HEADS: dict[type[gym.Space], type[Head]] = {
 
 
 def make_head(space: gym.Space, **box_options: Any) -> Head:
-    """Returns the head of an action space: that of its class, or of the nearest base class in ``HEADS``."""
+    """Returns the head of an action space: the entry of ``HEADS`` for its class or nearest base class."""
     for space_class in type(space).__mro__:
         if space_class in HEADS:
             return HEADS[space_class](space, **box_options)
@@ -326,14 +326,14 @@ def make_head(space: gym.Space, **box_options: Any) -> Head:
 
 
 class ActionHead(nn.Module):
-    """The policy head for any supported action space: linear layers, and the meaning of their raw outputs.
+    """The policy head for any supported action space: linear layers, and the head of the space.
 
     Args:
-        space: of the actions.
+        space: the action space.
         features: F.
         hidden_size_list: widths of the layers before the last one.
-        activation: behind each of these, a key of ``models.encoders.ACTIVATIONS``.
-        box_options: of :class:`BoxHead`.
+        activation: after each of these layers, a key of ``models.encoders.ACTIVATIONS``.
+        box_options: the options of :class:`BoxHead`.
 
     Attributes:
         layers: (N, F) -> raw outputs (N, K); the last layer is linear.

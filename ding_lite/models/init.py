@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import torch
@@ -39,7 +38,7 @@ def initialize(
     for layer in module.modules():  # rows of linear layers have the norm 1.4, rows of convolutions 1
         if isinstance(layer, LAYERS):
             normed(layer, 1.4 if isinstance(layer, nn.Linear) else 1.0)
-    for block in module.modules():  # all rows inside a residual block have its norm
+    for block in module.modules():  # rows inside a residual block have the norm normed_scale
         if (scale := getattr(block, "normed_scale", None)) is not None:
             normed(block, scale)
     if policy_layers is not None:
@@ -47,7 +46,7 @@ def initialize(
     normed(value_layer, 0.1)
 
 
-def orthogonal(module: nn.Module, gain: float = math.sqrt(2)) -> None:
+def orthogonal(module: nn.Module, gain: float) -> None:
     """Initialises each layer of ``module`` with an orthogonal weight times ``gain`` and a bias of 0.
 
     The weights of recurrent layers have a gain of 1.
@@ -71,9 +70,9 @@ def orthogonal(module: nn.Module, gain: float = math.sqrt(2)) -> None:
 def chrono(module: nn.Module, timescale: float) -> None:
     """Sets the biases of recurrent layers such that their units remember 1 to ``timescale`` steps.
 
-    The bias of the gate that keeps a unit is log(u), with u uniform in 1 .. timescale - 1; that of an LSTM's
-    input gate is -log(u). With biases of 0 a unit forgets half of its content at every step. (Chrono
-    initialisation, arXiv:1804.11188, section 2.2.)
+    The bias of an LSTM's forget gate or a GRU's update gate is log(u), with u uniform in 1 .. timescale - 1;
+    the bias of an LSTM's input gate is -log(u). With biases of 0 a unit forgets half of its content at every
+    step. (Chrono initialisation, arXiv:1804.11188, section 2.2.)
     """
     for layer in module.modules():
         if not isinstance(layer, nn.RNNBase):

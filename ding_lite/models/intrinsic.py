@@ -1,4 +1,4 @@
-"""Intrinsic rewards: how new a transition is to a network that learns from each one.
+"""Intrinsic rewards: how new a transition is to a network that is trained on all transitions.
 
 ``policies.intrinsic`` scales the rewards, estimates their returns and adds their advantages.
 
@@ -27,7 +27,7 @@ class Steps(NamedTuple):
         obs, action, next_obs: (N, ...) or trees of those; done: (N,) bool, whether the episode ended with the
         step
 
-    Where it ended, next_obs is the first observation of the next episode. If a rollout ends between an
+    Where done is True, next_obs is the first observation of the next episode. If a rollout ends between an
     episode and its reset (autoreset "next_step"), next_obs is the last observation of the episode.
     """
 
@@ -50,12 +50,12 @@ class IntrinsicReward(nn.Module):
         extrinsic_weight=Key(2.0, low=0, doc="weight of the advantages of the environment's reward"),
         weight=Key(1.0, low=0, doc="weight of the advantages of the intrinsic reward"),
         discount_factor=Key(
-            0.99, low=0, below=1, doc="of intrinsic returns, which no end of an episode cuts"
+            0.99, low=0, below=1, doc="discount of intrinsic returns, which continue across episode ends"
         ),
         epoch_per_collect=Key(4, low=1, doc="passes of its networks over each rollout"),
         update_proportion=Key(0.25, above=0, high=1, doc="share of the steps that its loss is trained on"),
         learning_rate=Key(1e-4, above=0, doc="step size of Adam for its networks"),
-        obs_clip=Key(5.0, above=0, doc="bound of its scaled observations, images among them"),
+        obs_clip=Key(5.0, above=0, doc="bound of its scaled observations, including images"),
     )
 
     def __init__(self, obs_space: gym.Space, action_space: gym.Space) -> None:
@@ -68,7 +68,7 @@ class IntrinsicReward(nn.Module):
         raise NotImplementedError
 
     def loss(self, steps: Steps) -> Tensor:
-        """Returns the losses (N,) of steps, which training makes smaller."""
+        """Returns the losses (N,) of steps, which training minimises."""
         raise NotImplementedError
 
 
@@ -78,8 +78,8 @@ class RND(IntrinsicReward):
 
         r_t = mean_k (f_k(s_{t+1}) - g_k(s_{t+1}))^2
 
-    f is a random network that stays as it is. g, with two more layers, is trained to predict its features,
-    and does so where it was trained. The arguments are the keys of ``config``.
+    f is a random network that is not trained. g, with two more layers, is trained to predict the features of
+    f, so its error is small for familiar observations. The arguments are the keys of ``config``.
     """
 
     config = dict(

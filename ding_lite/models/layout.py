@@ -36,9 +36,9 @@ def to_channels_last(x: Tensor) -> Tensor:
     Shapes:
         (N, C, H, W) -> (N, C, H, W)
     """
-    done = x.is_contiguous(memory_format=torch.channels_last)
+    is_laid_out = x.is_contiguous(memory_format=torch.channels_last)
     can_shuffle = x.device.type == "cpu" and x.dtype in SHUFFLE_DTYPES
-    if done or not can_shuffle:
+    if is_laid_out or not can_shuffle:
         return x.contiguous(memory_format=torch.channels_last)
     # torch.channel_shuffle with C groups transposes (C, H W) to (H W, C): the same copy as contiguous(), but
     # in blocks and not number by number. For four channels of bytes it takes a tenth of the time.

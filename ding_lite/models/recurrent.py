@@ -18,12 +18,12 @@ from torch.nn.utils.rnn import PackedSequence
 
 from ding_lite.trees import Tree, leading_size, map_tree
 
-MOST_PADDED = 5  # samples with padding for each sample, at most
+MOST_PADDED = 5  # padding may multiply the number of samples by at most this
 RECURRENT_LAYERS = {"lstm": nn.LSTM, "gru": nn.GRU}
 
 
 class Sequences(NamedTuple):
-    """What a recurrent model is given in place of observations.
+    """The input of a recurrent model, in place of observations.
 
     Attributes:
         obs: (N, ...), observations in packed order.
@@ -66,7 +66,7 @@ class RecurrentLayer(nn.Module):
     def __init__(self, kind: str, features: int, hidden_size: int, layers: int) -> None:
         super().__init__()
         self.rnn = RECURRENT_LAYERS[kind](features, hidden_size, layers)
-        self._names = ("h", "c") if kind == "lstm" else ("h",)  # in the order of torch
+        self._names = ("h", "c") if kind == "lstm" else ("h",)  # in torch's order
 
     def initial_hidden(self, n: int) -> dict[str, Tensor]:
         """Returns the hidden state before the first step of ``n`` episodes: zeros (n, layers, H)."""
@@ -80,7 +80,7 @@ class RecurrentLayer(nn.Module):
         is_exporting, has_single_steps = torch.compiler.is_exporting(), len(sizes) == 1
         if has_single_steps and features.is_cpu and not is_exporting:
             return self._step(features, hidden)
-        # Graphs that torch.export makes have no packed sequences; a policy that acts needs none.
+        # Graphs of torch.export cannot have packed sequences; sequences of one step need none.
         is_plain = is_exporting and has_single_steps
         samples = features.unsqueeze(0) if is_plain else PackedSequence(features, sizes)
         output, after = self.rnn(samples, self._of_torch(hidden))
@@ -89,30 +89,30 @@ class RecurrentLayer(nn.Module):
         return output.squeeze(0) if is_plain else output.data, hidden
 
     def _of_torch(self, hidden: Mapping[str, Tensor]) -> Tensor | tuple[Tensor, ...]:
-        """Returns a hidden state in the form of torch: (layers, S, H), of an LSTM two of them."""
-        of_torch = tuple(hidden[name].transpose(0, 1).contiguous() for name in self._names)
-        return of_torch if len(of_torch) > 1 else of_torch[0]
+        """Returns a hidden state in torch's form: (layers, S, H), or for an LSTM a pair of such tensors."""
+        states = tuple(hidden[name].transpose(0, 1).contiguous() for name in self._names)
+        return states if len(states) > 1 else states[0]
 
     def _step(self, features: Tensor, hidden: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Does what :meth:`forward` does for one step of each sequence, on the CPU in a third of the time."""
+        """Computes :meth:`forward` for one step of each sequence, on the CPU, in a third of the time."""
         after: dict[str, list[Tensor]] = {name: [] for name in self._names}
         for layer, weights in enumerate(self.rnn.all_weights):
             before = [hidden[name][:, layer] for name in self._names]
-            new: tuple[Tensor, ...]
+            states: tuple[Tensor, ...]
             if isinstance(self.rnn, nn.LSTM):
-                new = torch.lstm_cell(features, before, *weights)
+                states = torch.lstm_cell(features, before, *weights)
             else:
-                new = (torch.gru_cell(features, before[0], *weights),)
-            features = new[0]
-            for name, h in zip(self._names, new, strict=True):
+                states = (torch.gru_cell(features, before[0], *weights),)
+            features = states[0]
+            for name, h in zip(self._names, states, strict=True):
                 after[name].append(h)
         return features, {name: torch.stack(layers, 1) for name, layers in after.items()}
 
     def outputs(self, features: Tensor, hidden: Mapping[str, Tensor], sizes: Tensor) -> Tensor:
         """Returns the output (N, H) of :meth:`forward` alone.
 
-        On the CPU torch's fast LSTM kernel (oneDNN) takes only sequences of one length, and is several times
-        as fast. So shorter sequences are padded for it, unless that would be much more work.
+        On the CPU torch's oneDNN LSTM kernel is several times as fast, but needs sequences of one length.
+        So shorter sequences are padded, unless the padding would add too many samples.
         """
         longest, count = len(sizes), int(sizes[0])
         pads = (
@@ -124,18 +124,18 @@ class RecurrentLayer(nn.Module):
         )
         if not pads:
             return self(features, hidden, sizes)[0]
-        place = (torch.arange(count) < sizes.unsqueeze(-1)).flatten().nonzero().squeeze(-1)
-        padded = features.new_zeros((longest * count, features.shape[1])).index_copy(0, place, features)
+        index = (torch.arange(count) < sizes.unsqueeze(-1)).flatten().nonzero().squeeze(-1)
+        padded = features.new_zeros((longest * count, features.shape[1])).index_copy(0, index, features)
         output, _ = self.rnn(padded.view(longest, count, -1), self._of_torch(hidden))
-        return output.flatten(0, 1).index_select(0, place)
+        return output.flatten(0, 1).index_select(0, index)
 
 
 class RecurrentEncoder(nn.Module):
     """An encoder with a recurrent layer behind it.
 
     Args:
-        name: of its part of ``Sequences.hidden``.
-        encoder: of single observations, with ``out_features``.
+        name: key of its hidden state in ``Sequences.hidden``.
+        encoder: encodes single observations, with ``out_features``.
         layer: reads the features of the encoder.
 
     Shapes:

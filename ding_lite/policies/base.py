@@ -1,4 +1,4 @@
-"""The base class of policies: a model that acts and values, its state, and the three modes.
+"""The base class of policies: a model with policy and value, its state, and the three modes.
 
     collect_mode.forward(obs)         -> {"action", "log_prob"}      acts and explores
     collect_mode.get_train_sample(r)  -> the rollout with advantages
@@ -6,9 +6,9 @@
     eval_mode.forward(obs)            -> {"action"}                  acts greedily
 
 Everything is batched. The forward of a recurrent policy also takes hidden states (B, ...), and returns the
-next ones as "hidden". Where policy and value share layers, collecting also gives the "value".
+next ones as "hidden". Where policy and value share layers, collecting also returns the "value".
 
-These modes are for scripts. A collector and an evaluator ask :meth:`Policy.acting` what acts.
+These modes are for scripts. A collector and an evaluator call the functions of :meth:`Policy.acting`.
 
 Shapes: T steps, B environments, N samples.
 """
@@ -71,16 +71,16 @@ from ding_lite.trees import (
 )
 
 FIELDS = ("learn", "collect", "eval")
-OUTPUTS = {"actor": "dist", "critic": "new_value", "auxiliary": "auxiliary"}  # of models, in a batch
-GPU_LAYER = 2**16  # weights; with 64 x 64 a gradient step takes four times as long on a GPU
-# The methods that NumPy and CUDA graphs replace when they act.
+OUTPUTS = {"actor": "dist", "critic": "new_value", "auxiliary": "auxiliary"}  # model output: batch field
+GPU_LAYER = 2**16  # weights; a gradient step on 64 x 64 weights takes four times as long on a GPU
+# The methods that are not called when NumPy or a CUDA graph acts.
 OF_ACTING = ("_forward_collect", "_forward_eval", "_to_env", "_process_transition", "scaled", "distribution")
 STORED = ("reward", "terminated", "truncated", "valid")  # fields of a transition
 LIBRARY: set[tuple[str, FunctionType]] = set()  # the methods of the library's policies, by their names
 
 
 def add_to_library(cls: type) -> None:
-    """Adds the methods of a class to ``LIBRARY``: :meth:`Policy.overrides` knows all others as replaced."""
+    """Adds the methods of a class to ``LIBRARY``: :meth:`Policy.overrides` counts all others as overrides."""
     LIBRARY.update((name, method) for name, method in vars(cls).items() if isinstance(method, FunctionType))
 
 
@@ -88,8 +88,8 @@ def add_to_library(cls: type) -> None:
 def global_streams(generators: Sequence[torch.Generator]) -> Iterator[None]:
     """Lets torch's global generators continue these streams, one for each device, within the block.
 
-    Layers such as dropout, and losses that call ``torch.randn``, draw from them. After the block they are
-    where they were before.
+    Layers such as dropout, and losses that call ``torch.randn``, draw from the global generators. After the
+    block these have the states from before it.
     """
     gpus = [generator.device.index or 0 for generator in generators if generator.device.type == "cuda"]
     of_torch = [torch.default_generator, *(torch.cuda.default_generators[gpu] for gpu in gpus)]
@@ -105,9 +105,9 @@ class Policy:
     """Base class of all policies.
 
     A subclass defines ``_init_learn`` and ``_forward_learn``, and ``_get_train_sample``. It may override what
-    the modes call: ``_forward_collect``, ``_forward_eval``, ``_process_transition``; :meth:`scaled` (what the
-    model is given) and :meth:`distribution` (what its output means). :meth:`keep` puts a part into the saved
-    state, :meth:`say` a line into the first lines of a run.
+    the modes call: ``_forward_collect``, ``_forward_eval``, ``_process_transition``; :meth:`scaled` (input of
+    the model) and :meth:`distribution` (from its output). :meth:`keep` adds a part to the saved state, and
+    :meth:`say` adds a line to the first lines of a run.
 
     Args:
         cfg: the section ``policy`` of a complete config.
@@ -135,8 +135,8 @@ class Policy:
         self.fields = tuple(f for f in FIELDS if enable_field is None or f in enable_field)
         self.ranks = ranks.current()
         self.timer = Timer()
-        self.parts: dict[str, Any] = {}  # what has a state, by name
-        self.lines: list[str] = []  # about this policy, which a run prints when it begins
+        self.parts: dict[str, Any] = {}  # the parts of the saved state, by name
+        self.lines: list[str] = []  # printed when a run begins
         self._generators: dict[str, torch.Generator] = {}  # by the names of their streams
         self.model: ActorCritic = self.keep(
             "model", self._make_model() if model is None else self._checked(model)
@@ -165,7 +165,7 @@ class Policy:
         if norm.obs:
             scale = ObservationNorm(obs_space, norm.obs_clip, self.device, ranks=self.ranks)
             self.obs_norm = self.keep("obs_norm", scale)
-        # All scales of observations: random steps give their first statistics.
+        # All scales of observations; :meth:`warm_up` sets their first statistics.
         self.obs_norms = [self.obs_norm]
         self.value_norm: ValueNorm | NoScale = NoScale()  # a policy may set another
         self._graph_pool = GraphPool()
@@ -173,7 +173,7 @@ class Policy:
         # `act` applies these, so that its actions fit an environment without the wrappers of the run.
         self.action_maps: Sequence[ActionMap] = ()
         self._init_shared()
-        if model is not None:  # trained, perhaps, on raw values
+        if model is not None:  # perhaps trained on raw values
             self.value_norm.load_state_dict(RAW)
         if "learn" in self.fields:
             is_ours = type(self).distribution is Policy.distribution
@@ -203,10 +203,10 @@ class Policy:
 
     @torch.inference_mode()
     def _forward_collect(self, obs: Tree, hidden: Tree = None) -> dict[str, Any]:
-        """Returns drawn actions (B, ...), their log-probs (B,), and what the network gives besides.
+        """Returns drawn actions (B, ...), their log-probs (B,), and the network's other outputs.
 
-        That is the "hidden" state of a recurrent network, and the "value" (B,) if the network is recurrent or
-        shares its encoder.
+        These are the next "hidden" state of a recurrent network, and the "value" (B,) if the network is
+        recurrent or shares its encoder.
         """
         inputs, more = self._inputs(obs, hidden), {}
         if self.recurrence is not None:
@@ -234,13 +234,8 @@ class Policy:
     def _process_transition(
         self, obs: Tree, output: Mapping[str, Any], transition: Transition
     ) -> dict[str, Any]:
-        """Returns what is stored of one step beside ``obs``; every leaf is (B, ...), an array or a tensor."""
+        """Returns the fields of a step to store beside ``obs``; every leaf (B, ...) is an array or tensor."""
         return {**output, **{name: getattr(transition, name) for name in STORED}}
-
-    @classmethod
-    def config_faults(cls, values: Mapping[str, Any]) -> list[str]:
-        """Returns the contradictions between the keys of a complete config, a line each."""
-        return []
 
     @classmethod
     def default_model(cls) -> str:
@@ -266,17 +261,17 @@ class Policy:
 
     def overrides(self, *methods: str) -> bool:
         """Returns True if one of these methods is not the library's; then no faster code may replace it."""
-        own = vars(self)  # what is set on the instance
-        return any(name in own or (name, getattr(type(self), name)) not in LIBRARY for name in methods)
+        instance = vars(self)
+        return any(name in instance or (name, getattr(type(self), name)) not in LIBRARY for name in methods)
 
     def acting(self, samples: int = 0, *, on_device: bool = False) -> Acting:
-        """Returns what acts in one rollout of ``samples`` actions, or in one evaluation.
+        """Returns the functions that act in one rollout of ``samples`` actions, or in one evaluation.
 
-        The policy must not change meanwhile. Actions are the same within rounding, by the same random
-        numbers, whatever computes them. The first that holds:
+        The policy must not change meanwhile. All ways to compute actions use the same random numbers, and
+        agree within rounding. The first case that applies decides:
 
-            one of OF_ACTING is replaced, the model        torch calls the methods of the policy
-            has hooks, or the network is recurrent
+            a method of OF_ACTING is overridden, the       torch calls the methods of the policy
+            model has hooks, or the network is recurrent
             a small network and observations on the CPU    NumPy
             a GPU, and ``cuda_graph``                      a CUDA graph of these methods
             else                                           torch
@@ -287,7 +282,7 @@ class Policy:
         ``on_device``: observations and actions are tensors on the policy's device.
         """
         is_plain = self.recurrence is None and not self.overrides(*OF_ACTING)
-        # Observations on a GPU are no arrays.
+        # Observations on a GPU are not arrays.
         if is_plain and not on_device and (stacks := numpy_stacks(self.model, ("actor",))):
             fast = NumpyActing(self, stacks["actor"], samples)
             finish = lambda rollout: self._complete_rollout(fast.with_log_probs(rollout))  # noqa: E731
@@ -296,7 +291,7 @@ class Policy:
         inference = torch.inference_mode()
         sample, greedy = inference(self._forward_collect), inference(self._forward_eval)
         to_env = inference(self._to_env)
-        if on_device:  # an environment may write into its actions
+        if on_device:  # no inference mode: an environment may write into its actions
             head = self.model.actor_head.out
             to_env = self._to_env if self.overrides("_to_env") else head.to_env_on_device
         transition = inference(self._process_transition)
@@ -306,7 +301,7 @@ class Policy:
         return acting
 
     def _complete_rollout(self, rollout: Rollout) -> Rollout:
-        """Is ``collect_mode.get_train_sample``: updates statistics, then assigns credit."""
+        """Updates statistics, then assigns credit; it is ``collect_mode.get_train_sample``."""
         require_rollout(rollout, "collect_mode.get_train_sample")
         self._prepare_rollout(rollout)
         return self._get_train_sample(rollout)
@@ -316,23 +311,23 @@ class Policy:
     def act(self, obs: Any, *, deterministic: bool = True) -> Any:
         """Returns the environment's action for one observation or for a batch, NumPy in and out.
 
-        It is in the units of the environment, without the wrappers ``action_rescale`` and ``action_bins``.
+        The action fits an environment without the wrappers ``action_rescale`` and ``action_bins``.
         A recurrent policy remembers each episode until :meth:`reset`.
 
         Args:
             obs: an observation of the environment, or a batch with a leading dimension.
-            deterministic: return the greedy action; else draw one, by the generator that collects, too.
+            deterministic: return the greedy action; else draw one, with the generator of collecting.
 
         Raises:
             ContractError: for other shapes, numbers that are not finite, or an index outside of its range.
         """
         space = self.actor_space
-        one = {path: tuple(leaf.shape or ()) for path, leaf in space_leaves(space)}
+        expected = {path: tuple(leaf.shape or ()) for path, leaf in space_leaves(space)}
         try:
             tree = map_tree(np.asarray, observation_to_tree(obs, space))
             shapes = {path: leaf.shape for path, leaf in named_leaves(tree)}
-            is_single = shapes == one
-            if not is_single and {path: shape[1:] for path, shape in shapes.items()} != one:
+            is_single = shapes == expected
+            if not is_single and {path: shape[1:] for path, shape in shapes.items()} != expected:
                 raise ValueError(", ".join(map(str, shapes.values())))
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise ContractError(
@@ -354,7 +349,7 @@ class Policy:
 
     @functools.cached_property
     def actor_space(self) -> gym.Space:
-        """The space of what :meth:`act` needs of an observation: without the groups of the critic alone."""
+        """The observation space of :meth:`act`, without the groups that only the critic reads."""
         groups = self.model.obs_groups
         if groups is None:
             return self.obs_space
@@ -370,7 +365,7 @@ class Policy:
         return map_space(lambda leaf: zeros((len(like), *leaf.shape)), self.obs_space) | obs
 
     def reset(self, first: Any = None) -> None:
-        """Resets the hidden state of :meth:`act` where ``first`` (B,) is True; None: of all episodes."""
+        """Resets the hidden states of :meth:`act` where ``first`` (B,) is True; None: all of them."""
         if first is None or self.recurrence is None:
             self._hidden_of_act = None
         elif self._hidden_of_act is not None:
@@ -388,11 +383,11 @@ class Policy:
         return self.obs_norm(to_device(obs, self.device))
 
     def _inputs(self, obs: Tree, hidden: Tree = None) -> Any:
-        """Returns observations (N, ...) as the model takes them: scaled; of a recurrent one, as single steps.
+        """Returns observations (N, ...) as inputs of the model: scaled; as single steps if it is recurrent.
 
         Args:
             obs: raw.
-            hidden: (N, ...), before the steps; None: that of an episode's start.
+            hidden: (N, ...), before the steps; None: the hidden states at an episode's start.
         """
         obs = self.scaled(obs)
         if self.recurrence is None:
@@ -430,7 +425,7 @@ class Policy:
         if stacks is None:
             function: Callable[[Any], Any] = getattr(self.model, f"compute_{name}")
             return function
-        quiet = np.errstate(all="ignore")  # rows that are not valid may be anything
+        quiet = np.errstate(all="ignore")  # invalid rows may have any values
         return quiet(lambda inputs: self.model.from_raw(name, torch.from_numpy(stacks[name](inputs))))
 
     def log_prob(self, inputs: Any, action: Any) -> Tensor:
@@ -441,20 +436,20 @@ class Policy:
     def in_chunks(
         self, function: Callable[..., Any], samples: Samples, *fields: str, shape: Sequence[int] | None = None
     ) -> Any:
-        """Returns ``function(obs, *fields)`` of samples, some megabytes at a time.
+        """Returns ``function(obs, *fields)`` of samples, in chunks of some megabytes.
 
         Shapes:
-            (N, ...); with the ``shape`` (T, B) of a rollout (T, B, ...), each result in the place of its
+            (N, ...); with the ``shape`` (T, B) of a rollout (T, B, ...), each result at the index of its
             sample, 0 elsewhere
         """
         batches, _, rows = samples.chunks()
         results = [function(batch.obs, *[getattr(batch, name) for name in fields]) for batch in batches]
-        place: Any = rows if shape is None else samples.place[rows]  # type: ignore[index]
+        index: Any = rows if shape is None else samples.index[rows]  # type: ignore[index]
         shape = (len(samples),) if shape is None else shape
 
         def placed(*parts: Tensor) -> Tensor:
             whole = parts[0].new_zeros((math.prod(shape), *parts[0].shape[1:]))
-            return whole.index_copy_(0, place.to(whole.device), torch.cat(parts)).unflatten(0, shape)
+            return whole.index_copy_(0, index.to(whole.device), torch.cat(parts)).unflatten(0, shape)
 
         return map_tree(placed, *results)
 
@@ -490,7 +485,7 @@ class Policy:
         return math.ceil(self.cfg.normalize.obs_samples / self.ranks.size) if begins else 0
 
     def warm_up(self, obs: Tree) -> None:
-        """Takes the scales of observations (N, ...) from random steps; those that exist stay."""
+        """Sets the statistics of empty scales from observations (N, ...) of random steps."""
         obs = to_device(obs, self.device)
         for norm in self.obs_norms:
             if norm.is_empty:
@@ -499,7 +494,7 @@ class Policy:
     # -- State
 
     def keep(self, name: str, part: Any) -> Any:
-        """Returns ``part``, after putting it into the saved state; it has state_dict and load_state_dict."""
+        """Adds ``part``, which has state_dict and load_state_dict, to the saved state, and returns it."""
         self.parts[name] = part
         return part
 
@@ -535,8 +530,8 @@ class Policy:
         """
         if missing := [name for name in self.parts if name not in state]:
             raise CheckpointError(
-                f"the saved policy has no {missing[0]!r}; it has {sorted(state)}. A resumed run cannot "
-                "be given it; a new run can begin with its weights (--init-from, init_from=)"
+                f"the saved policy has no {missing[0]!r}; it has {sorted(state)}. A run cannot resume "
+                "without it; a new run can begin with the saved weights (--init-from, init_from=)"
             )
         for name, part in self.parts.items():
             try:
@@ -546,9 +541,9 @@ class Policy:
         clamp_to_ranges(parameter_ranges(self.model))
 
     def _load_all_but_generators(self, state: Mapping[str, Any]) -> None:
-        """Does what ``collect_mode.load_state_dict`` does: an actor keeps the streams that it draws from.
+        """Loads a state, but not its generators; it is ``collect_mode.load_state_dict``.
 
-        The learner does not act: with its streams the actor would draw the same noise in every rollout.
+        The learner does not act: with its generators the actor would draw the same noise in every rollout.
         """
         states = {name: generator.get_state() for name, generator in self._generators.items()}
         self.load_state_dict(state)
@@ -573,7 +568,7 @@ class Policy:
 
 
 def chosen_device(name: str, model: torch.nn.Module) -> torch.device:
-    """Returns the device that ``policy.device`` asks for; of a rank its own GPU.
+    """Returns the device for ``policy.device``; with several ranks on GPUs, each has its own GPU.
 
     "auto" is a GPU, if there is one, for a model with a convolution or a layer of more than 256 x 256
     weights. A model that is on a GPU stays there.

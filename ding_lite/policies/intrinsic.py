@@ -4,9 +4,9 @@
     A     = extrinsic_weight A_E + weight A_I        (arXiv:1810.12894, section 2.3)
 
 Intrinsic returns have a separate small value network, so the policy's model needs no change. They continue
-over the ends of episodes; otherwise an end would be a reason to avoid what is new. Rewards are computed, and
-their scale is updated, before credit is assigned. The networks, and then the scale of observations, learn
-after the policy.
+past the ends of episodes; otherwise the policy would avoid new states that may end an episode. Rewards are
+computed, and their scale is updated, before credit is assigned. The networks are trained, and then the scale
+of observations is updated, after the policy.
 
 Shapes: T steps, B environments, N samples.
 """
@@ -36,7 +36,7 @@ from ding_lite.rl.scales import ObservationNorm, RewardScale
 from ding_lite.rl.seeding import seeded_layers
 from ding_lite.trees import map_tree
 
-CHUNK = 2**11  # samples that a network is given in one call without a gradient
+CHUNK = 2**11  # samples of a network in one call without a gradient
 
 
 class ValueNetwork(nn.Module):
@@ -59,14 +59,14 @@ class Intrinsic:
     Args:
         cfg: the section ``policy``.
         obs_space, action_space: of one environment.
-        generator: of the order of samples, on the device of the policy.
+        generator: draws the order of samples; on the device of the policy.
         seed, ranks: of the policy.
 
     Attributes:
-        reward: the network that gives rewards.
-        critic: the value network of their returns.
+        reward: the network that computes rewards.
+        critic: the value network of intrinsic returns.
         scale: of the rewards.
-        obs_norm: scale of the observations of both networks; images too.
+        obs_norm: scale of the observations, also of images, for both networks.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Intrinsic:
     def of_steps(self, method: str, steps: Steps) -> Tensor:
         """Returns the "reward" or the "loss" (N,) of steps, in float32."""
         numbers: Tensor = getattr(self.reward, method)(steps)
-        return numbers.float().view(steps.done.shape)  # a count of visits, say, is a tensor of integers
+        return numbers.float().view(steps.done.shape)  # a count of visits may be a tensor of integers
 
     @torch.no_grad()
     def credit(self, rollout: Rollout, weight: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -139,7 +139,7 @@ class Intrinsic:
         return self.cfg.extrinsic_weight * advantage + self.cfg.weight * intrinsic
 
     def loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Returns the loss of the reward on the steps that train it, and that of the value on all.
+        """Returns the sum of the reward loss, on the steps that train it, and the value loss, on all steps.
 
         Shapes:
             ``batch.obs``: Steps of N samples; ``value_target``: (N,); ``reward_weight``: (N,), 0 for a step
@@ -175,7 +175,7 @@ class Intrinsic:
     def _weighted(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """Draws the steps of each minibatch that train the reward, and adds weights (N,).
 
-        With these weights, the mean over a minibatch of all ranks is that of the drawn steps.
+        With these weights, the mean over the minibatches of all ranks is the mean over the drawn steps.
         """
         for batch in batches:
             draw = torch.rand(len(batch), generator=self.generator, device=self.generator.device)
@@ -201,10 +201,10 @@ class StepTable:
     Args:
         rollout: the rollout.
         obs_norm: scales observations.
-        device: of the steps that are given.
+        device: the device of returned steps.
 
     Attributes:
-        rows: (N,), of the valid steps in the flattened (T, B).
+        rows: (N,), indices of the valid steps in the flattened (T, B).
     """
 
     def __init__(self, rollout: Rollout, obs_norm: ObservationNorm, device: torch.device) -> None:

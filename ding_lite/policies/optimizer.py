@@ -2,8 +2,8 @@
 
 The parameters stay torch's own tensors. One flat tensor for all of them would save a few calls in Adam, but a
 step must leave alone the parameters that its loss does not reach: after target_kl the value is trained with
-the same Adam, and layers may be frozen at any time. The moments are the optimiser's own, and the step is the
-kernel of ``torch.optim.Adam(fused=True)``: torch.optim imports torch's compiler, a second of every start.
+the same Adam, and layers may be frozen at any time. The optimiser allocates the moments itself, and calls the
+kernel of ``torch.optim.Adam(fused=True)``: a torch.optim.Adam imports torch's compiler, which takes a second.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class Optimizer:
     """Adam (arXiv:1412.6980) for the trained parameters of a model.
 
     Args:
-        model: that losses read.
+        model: the model that losses read.
         learn: the section ``policy.learn``, with ``adam_eps`` and the bound of gradients: ``grad_clip_type``
             (``"clip_norm"`` over all parameters together, ``"clip_value"``, or None), ``grad_clip_value``.
         size: samples of a full minibatch.
         captured: whether the gradients of these minibatches are captured as CUDA graphs, on a GPU.
-        ranks: that take each step together; its gradient is the mean of theirs.
+        ranks: take each step together, along the mean of their gradients.
     """
 
     def __init__(
@@ -69,14 +69,13 @@ class Optimizer:
         self.clip_type, self.clip_value = learn.grad_clip_type, learn.grad_clip_value
         self.pool = GraphPool() if captured and self.parameters[0].is_cuda else None
         self.ranges = parameter_ranges(model)
-        # Not a torch.optim.Adam: creating one imports torch's compiler, which takes a second.
-        # Moments of all parameters in one tensor each, as a gradient is.
+        # Each moment of all parameters is one flat tensor, like a gradient.
         self.sizes = [p.numel() for p in self.parameters]
         self._means, self._squares = (self.parameters[0].new_zeros(sum(self.sizes)) for _ in range(2))
         self._counts = torch.zeros(len(self.parameters), device=self.parameters[0].device)  # steps of each
-        # Whether flags are read before Adam's step. On a GPU that would wait; Adam on mps ignores found_inf.
+        # Whether Python reads the norm before a step. On a GPU it would wait; Adam on mps ignores found_inf.
         self.on_host = self._counts.device.type in ("cpu", "mps")
-        # The tensors that a step changes, by which parameters have a gradient.
+        # A cache of the tensors that a step changes; the key says which parameters have a gradient.
         self._tensors: dict[tuple[bool, ...], Any] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -99,7 +98,7 @@ class Optimizer:
         return ThroughStacks(stacks, objective, self.model, self.parameters)
 
     def steps(self, gradient_of: ByAutograd, minibatches: Iterable[Batch], rate: float) -> list[Metrics]:
-        """Takes a step along a gradient for each minibatch, with a learning rate.
+        """Takes one gradient step for each minibatch, with the learning rate ``rate``.
 
         A step whose loss or gradient is not finite changes nothing.
 
@@ -135,7 +134,7 @@ class Optimizer:
     @torch.no_grad()
     @np.errstate(all="ignore")
     def _step(self, gradient: Gradient, rate: float) -> Any:
-        """Takes Adam's step along a gradient, and returns its norm: not finite if the loss or it is not."""
+        """Takes Adam's step, and returns the gradient's norm; not finite if the loss is not finite."""
         reached = tuple([part is not None for part in gradient.parts])
         if reached not in self._tensors:
             # Views in the order of memory, because Adam's kernel copies what is not contiguous.
@@ -168,9 +167,9 @@ class Optimizer:
 
     @torch.no_grad()
     def _averaged(self, gradient: Gradient, samples: int) -> Gradient:
-        """Returns the mean of the ranks' gradients and metrics, by their samples, in one message.
+        """Returns the mean of the ranks' gradients and metrics, weighted by samples, in one message.
 
-        So it is the gradient of the minibatch that all ranks have together. A loss must reach the same
+        It is the gradient of the ranks' minibatches, joined into one. A loss must reach the same
         parameters on every rank.
         """
         names, flat = list(gradient.metrics), gradient.flat
@@ -182,7 +181,7 @@ class Optimizer:
         return gradient._replace(loss=total, metrics=dict(zip(names, metrics, strict=True)))
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns moments and counts. ``eps`` is always that of the config."""
+        """Returns moments and counts. ``eps`` is not saved: the config sets it."""
 
         def by_parameter(whole: Tensor) -> dict[str, Tensor]:
             pairs = zip(self.parameters, whole.split(self.sizes), strict=True)

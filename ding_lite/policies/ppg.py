@@ -10,10 +10,9 @@ The paper's names, and the config's:
     E_aux  aux_train_epoch   E_V         critic_epoch_per_collect
                              beta_clone  aux_bc_weight
 
-In the auxiliary phase pi_old is the policy at the start of the phase, and R the targets at collection, on-
-and off-policy. The KL has no unit and the errors have the unit of squared returns, so the
-errors are in normalised units (value_norm): with raw returns of 100 they would outweigh the KL that holds the
-policy near pi_old.
+In the auxiliary phase pi_old is the policy at the start of the phase, and R the targets at collection, on- or
+off-policy. The KL has no unit, but raw errors have the unit of squared returns. So errors are in normalised
+units (value_norm): with raw returns of 100 they would outweigh the KL that keeps the policy near pi_old.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from ding_lite.rl.returns import explained_variance
 from ding_lite.trees import map_tree
 
 AUXILIARY_READS = ("actor", "auxiliary", "critic")  # outputs of the model that the auxiliary loss reads
-MEASURED = 1024  # samples of the store, about, that an auxiliary phase is measured on
+MEASURED = 1024  # approximate number of samples that measure an auxiliary phase
 
 
 @POLICY_REGISTRY.register("ppg")
@@ -48,7 +47,7 @@ class PPGPolicy(PPOPolicy):
 
     Attributes:
         auxiliary_fields: names of further fields of the rollout that ``auxiliary_loss`` reads, such as
-            ``("reward",)``. The store keeps them.
+            ``("reward",)``. The store saves them.
     """
 
     auxiliary_fields: tuple[str, ...] = ()
@@ -80,8 +79,8 @@ class PPGPolicy(PPOPolicy):
             self.say(f"auxiliary phase: an Adam, every {learn.aux_freq} iterations about {samples:,} samples")
             if not (learn.value_norm or self.cfg.normalize.reward):
                 self.say(
-                    "WARNING: the error of values without a scale may outweigh the KL that holds the policy; "
-                    "set policy.learn.value_norm=True, or policy.normalize.reward=True (the paper's)"
+                    "WARNING: the errors of unscaled values may outweigh the KL that keeps the policy near "
+                    "pi_old; set policy.learn.value_norm=True, or policy.normalize.reward=True (the paper's)"
                 )
 
     # -- One iteration
@@ -124,15 +123,15 @@ class PPGPolicy(PPOPolicy):
         learn, history = self.cfg.learn, []
         size = learn.aux_batch_size or learn.batch_size
         rate = (learn.aux_learning_rate or self.learning_rate) * self.schedules.factor("lr")
-        samples = self.store.samples()  # as they were observed
+        samples = self.store.samples()  # with raw observations
         samples.inputs, samples.device = self.scaled, self.device
         samples.fields["old_logit"] = map_tree(Tensor.cpu, self.in_chunks(self.network("actor"), samples))
         samples.fields["value_target"] = self.value_norm.normalize(samples.fields["value_target"])
         before = self.measured(samples.some(MEASURED))
         gradient_of = self.aux_optimizer.gradient_of(self.auxiliary_objective)
         for _ in range(learn.aux_train_epoch):
-            one = samples.minibatches(size, self.aux_order, ranks=self.ranks)
-            history += self.aux_optimizer.steps(gradient_of, one.batches, rate)
+            epoch = samples.minibatches(size, self.aux_order, ranks=self.ranks)
+            history += self.aux_optimizer.steps(gradient_of, epoch.batches, rate)
         after = self.measured(samples.some(MEASURED))
         self.store.forget()
         log = mean_metrics(history)

@@ -4,7 +4,7 @@
     w    = pi_prox(a|s) / mu(a|s)     mu: the policy that collected (arXiv:2110.00641, eq. 9)
     L_pi = -mean(w min(r A, clip(r, 1 - eps, 1 + eps) A)) - entropy_weight entropy
     L_V  = 0.5 mean((V - R)^2)
-    L    = L_pi + value_weight value_norm_std^2 L_V        the factor 1 without value_norm
+    L    = L_pi + value_weight value_norm_std^2 L_V        value_norm_std: 1 without value_norm
 
 With ``proximal="behaviour"``, r = pi / mu and w = 1: stale samples start outside the clip.
 
@@ -65,7 +65,7 @@ class PPOPolicy(Policy):
             self.reward_scale = self.keep("reward_scale", RewardScale(gamma, ranks=self.ranks))
         self.value_factor = 1.0  # of the value loss
         if learn.value_norm:
-            # The weight decides what the features of a shared encoder serve.
+            # This weight decides how strongly the value loss shapes a shared encoder.
             self.value_factor = (learn.value_norm_std or (1.0 if self.model.share_encoder else 10.0)) ** 2
             check_value_heads(self.model)
             self.value_norm = self.keep("value_norm", ValueNorm(learn.value_norm_decay, self.ranks))
@@ -88,12 +88,12 @@ class PPOPolicy(Policy):
         self.say(f"gradients: {self.optimizer.gradient_of(self.objective).name}")
 
     def make_replay(self) -> Replay:
-        """Returns a queue of rollouts: on-policy for the fresh one, else within the limits of the config."""
+        """Returns a queue of rollouts: on-policy of the fresh one, else with the limits of the config."""
         limits = {} if self.cfg.on_policy else self.cfg.other.replay_buffer
         return Replay(device=self.device, **limits)
 
     def make_optimizer(self, size: int | None = None) -> Optimizer:
-        """Returns an optimiser by the config; ``size``: samples of full minibatches."""
+        """Returns an optimiser as the config says; ``size``: samples of full minibatches."""
         captured, size = self.cfg.cuda_graph and self.recurrence is None, size or self.cfg.learn.batch_size
         return Optimizer(self.model, self.cfg.learn, size=size, captured=captured, ranks=self.ranks)
 
@@ -123,17 +123,17 @@ class PPOPolicy(Policy):
         """Returns value, advantage and value_target (T, B) by the newest value network.
 
         Args:
-            rollout: of any age; of a recurrent policy with ``hidden`` and ``last_hidden``.
+            rollout: fresh or old; for a recurrent policy with ``hidden`` and ``last_hidden``.
             weight: (T, B), min(1, pi/mu) of each step, for V-trace; targets of ``nstep_return`` ignore it.
         """
         collect, valid, is_recurrent = self.cfg.collect, rollout.valid, self.recurrence is not None
-        if "value" in rollout:  # the network gave it as it acted
+        if "value" in rollout:  # computed while acting
             value = rollout.value
         else:
             value = self.value_norm.denormalize(self.over_rollout(self.network("critic"), rollout))
         last_value = self.values(rollout.last_obs, rollout["last_hidden"] if is_recurrent else None)
         next_value = torch.cat([value[1:], last_value[None]])
-        if "final" in rollout:  # of cut rows, that of their last observations
+        if "final" in rollout:  # truncated rows continue with their last observations
             final = rollout.final
             next_value[final.t, final.env] = self.values(final.obs, final["hidden"] if is_recurrent else None)
         reward, clip = self.reward_scale(rollout.reward), self.cfg.normalize.reward_clip
@@ -141,7 +141,7 @@ class PPOPolicy(Policy):
         # Rows that are not valid may be nan.
         reward, before, after = (x.masked_fill(~valid, 0.0) for x in (reward, value, next_value))
         terminated, truncated = rollout.terminated, rollout.truncated | ~valid
-        if collect.unroll_len > 1:  # a segment ends as a cut episode does
+        if collect.unroll_len > 1:  # a segment ends like a truncated episode
             truncated[collect.unroll_len - 1 :: collect.unroll_len] = True
         flags, gamma, lam = (terminated, truncated), collect.discount_factor, collect.gae_lambda
         advantage, target = gae(reward, before, after, *flags, gamma=gamma, gae_lambda=lam, weight=weight)
@@ -164,7 +164,7 @@ class PPOPolicy(Policy):
         credit["explained_variance"] = explained_variance(value, target)
         if isinstance(self.obs_norm, ObservationNorm):
             credit["obs_clipped"] = self.obs_norm.clipped_share(rollout.obs, valid)
-        if not self.value_norm.std:  # no value is the network's: value_clip keeps none near it
+        if not self.value_norm.std:  # value heads have no scale yet: targets as values turn value_clip off
             rollout = as_rollout(to_dict(rollout) | {"value": rollout.value_target})
         self.value_norm.update_and_rescale(target, self.model.value_heads)
         self.set_coefficients()
@@ -215,37 +215,37 @@ class PPOPolicy(Policy):
             return
         learn = self.cfg.learn
         steps = learn.update_per_collect or math.ceil(uses * self.cfg.collect.n_sample / learn.batch_size)
-        credit_is_old |= len(replay.rollouts) > 1  # of earlier iterations
-        while steps > 0 and not self.ranks.any(not replay.has_live()):
+        credit_is_old |= len(replay.rollouts) > 1  # older rollouts have old credit
+        while steps > 0 and self.ranks.smallest(replay.has_live()):
             if renews and credit_is_old:
                 self.renew_credit(replay)
             samples = self.samples(replay)
-            one = self.minibatches(samples, steps)
-            replay.use(samples.place[one.rows])  # type: ignore[index]
-            yield one
-            steps, credit_is_old = steps - one.number, True
+            next_pass = self.minibatches(samples, steps)
+            replay.use(samples.index[next_pass.rows])  # type: ignore[index]
+            yield next_pass
+            steps, credit_is_old = steps - next_pass.number, True
         replay.log["missing_updates"] = float(steps)
 
     def take_steps(
         self, passes: Iterable[Pass], optimizer: Optimizer, objective: Objective
     ) -> dict[str, Any]:
-        """Takes the steps of passes; in the warm-up and after target_kl only those down the value loss."""
+        """Takes the steps of passes; in the warm-up and after target_kl, on the value loss alone."""
         learn, history, epochs = self.cfg.learn, [], 0
         if self.schedules.iteration < learn.critic_warmup and "actor" in objective.reads:
             if "critic" not in objective.reads:
                 return {"epochs": 0.0, "updates": 0.0}
             objective = objective._replace(reads=("critic",))
         gradient_of = optimizer.gradient_of(objective)
-        for each in passes:
-            new = optimizer.steps(gradient_of, each.batches, self.schedules.rate)
-            history += new
+        for current in passes:
+            metrics = optimizer.steps(gradient_of, current.batches, self.schedules.rate)
+            history += metrics
             if "actor" not in gradient_of.objective.reads:
                 continue
             epochs += 1
             if learn.lr_schedule == ADAPTIVE:
-                kl = mean_of(new, "approx_kl")
+                kl = mean_of(metrics, "approx_kl")
                 self.learning_rate = adapted_rate(self.learning_rate, kl, learn.desired_kl)
-            if learn.target_kl is not None and mean_of(new, "approx_kl") > 1.5 * learn.target_kl:
+            if learn.target_kl is not None and mean_of(metrics, "approx_kl") > 1.5 * learn.target_kl:
                 if "critic" not in objective.reads:
                     break
                 gradient_of = optimizer.gradient_of(objective._replace(reads=("critic",)))
@@ -270,7 +270,7 @@ class PPOPolicy(Policy):
         replay.log = replay.metrics(self.clip_ratio)
 
     def renew_credit(self, replay: Replay) -> None:
-        """Computes credit by the newest values: all with ``recompute_adv``, else the value targets alone."""
+        """Computes credit by the newest values: all of it with ``recompute_adv``, else only value targets."""
         fields = ("value", "advantage", "value_target") if self.cfg.recompute_adv else ("value_target",)
         self.timer("advantages")
         for stored in replay.rollouts:
@@ -294,19 +294,17 @@ class PPOPolicy(Policy):
         return samples
 
     def minibatches(self, data: Rollout | Samples, steps: int | None = None) -> Pass:
-        """Returns one pass over the samples of a rollout, of at most so many steps."""
+        """Returns one pass over the samples of a rollout, of at most ``steps`` minibatches."""
         samples = data if isinstance(data, Samples) else self.samples(Replay.of(data))
-        learn = self.cfg.learn
-        return samples.minibatches(
-            learn.batch_size, self.order, steps=steps, adv_norm=learn.adv_norm, ranks=self.ranks
-        )
+        learn, order, ranks = self.cfg.learn, self.order, self.ranks
+        return samples.minibatches(learn.batch_size, order, steps=steps, adv_norm=learn.adv_norm, ranks=ranks)
 
     # -- Losses, which a custom policy overrides
 
     def policy_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Returns the clipped surrogate, less the entropy bonus; the fields of ``batch`` are (N, ...).
+        """Returns the clipped surrogate loss minus the entropy bonus; the fields of ``batch`` are (N, ...).
 
-        ``batch.advantage`` is normalised, by ``adv_norm``.
+        ``batch.advantage`` is normalised as ``adv_norm`` says.
         """
         log_prob = batch.dist.log_prob(batch.action)
         log_ratio = log_prob - batch.log_prob  # log r
@@ -322,17 +320,17 @@ class PPOPolicy(Policy):
         }
 
     def value_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Returns the error of the value, before its weight, in normalised units under value_norm."""
+        """Returns the value loss, before its weight; with value_norm it is in normalised units."""
         kind = self.cfg.learn.value_loss
         error = losses.value_error(batch.new_value, batch.value_target, batch.value, self.value_clip, kind)
         loss = error.mean()
         return loss, {"value_loss": loss}
 
     def loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Returns the weighted sum of the losses whose outputs of the model the batch has.
+        """Returns the weighted sum of the losses for which the batch has outputs of the model.
 
-        With ``dist`` the policy loss, and the penalty for leaving a reference policy; with ``new_value`` the
-        value loss times the key value_weight, and with value_norm times value_norm_std^2.
+        ``dist`` adds the policy loss, and the KL penalty of a reference policy; ``new_value`` adds the value
+        loss times the key value_weight and, with value_norm, times value_norm_std^2.
         """
         total: Any = 0.0
         metrics: dict[str, Tensor] = {}
@@ -349,13 +347,13 @@ class PPOPolicy(Policy):
 
     @property
     def objective(self) -> Objective:
-        """The loss that steps go down; with ``reads=("critic",)`` the value loss alone."""
+        """The loss of gradient steps; with ``reads=("critic",)`` the value loss alone."""
         return Objective(self.loss, ("actor", "critic"), self.with_outputs, clipped_slopes(self), "the loss")
 
     # -- Schedules
 
     def set_coefficients(self) -> None:
-        """Sets the coefficients of this iteration, by the config, which a loop may change, and schedules."""
+        """Sets this iteration's coefficients from the schedules and the config, which a script may change."""
         learn, clip = self.cfg.learn, self.schedules.factor("clip")
         self.clip_ratio: float = learn.clip_ratio * clip
         self.value_clip = None if learn.value_clip is None else max(learn.value_clip * clip, 1e-8)
@@ -365,7 +363,7 @@ class PPOPolicy(Policy):
 
     @property
     def learning_rate(self) -> float:
-        """The base of the schedule. An assigned value holds from the next pass on, and is saved."""
+        """The base of the schedule. An assigned value applies from the next pass on, and is saved."""
         return self.schedules.learning_rate
 
     @learning_rate.setter

@@ -1,7 +1,7 @@
 """The frozen policy that the penalty ``learn.kl_beta`` refers to.
 
 It sees each rollout once, before the policy learns from it. If it is recurrent it follows the same episodes:
-its hidden state continues over rollouts, begins anew with each episode, and is saved.
+its hidden state continues over rollouts, is reset at the start of each episode, and is saved.
 
 Shapes: T steps, B environments.
 """
@@ -59,7 +59,7 @@ class Reference:
 
     @torch.no_grad()
     def add_logits(self, rollout: Rollout) -> None:
-        """Adds ``reference_logit`` (T, B, ...), parameters of the reference's distributions, to a rollout."""
+        """Adds ``reference_logit`` (T, B, ...), the reference's distribution parameters, to a rollout."""
         policy, played = self.policy, rollout.to(self.policy.device)
         if policy.recurrence is None:
             logit = policy.over_rollout(policy.network("actor"), played)
@@ -82,7 +82,7 @@ class Reference:
         return map_tree(lambda *leaves: torch.stack(leaves), *logits)
 
     def penalty(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Returns kl_beta KL(pi || pi_ref) (), and the KL as a metric."""
+        """Returns the 0-d kl_beta KL(pi || pi_ref), and the KL as a metric."""
         reference = self.policy.distribution(batch.obs, batch.reference_logit)
         if self.kind == "exact":
             mean_kl = batch.dist.kl(reference).mean()

@@ -25,12 +25,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 LOG_2PI = math.log(2 * math.pi)
-# Logit of an illegal action: far below every other one, and finite when a loss multiplies it by a weight.
+# Logit of an illegal action: far below all legal logits, and finite when a loss multiplies it by a weight.
 ILLEGAL = -1e30
 
 
 class Distribution(ABC):
-    """The distribution of one action: what a policy calls."""
+    """The distribution of one action: the methods that a policy calls."""
 
     @abstractmethod
     def sample(self, generator: torch.Generator | None = None) -> Any:
@@ -151,13 +151,13 @@ class Bernoulli(Distribution):
 
 
 class BoxDistribution(Distribution):
-    """A distribution of Box actions: what ``models.heads.BoxHead`` calls beside :class:`Distribution`.
+    """A distribution of Box actions, with the methods and attributes that ``models.heads.BoxHead`` needs.
 
     It is made as ``cls(logit, half_width)``; ``half_width`` (A,) is (high - low) / 2, inf without bounds.
 
     Attributes:
-        has_sigma: whether ``logit`` is {"mu": (N, A), "sigma": (N, A)}, which the head computes as
-            ``sigma_type`` and ``bound_type`` say. Otherwise the head calls ``parameters``.
+        has_sigma: whether ``logit`` is {"mu": (N, A), "sigma": (N, A)}, which the head computes according to
+            ``sigma_type`` and ``bound_type``. If it is False, the head calls ``parameters`` instead.
         needs_finite_bounds: whether the bounds of the space must be finite.
     """
 
@@ -208,14 +208,14 @@ class Normal(LocationScale):
 class TanhNormal(Normal):
     """A Normal squashed by tanh and scaled to the bounds (arXiv:1801.01290, appendix C).
 
-    A raw action is u, the value before the tanh. The density is that of the environment's action
+    A raw action is u, the value before the tanh. ``log_prob`` is the log-density of the environment's action
     a = low + (tanh u + 1)(high - low)/2:
 
         log pi(a) = log N(u) - sum 2 (log 2 - u - softplus(-2u)) - sum log((high - low)/2)
 
-    The KL of two Tanh-Normals is that of their Normals, since one bijection maps both. The entropy is the
-    Normal's plus the mean log-determinant, by the trapezoidal rule on 41 points of u = mu + sigma z, z from
-    -5 to 5. Its error is at most 1e-4 nats per dimension for sigma up to 4, and 2e-3 at e^2.
+    The KL of two Tanh-Normals is the KL of their Normals, since the same bijection maps both. The entropy is
+    the Normal's plus the mean log-determinant, computed by the trapezoidal rule on 41 points u = mu +
+    sigma z, z from -5 to 5. Its error is at most 1e-4 nats per dimension for sigma up to 4, and 2e-3 at e^2.
     """
 
     needs_finite_bounds = True
@@ -245,7 +245,7 @@ class TanhNormal(Normal):
 class Beta(BoxDistribution):
     """Independent Betas on (0, 1), scaled to the bounds (Chou, Maturana and Scherer, ICML 2017).
 
-    A raw action is x in (0, 1). The density is that of the environment's action a = low + x (high - low):
+    A raw action is x in (0, 1). ``log_prob`` is the log-density of the action a = low + x (high - low):
 
         log pi(a) = sum (alpha - 1) log x + (beta - 1) log(1 - x) - log B(alpha, beta) - log(high - low)
 
@@ -277,7 +277,7 @@ class Beta(BoxDistribution):
         return (x / (x + y)).clamp(self._edge, 1 - self._edge)
 
     def mode(self) -> Tensor:
-        # With the edge, the mode of the flat density alpha = beta = 1 is 0.5 and not 0 / 0.
+        # The edge makes the mode 0.5, not 0 / 0, for the flat density alpha = beta = 1.
         return (self.alpha - 1 + self._edge) / (self.alpha + self.beta - 2 + 2 * self._edge)
 
     def _log_norm(self) -> Tensor:

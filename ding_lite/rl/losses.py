@@ -26,12 +26,12 @@ def clipped_surrogate(
 
     The minimum bounds r on one side, which the sign of A selects: r <= 1 + eps where A >= 0; r >= 1 - eps
     where A < 0, and r <= c with ``dual_clip``. The bounds are applied to log r, so that the gradient is 0
-    where they hold even if exp(log r) overflows: a bound on r would give 0 times inf there.
+    where a bound is active, even if exp(log r) overflows: clamping r itself would give 0 times inf there.
 
     Args:
         log_ratio: log r.
         advantage: A.
-        clip_ratio: eps > 0. From 1 on, r has no lower bound.
+        clip_ratio: eps > 0. With eps >= 1, r has no lower bound.
         dual_clip: c, or None.
     """
     low = math.log1p(-clip_ratio) if clip_ratio < 1 else -math.inf
@@ -43,10 +43,10 @@ def clipped_surrogate(
 
 
 def kl_estimate(log_ratio: Tensor, kind: str) -> Tensor:
-    """Returns an estimate of KL(pi || pi_ref) by each action of pi (joschu.net/blog/kl-approx.html).
+    """Returns estimates of KL(pi || pi_ref), one per action of pi (joschu.net/blog/kl-approx.html).
 
     With x = log pi(a|s) - log pi_ref(a|s): k1 = x, k2 = x^2 / 2, k3 = exp(-x) - 1 + x. The means of k1 and k3
-    are the KL; that of k2 has a small bias.
+    are the KL; the mean of k2 has a small bias.
 
     Args:
         log_ratio: x.
@@ -62,12 +62,12 @@ def kl_estimate(log_ratio: Tensor, kind: str) -> Tensor:
 def reference_kl(log_prob: Tensor, reference: Tensor, collected: Tensor, kind: str) -> Tensor:
     """Returns terms r k whose mean over actions of mu is KL(pi || pi_ref), with r = pi / mu.
 
-    Without r the gradient of k1 would be that of -KL(mu || pi), which has no minimum, since pi moves away
-    from mu with each step, and that of k3 would be of another KL.
+    Without r, k1 would have the gradient of -KL(mu || pi), which has no minimum: each step would move pi
+    further from mu. k3 would have the gradient of another KL.
 
     Args:
         log_prob, reference, collected: log-probs of the actions under pi, pi_ref and mu.
-        kind: of k, see :func:`kl_estimate`.
+        kind: the estimate k, see :func:`kl_estimate`.
     """
     return torch.exp(log_prob - collected) * kl_estimate(log_prob - reference, kind)
 
@@ -104,7 +104,7 @@ def value_error(
 
 
 def approx_kl(log_ratio: Tensor) -> Tensor:
-    """Returns the k3 estimate of KL(pi_old || pi) by actions of pi_old, mean((r - 1) - log r) >= 0."""
+    """Returns the k3 estimate of KL(pi_old || pi) from actions of pi_old, mean((r - 1) - log r) >= 0."""
     return (torch.expm1(log_ratio) - log_ratio).mean()
 
 

@@ -33,18 +33,18 @@ def gae(
 ) -> tuple[Tensor, Tensor]:
     """Returns ``(advantage, value_target)``.
 
-    A terminated step has no value after it. A truncated one bootstraps from ``next_value`` and ends the
-    trace; so does the last step of a segment, if credit is assigned to segments. Returns that continue over
-    the ends of episodes (arXiv:1810.12894, section 2.3) have neither flag, and the values of
-    :func:`following_rows`.
+    After a terminated step the value is 0. A truncated step bootstraps from ``next_value`` and ends the
+    trace; so does the last step of a segment, which the caller marks as truncated. For returns that continue
+    over the ends of episodes (arXiv:1810.12894, section 2.3), both flags are False everywhere, and
+    ``next_value`` is the value at :func:`following_rows`.
 
     Args:
         reward: r_t.
         value: V(s_t).
-        next_value: V(s_{t+1}), where s_{t+1} belongs to the episode of s_t also where that was cut.
-        terminated: no future value; takes precedence over ``truncated``.
+        next_value: V(s_{t+1}); at a truncation s_{t+1} is the last observation of the truncated episode.
+        terminated: the task ended with the step; takes precedence over ``truncated``.
         truncated: the episode was cut after the step.
-        valid: whether a row is a step. Other rows are left out, whatever they hold; their results are 0.
+        valid: False for rows that are not steps: their contents are ignored, and their results are 0.
         gamma: discount per step.
         gae_lambda: 0 gives the one-step error, 1 the Monte-Carlo return minus the value.
         weight: c_t = min(1, pi/mu) of each step, for V-trace; None on fresh data.
@@ -59,12 +59,12 @@ def gae(
         weight = None if weight is None else weight.masked_fill(~valid, 1.0)
     if weight is not None:
         trace[:-1] *= weight[1:]  # trace_t multiplies A_{t+1}
-    # A row takes NumPy a fraction of the time of a call of torch, on the host or on a GPU.
+    # NumPy adds a row in a fraction of the time of a torch call, on the CPU or on a GPU.
     on_host = advantage.cpu().numpy()
     rows, traces = list(on_host), list(trace.cpu().numpy())
-    with np.errstate(all="ignore"):  # as torch; the learner checks for values that are not finite
+    with np.errstate(all="ignore"):  # no warnings, as in torch; the learner checks for nan and inf
         for t in reversed(range(len(rows) - 1)):
-            rows[t] += traces[t] * rows[t + 1]  # in the memory of on_host
+            rows[t] += traces[t] * rows[t + 1]  # in place, in on_host
     advantage = torch.from_numpy(on_host).to(advantage.device)
     target = value + (advantage if weight is None else weight * advantage)
     if valid is not None:
@@ -73,7 +73,7 @@ def gae(
 
 
 def following_rows(valid: Tensor) -> Tensor:
-    """Returns the next valid row after each row; T, the place of the last observation, where there is none.
+    """Returns the index of the next valid row after each row, or T, the last observation, if there is none.
 
     Shapes:
         (T, B) bool -> (T, B) int64, from 1 to T
@@ -112,7 +112,7 @@ def normalize_advantage(advantage: Tensor, scale: tuple[Tensor, Tensor] | None =
 
     Args:
         advantage: A, (N,), or (K, N) of K minibatches.
-        scale: std and mean of more samples than these; None: of these.
+        scale: std and mean of a larger set of samples; None: they are computed from ``advantage``.
     """
     std, mean = torch.std_mean(advantage, -1, correction=0, keepdim=True) if scale is None else scale
     return (advantage - mean) / torch.where(std <= 1e-6 * mean.abs(), torch.inf, std + 1e-8)

@@ -33,7 +33,7 @@ class RunningMeanStd:
 
     Args:
         shape: of one sample, of ``mean``, ``var`` and ``std``.
-        ranks: whose samples are merged at every update.
+        ranks: the ranks whose samples are merged at every update.
     """
 
     def __init__(self, shape: tuple[int, ...] = (), ranks: Ranks = ALONE) -> None:
@@ -43,17 +43,17 @@ class RunningMeanStd:
         self.count = 0.0
 
     def update(self, samples: Tensor | np.ndarray) -> None:
-        """Adds samples (N, *shape) of all ranks; they are summed on the device that they are on."""
+        """Adds the samples (N, *shape) of all ranks; each rank reduces its samples on their device."""
         samples = torch.as_tensor(samples)
-        samples = samples.cpu() if samples.device.type == "mps" else samples  # it has no float64
-        batches: list[Any] = []  # their number, mean and variance
+        samples = samples.cpu() if samples.device.type == "mps" else samples  # mps has no float64
+        batches: list[Any] = []  # (count, mean, variance) of each
         for part in samples.split(max(1, CHUNK // max(1, samples[:1].numel()))) if len(samples) else ():
             var, mean = torch.var_mean(part.double(), 0, correction=0)
             batches.append((len(part), mean.cpu().numpy(), var.cpu().numpy()))
         if self.ranks.size > 1:
-            new = RunningMeanStd(self.mean.shape)
-            new._merge(batches)
-            rows = self.ranks.gather(new.count, *np.ravel(new.mean), *np.ravel(new.var))
+            local = RunningMeanStd(self.mean.shape)
+            local._merge(batches)
+            rows = self.ranks.gather(local.count, *np.ravel(local.mean), *np.ravel(local.var))
             batches = [(row[0], *row[1:].reshape(2, *self.mean.shape)) for row in rows if row[0]]
         self._merge(batches)
 
@@ -88,13 +88,13 @@ class ValueNorm(RunningMeanStd):
     this gives the exponential moving averages of E[R] and E[R^2] with the bias correction of Adam
     (arXiv:1412.6980, section 3).
 
-    A new scale has ``std`` 0, and every value is ``mean``, which is 0 before the first targets. The first
-    targets that differ give the std, and the heads stay as they are. So rewards times 1,000 train the same
-    networks, but for rounding; not with an intrinsic reward, a ``reward_clip`` or ``adv_norm=False``.
+    A new scale has ``std`` 0: every prediction denormalises to ``mean``, which is 0 before the first targets.
+    The first targets that differ set the std without rescaling the heads. So rewards times 1,000 train the
+    same networks, up to rounding, except with an intrinsic reward, a ``reward_clip`` or ``adv_norm=False``.
 
     Args:
         decay: weight of all earlier targets at an update; 0 keeps the newest targets only, 1 keeps all.
-        ranks: whose samples are merged at every update.
+        ranks: the ranks whose samples are merged at every update.
     """
 
     def __init__(self, decay: float = 1.0, ranks: Ranks = ALONE) -> None:
@@ -103,7 +103,7 @@ class ValueNorm(RunningMeanStd):
 
     @property
     def std(self) -> np.ndarray:
-        """The standard deviation, (); 0 if it is at most 1e-6 of the mean, which is rounding of float32."""
+        """The standard deviation, (); 0 if it is at most 1e-6 of the mean: float32 rounding, not spread."""
         return np.sqrt(self.var) * (self.var > ROUNDING * self.mean**2)
 
     @torch.no_grad()
@@ -111,16 +111,16 @@ class ValueNorm(RunningMeanStd):
         """Adds raw targets (N,), and rescales the last linear layer of each value head in place.
 
         Predictions in raw units stay the same: w <- w std / std', b <- (std b + mean - mean') / std'
-        (arXiv:1602.07714, eq. 9). Where std was 0, heads stay as they are. Where it was not, targets that are
-        equal but for rounding change nothing: std would shrink at each update, and the weights would grow.
+        (arXiv:1602.07714, eq. 9). If std was 0, the heads are not rescaled. If it was not, targets that
+        differ only by rounding are ignored: else std would shrink, and the weights grow, at each update.
         """
         old_mean, old_std = float(self.mean), float(self.std)
-        new = RunningMeanStd(ranks=self.ranks)
-        new.update(targets)
-        if not new.count or (old_std and new.var <= ROUNDING * (new.mean**2 + old_std**2)):
+        batch = RunningMeanStd(ranks=self.ranks)
+        batch.update(targets)
+        if not batch.count or (old_std and batch.var <= ROUNDING * (batch.mean**2 + old_std**2)):
             return
         self.count *= self.decay
-        self._merge([(new.count, new.mean, new.var)])
+        self._merge([(batch.count, batch.mean, batch.var)])
         mean, std = float(self.mean), float(self.std)
         for head in heads if old_std and std else ():
             head.weight.mul_(old_std / std)
@@ -138,16 +138,16 @@ class ValueNorm(RunningMeanStd):
 class RewardScale(RunningMeanStd):
     """The scale of rewards: r / std of the running discounted return G_t = gamma G_{t-1} + r_t.
 
-    The statistics take in a rollout before its rewards are scaled, as the PPG authors' ``RewardNormalizer``
+    The statistics include a rollout before its rewards are scaled, as the PPG authors' ``RewardNormalizer``
     does, so no gradient step sees an unscaled reward. Each environment has its own running return, which
     continues over rollouts.
 
     Args:
         gamma: discount per step.
-        ranks: whose samples are merged at every update; each has the running returns of its environments.
+        ranks: the ranks whose samples are merged; each has the running returns of its own environments.
 
     Attributes:
-        running_return: G after the last row, (B,); None makes all returns begin anew.
+        running_return: G after the last row, (B,); None restarts the returns of all environments at 0.
     """
 
     def __init__(self, gamma: float, *, ranks: Ranks = ALONE) -> None:
@@ -194,10 +194,10 @@ class ObservationNorm:
         clip: bound on the absolute value of the results.
         device: of the observations that are tensors.
         images: whether images are scaled too, each pixel by its own statistics.
-        ranks: whose observations the statistics are taken from.
+        ranks: the ranks whose observations the statistics include.
 
     Attributes:
-        stats: of each scaled leaf, by its path.
+        stats: the statistics of each scaled leaf, by its path.
     """
 
     def __init__(
@@ -220,7 +220,7 @@ class ObservationNorm:
         self._refresh()
 
     def _refresh(self) -> None:
-        """Takes the factors of :meth:`__call__` from the statistics."""
+        """Computes the factors of :meth:`__call__` from the statistics."""
         self._arrays: dict[tuple[str, ...], list[np.ndarray]] = {}
         for path, stats in self.stats.items():
             # A feature that was constant so far is centred but not scaled: its next value may have any size.
@@ -231,7 +231,7 @@ class ObservationNorm:
         }
 
     def __call__(self, obs: Any, path: tuple[str, ...] = ()) -> Any:
-        """Returns the scaled tree (N, ...), of tensors or arrays; a part of one is given with its path."""
+        """Returns the scaled tree (N, ...) of tensors or arrays; ``path``: where ``obs`` is in the space."""
         if not isinstance(obs, (Tensor, np.ndarray)):
             return {name: self(value, (*path, name)) for name, value in obs.items()}
         if path not in self.stats:
@@ -249,7 +249,7 @@ class ObservationNorm:
         return any(stats.count == 0 for stats in self.stats.values())
 
     def clipped_share(self, obs: Any, valid: Tensor) -> Tensor:
-        """Returns the share () of numbers in the valid rows of (T, B, ...) that the clip cuts."""
+        """Returns the share () of numbers in the valid rows of (T, B, ...) that are clipped."""
         scaled = [self(value_at(obs, path)[valid], path).flatten() for path in self.stats]
         if not scaled:
             return torch.zeros((), device=self.device)
@@ -271,7 +271,7 @@ class ObservationNorm:
 
 
 class NoScale:
-    """The scale that changes nothing and learns nothing, in place of any scale that is switched off."""
+    """Replaces any scale that is switched off: it changes no value and has no statistics."""
 
     is_empty, std = False, 1.0
     running_return = None

@@ -1,6 +1,6 @@
 """Schedules of coefficients over training.
 
-:class:`Schedules` has the state that they depend on, which is saved, so a resumed run continues them.
+:class:`Schedules` has the state that they depend on. Checkpoints store it, so a resumed run continues them.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-ADAPTIVE = "adaptive"  # of the learning rate only: adapted_rate changes it
-LOWEST, HIGHEST = 1e-5, 1e-2  # learning rates that adapted_rate gives
+ADAPTIVE = "adaptive"  # for the learning rate only, which adapted_rate changes
+LOWEST, HIGHEST = 1e-5, 1e-2  # bounds of the learning rates that adapted_rate returns
 
 
 def schedule(kind: str, progress: float, final: float = 0.0) -> float:
@@ -37,7 +37,7 @@ def has_schedule(learn: Mapping[str, Any]) -> bool:
 
 
 def adapted_rate(rate: float, kl: float, desired_kl: float) -> float:
-    """Returns the learning rate for the next pass, that brings the KL to the old policy near ``desired_kl``.
+    """Returns the next pass's learning rate, adapted to bring the KL to the old policy near ``desired_kl``.
 
         rate / 1.5  if kl > 2 desired_kl        1.5 rate  if 1e-7 < kl < desired_kl / 2     else rate
 
@@ -45,8 +45,8 @@ def adapted_rate(rate: float, kl: float, desired_kl: float) -> float:
     is rounding: the policy has not moved.
 
     Args:
-        rate: of the pass.
-        kl: mean KL(pi_old || pi) of the pass, in nats; nan leaves the rate.
+        rate: learning rate of the pass.
+        kl: mean KL(pi_old || pi) of the pass, in nats; with nan the rate stays.
         desired_kl: in nats.
     """
     if kl > 2 * desired_kl:
@@ -65,7 +65,7 @@ class Schedules:
     Attributes:
         env_step: fresh valid transitions that the policy has learned from.
         iteration: number of rollouts that the policy has learned from.
-        learning_rate: before its schedule; a script may assign another value, and the adaptive schedule does.
+        learning_rate: the rate that the schedule multiplies; scripts and the adaptive schedule may assign it.
     """
 
     def __init__(self, learn: Any) -> None:
@@ -89,6 +89,6 @@ class Schedules:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.env_step, self.iteration = int(state["env_step"]), int(state["iteration"])
-        # A run that was resumed with another configured learning rate starts from that one.
+        # If the config of the resumed run has another learning rate, the run starts from that rate.
         if state["configured"] == self.learn.learning_rate:
             self.learning_rate = float(state["learning_rate"])

@@ -1,7 +1,7 @@
 """Named random streams, all derived from the one seed of a run.
 
 Each use of randomness has a name, and each name has its own stream, so a new use never changes the numbers
-of another. ``numpy.random.SeedSequence`` makes the streams of neighbouring seeds unrelated.
+of another use. ``numpy.random.SeedSequence`` makes the streams of neighbouring seeds unrelated.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class GeneratorState:
         return {"state": self.generator.get_state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores a state. That of another kind of device, of another size, is the seed of a new stream."""
+        """Restores a state; a state of another device type, of another size, seeds a new stream instead."""
         if len(state["state"]) == len(self.generator.get_state()):
             self.generator.set_state(state["state"])
         else:

@@ -32,11 +32,11 @@ from ding_lite.trees import example_observations, tree_leaves
 
 
 def with_env_setting(cfg: Any, setting: EnvSetting | None) -> Any:
-    """Returns the values of a complete config with the environments that a script gives in place of its own.
+    """Returns the values of a complete config, with a script's environments in place of the config's.
 
     Args:
-        cfg: stays as it is.
-        setting: ``(make, collector_cfgs, evaluator_cfgs)``; None: those that the config describes.
+        cfg: values of the config, which are not changed.
+        setting: ``(make, collector_cfgs, evaluator_cfgs)``; None: the config's environments.
     """
     if setting is None:
         return cfg
@@ -67,62 +67,62 @@ def own_share(cfg: Any, ranks: Ranks) -> Any:
     """
     if ranks.size == 1:
         return cfg
-    own, numbers = EasyDict(decode(cfg)), dict(leaves(cfg))
+    share, numbers = EasyDict(decode(cfg)), dict(leaves(cfg))
     divided = ["env.collector_env_num", "env.greedy_env_num"]
     divided += ["policy.learn.batch_size", "policy.learn.aux_batch_size"]
     for path in divided:
         if (number := numbers.get(path)) is not None:  # None: aux_batch_size follows batch_size
             if number % ranks.size:
                 raise ConfigError(f"{path}: {number} cannot be divided by {ranks.size} ranks")
-            set_value(own, path, number // ranks.size)
+            set_value(share, path, number // ranks.size)
     replay = "policy.other.replay_buffer.replay_buffer_size"
     if size := numbers.get(replay):
-        set_value(own, replay, math.ceil(size / ranks.size))
-    env, collect, played = own.env, own.policy.collect, cfg.env.evaluator_env_num
+        set_value(share, replay, math.ceil(size / ranks.size))
+    env, collect, played = share.env, share.policy.collect, cfg.env.evaluator_env_num
     collect.n_sample = math.ceil(collect.n_sample / cfg.env.collector_env_num) * env.collector_env_num
     if played:
         episodes = even_sizes(env.n_evaluator_episode, played)[ranks.slice_of(played)]
-        env.evaluator_env_num = max(1, len(episodes))  # a rank without one plays no episode
+        env.evaluator_env_num = max(1, len(episodes))  # a rank without episodes has one, too
         env.n_evaluator_episode = sum(episodes)
-    return own
+    return share
 
 
 def build(
     config: Config, cfg: Any, ranks: Ranks, model: torch.nn.Module | None, resources: ExitStack
 ) -> tuple[Policy, Collector, Evaluator | GreedyEpisodes | None]:
-    """Builds the parts of a run, or those of one of its ranks.
+    """Builds the parts of a run on one of its ranks.
 
     Args:
         config: of the run.
-        cfg: its values, with what a script gives in place of its environments.
+        cfg: its values after :func:`with_env_setting`.
         ranks: of the run.
         model: trained as it is, instead of a model built from the config.
         resources: closes the environments, and restores torch's settings, when it is closed.
 
     Returns:
-        The policy, what collects, and what evaluates; None without environments to evaluate on.
+        The policy, the collector, and the evaluator, which is None without environments to evaluate on.
 
     Raises:
         ConfigError: if the policy or its model cannot be built for the spaces of the environments, or if
-            ``env.greedy_env_num`` is set and their numbers are arrays.
+            ``env.greedy_env_num`` is set and the environments return NumPy arrays.
         EnvError: if the environments cannot be made.
         CheckpointError: if ``policy.learn.pretrained_model_path`` cannot be loaded.
     """
-    own = own_share(cfg, ranks)
+    share = own_share(cfg, ranks)
 
-    def made(side: str) -> VectorEnv:
+    def make_side(side: str) -> VectorEnv:
         count, evaluate = f"{side}_env_num", side == "evaluator"
         first = ranks.slice_of(cfg.env[count]).start
-        envs = make_vector_env(cfg.env, own.env[count], cfg.seed, evaluate=evaluate, index_offset=first)
+        envs = make_vector_env(cfg.env, share.env[count], cfg.seed, evaluate=evaluate, index_offset=first)
         return resources.enter_context(closing(envs))
 
-    envs, greedy_num = made("collector"), own.env.greedy_env_num
+    envs, greedy_num = make_side("collector"), share.env.greedy_env_num
     if greedy_num and not isinstance(envs, TensorVectorEnv):
         raise ConfigError(f"env.greedy_env_num: it needs environments of tensors, got {envs.backend}")
-    evaluator_envs = made("evaluator") if own.env.evaluator_env_num and not greedy_num else None
+    evaluator_envs = make_side("evaluator") if share.env.evaluator_env_num and not greedy_num else None
     resources.enter_context(threads(cfg.num_threads, envs.obs_space))
     lines = resources.enter_context(torch_defaults())
-    factory, section = POLICY_REGISTRY.get(cfg.policy.type), own.policy
+    factory, section = POLICY_REGISTRY.get(cfg.policy.type), share.policy
     if isinstance(envs, TensorVectorEnv) and section.device == "auto" and model is None:
         section = EasyDict({**section, "device": str(envs.device)})
     policy: Policy = factory(section, envs.obs_space, envs.action_space, model=model, seed=cfg.seed)
@@ -136,7 +136,7 @@ def build(
             raise CheckpointError(f"policy.learn.pretrained_model_path: {error}") from error
     # The model of a caller may differ between ranks.
     ranks.copy_first([*policy.model.state_dict().values()])
-    n_sample, env = section.collect.n_sample, own.env
+    n_sample, env = section.collect.n_sample, share.env
     evaluator: Evaluator | GreedyEpisodes | None = None
     if isinstance(envs, TensorVectorEnv):
         greedy = evaluator = GreedyEpisodes(envs, greedy_num, ranks) if greedy_num else None
@@ -159,7 +159,7 @@ def refuse_small_disk(folder: Path, policy: Policy, n_sample: int) -> None:
         n_sample: transitions in a rollout of a rank.
 
     Raises:
-        ConfigError: if a checkpoint has no room.
+        ConfigError: if the disk has no room for a checkpoint.
     """
     learn = policy.cfg.learn
     iterations = learn.get("aux_freq", 0) if learn.get("aux_train_epoch") else 0
@@ -194,7 +194,7 @@ def description(config: Config, policy: Policy, collector: Collector) -> list[st
     if SCRIPT in config.trusted:
         lines.append("WARNING: only this notebook or shell can load the run: write its classes to a .py file")
     elif (script := script_name()) in config.trusted:
-        lines.append(f"what loads this run executes {script}.py: train under if __name__ == '__main__'")
+        lines.append(f"to load this run, {script}.py is executed: train under if __name__ == '__main__'")
     if cfg.env.greedy_env_num:
         lines.append(f"the last {cfg.env.greedy_env_num:,} environments play greedily: they evaluate")
     lines += policy.lines

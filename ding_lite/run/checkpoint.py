@@ -1,9 +1,9 @@
 """Checkpoints: one safetensors file each, which is either complete or absent.
 
-The metadata in its header are a JSON text: the state tree, in which names stand for the arrays, and the
-config of the run. The last array is a SHA-256 over everything before it. A file is written under a temporary
-name, synced, and then renamed. While a run trains, a thread does so, from a copy of the state's arrays; a
-child process by fork would copy a large process.
+The metadata in its header are a JSON text: the state tree, with names in place of arrays, and the config of
+the run. The last array is a SHA-256 over everything before it. A file is written under a temporary name,
+synced, and then renamed. While a run trains, a thread writes it from a copy of the state's arrays; a fork
+would copy a large process.
 
 Loading a checkpoint from any source never runs code: nothing is unpickled, imported or executed. See
 SECURITY.md.
@@ -29,16 +29,16 @@ from safetensors.numpy import save_file
 from ding_lite.errors import CheckpointError, error_text
 
 SUFFIX = ".safetensors"
-SNAPSHOT = "iteration_"  # and eight digits: the names of snapshots are in the order of their iterations
+SNAPSHOT = "iteration_"  # and eight digits, so that names sort by iteration
 LARGEST_JSON = 2**24  # bytes: a config is some kB, and one with large arrays in env.kwargs some MB
 DEEPEST, LARGEST_INT = 100, 2**128  # of JSON data; the states of NumPy's generators have 128 bits
-ARRAY = "__array__"  # {"__array__": name} in the tree stands for an array
+ARRAY = "__array__"  # the tree has {"__array__": name} in place of an array
 METADATA = "ding_lite"  # the key of the text in the metadata of safetensors
-BITS = 256  # of the digest, as booleans: safetensors orders arrays by their dtypes, booleans last, and names
+BITS = 256  # of the digest, as booleans: safetensors sorts arrays by dtype, booleans last, then by name
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint that was read: its file, the state tree, and what it keeps beside the state."""
+    """A checkpoint that was read: its file, the state tree, and the data beside it: config, spaces, ..."""
 
     file: Path
     state: dict[str, Any]
@@ -67,7 +67,7 @@ def write(file: Path, arrays: Mapping[str, Any], text: str) -> None:
     """Writes what :func:`packed` returned; a checkpoint that is already there is replaced atomically.
 
     Raises:
-        CheckpointError: if it cannot be written. A checkpoint that is already there stays as it is.
+        CheckpointError: if it cannot be written; an old checkpoint then stays as it is.
     """
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -89,8 +89,8 @@ def load_checkpoint(file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """
     try:
         with opened(Path(file)) as stream:
-            saved, found = _digests_of(stream)
-        if saved != found:
+            saved, computed = _digests_of(stream)
+        if saved != computed:
             raise CheckpointError("it is damaged (its checksum does not match), or no checkpoint")
         with safe_open(file, "numpy") as contents:
             content = json.loads(contents.metadata()[METADATA])
@@ -105,7 +105,7 @@ def load_checkpoint(file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _digests_of(stream: IO[bytes]) -> tuple[bytes, bytes]:
-    """Returns the last bytes of a file, which are its digest as booleans, and the digest of those before."""
+    """Returns the digest at the end of a file, as booleans, and the digest of all bytes before it."""
     with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data, memoryview(data)[:-BITS] as view:
         digest = np.frombuffer(hashlib.sha256(view).digest(), np.uint8)
         return data[-BITS:], np.unpackbits(digest).tobytes()
@@ -128,7 +128,7 @@ def find_checkpoint(path: str | Path, name: str = "best") -> Path:
 
     Args:
         path: the file, with or without its suffix, or the folder of a run.
-        name: of a checkpoint of the run. "last" stands in for a missing "best": a run may not have been
+        name: of a checkpoint of the run. If there is no "best", "last" is returned: a run may not have been
             evaluated yet.
 
     Raises:
@@ -136,7 +136,7 @@ def find_checkpoint(path: str | Path, name: str = "best") -> Path:
     """
     path = Path(path)
     names = (name, "last") if name == "best" else (name,)
-    for file in (path, Path(f"{path}{SUFFIX}"), *(path / "ckpt" / f"{each}{SUFFIX}" for each in names)):
+    for file in (path, Path(f"{path}{SUFFIX}"), *(path / "ckpt" / f"{stem}{SUFFIX}" for stem in names)):
         if file.is_file():
             return file
     saved = ", ".join(file.stem for file in checkpoints_of(path))
@@ -164,10 +164,10 @@ def newest_of_run(path: Path) -> tuple[Checkpoint, list[str]]:
     """Returns the checkpoint that a run continues from, and lines about damaged ones.
 
     Args:
-        path: of a run, whose newest undamaged checkpoint is used; a checkpoint is not replaced by another.
+        path: of a run, whose newest undamaged checkpoint is used, or of the checkpoint to use.
 
     Raises:
-        CheckpointError: if there is none.
+        CheckpointError: if there is no undamaged one.
     """
     if not path.is_dir():
         return load_of_run(path), []
@@ -208,7 +208,7 @@ class Checkpoints:
         self._saving: Future[None] | None = None
 
     def save(self, names: Iterable[str], state: Mapping[str, Any], wait: bool = False) -> None:
-        """Saves checkpoints of one state, in this order; a thread writes them, unless ``wait``.
+        """Saves one state under several names, in this order; a thread writes the files, unless ``wait``.
 
         Raises:
             CheckpointError: if the state cannot be saved, or an earlier save has failed.
@@ -224,7 +224,7 @@ class Checkpoints:
         """Waits until the checkpoints are written.
 
         Raises:
-            CheckpointError: if one could not be written; the earlier ones are as they were.
+            CheckpointError: if one could not be written; an old file of its name then stays as it is.
         """
         saving, self._saving = self._saving, None
         if saving is not None:
@@ -251,9 +251,8 @@ def opened(file: Path, mode: str = "rb", largest: float = math.inf) -> IO[Any]:
     """Opens a file of a run's folder, which another user may have made, to read it or to append to it.
 
     Args:
-        file: that is opened.
         mode: as in ``open``.
-        largest: number of bytes.
+        largest: largest size of an existing file, in bytes.
 
     Raises:
         OSError: if it is a link, a pipe or a device, or too large, or if ``ckpt`` is a link.
@@ -280,14 +279,14 @@ def read_json(file: Path) -> Any:
 
 @contextlib.contextmanager
 def replacing(file: Path) -> Iterator[Path]:
-    """Yields the path of a file that replaces another one, or a link in its place, when it is on the disk."""
+    """Yields a temporary path; after the block its file is synced and replaces ``file``, or a link there."""
     temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     try:
         yield temporary
         with temporary.open("r+b") as stream:
             os.fsync(stream.fileno())
         os.replace(temporary, file)
-        if os.name == "posix":  # the name is on the disk, too
+        if os.name == "posix":  # syncs the name, too
             folder = os.open(file.parent, os.O_RDONLY)
             os.fsync(folder)
             os.close(folder)
@@ -296,13 +295,13 @@ def replacing(file: Path) -> Iterator[Path]:
 
 
 def write_whole(file: Path, data: bytes | str) -> None:
-    """Replaces a file, or a link in its place, by one that is complete and on the disk."""
+    """Writes a file that is never incomplete on the disk; replaces an old one, or a link in its place."""
     with replacing(file) as temporary:
         temporary.write_bytes(data.encode() if isinstance(data, str) else data)
 
 
 def on_host(tree: Any) -> Any:
-    """Returns a state tree with NumPy arrays in the place of tensors."""
+    """Returns a state tree with NumPy arrays in place of tensors."""
     if isinstance(tree, Mapping):
         return {key: on_host(value) for key, value in tree.items()}
     if isinstance(tree, (list, tuple)):
@@ -341,7 +340,7 @@ def _without_arrays(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any
 
 
 def _with_arrays(value: Any, arrays: dict[str, np.ndarray]) -> Any:
-    """Returns the state tree with its arrays, which are removed from ``arrays``: each may be named once."""
+    """Returns the state tree with its arrays, which are removed from ``arrays``: none may be named twice."""
     if isinstance(value, dict):
         if ARRAY in value:
             return arrays.pop(value[ARRAY])
@@ -351,7 +350,7 @@ def _with_arrays(value: Any, arrays: dict[str, np.ndarray]) -> Any:
 
 
 def _json_key(key: Any, path: str) -> str:
-    """Returns a key as text: the state of torch's optimisers is keyed by the numbers of parameters."""
+    """Returns a key as text; "#" marks an int, such as a parameter's number in torch's optimiser states."""
     if isinstance(key, int) and not isinstance(key, bool):
         return f"#{key}"
     if not isinstance(key, str) or key.startswith("#") or key == ARRAY:

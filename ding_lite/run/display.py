@@ -13,8 +13,8 @@ from typing import Any, TextIO
 
 from ding_lite.run.hooks import Hook
 
-DETAILS = ("acting: ", "gradients: ")  # begin the lines that only log.txt has
-# What a line shows of the metrics, by short names.
+DETAILS = ("acting: ", "gradients: ")  # lines that begin with these are only in log.txt
+# The metrics that a line shows, and their formats, by short names.
 SHOWN = {
     "return": ("collect/episode_return", "  return {}"),
     "success": ("collect/is_success", "  success {:.0%}"),
@@ -23,18 +23,18 @@ SHOWN = {
     "rate": ("learn/cur_lr", "  lr {:.2g}"),
     "speed": ("time/env_steps_per_second", "  {:,.0f} steps/s"),
 }
-FIRST_TO_GO = ("longest", "length", "success", "limit", "share")  # from a line that is too narrow for all
+FIRST_TO_GO = ("longest", "length", "success", "limit", "share")  # in this order, if the line is too long
 STEPS = re.compile(r" *([\d,]+)(?:/[\d,]+)? steps  ")  # begins the lines about an iteration
 ENDED = re.compile(r"(?:solved|finished|interrupted|failed)\b.* env steps and |ding-lite train: error: ")
 
 
 def score_digits(*scores: float) -> int:
-    """Returns the decimals of returns in one line: one, or three where all are small, as from 0 to 1."""
+    """Returns the number of decimals for some returns: 1, or 3 if all are below 10, as from 0 to 1."""
     return 1 if max(map(abs, scores)) >= 9.9995 else 3
 
 
 def score_text(value: float | None, spread: float | None = None) -> str:
-    """Returns a return for the terminal, with its standard deviation if given; "-" for None."""
+    """Returns the text of a return, with its standard deviation if there is one; "-" for None."""
     if value is None:
         return "-"
     digits = score_digits(value, spread or 0.0)
@@ -59,7 +59,7 @@ class Display(Hook):
             self.write(line)
 
     def write(self, line: str) -> None:
-        """Writes a line; a stream that is closed, as by ``| head``, does not end the training."""
+        """Writes a line; a closed stream, as with ``| head``, does not end the training."""
         with contextlib.suppress(OSError, ValueError):
             self.stream.write(line + "\n")
             self.stream.flush()
@@ -72,7 +72,7 @@ class Display(Hook):
             self.write(self.line(pipeline, shutil.get_terminal_size((10_000, 0)).columns))
 
     def line(self, pipeline: Any, width: int) -> str:
-        """Returns steps, share and time left, and the metrics that fit; before there are any, the phase."""
+        """Returns steps, share done, time left, and the metrics that fit; before there are any, the phase."""
         progress, limit = pipeline.progress, pipeline.cfg.max_env_step
         steps, to_do = progress.env_step, max(0, limit - progress.env_step)
         texts = {
@@ -97,7 +97,7 @@ class Display(Hook):
 class LiveDisplay(Display):
     """Shows a run in a terminal: a line that changes, below the lines that stay.
 
-    Before the first iteration has ended, the line has its phase. It disappears when the run ends.
+    Until the first iteration ends, the line shows its phase. The line disappears when the run ends.
     """
 
     seconds_between = math.inf  # a thread draws the line
@@ -128,11 +128,11 @@ class LiveDisplay(Display):
 
 @contextlib.contextmanager
 def lines_of_seeds(stream: TextIO, names: Sequence[str], limit: int) -> Iterator[Callable[[str], None]]:
-    """Yields what writes the lines of several runs; in a terminal, a line about all of them is below.
+    """Yields a function that writes the lines of several runs; a terminal also shows a bar for all runs.
 
     Args:
         stream: to write to.
-        names: of the runs, which begin their lines: "seed 0: ...".
+        names: of the runs; each line begins with the name of its run: "seed 0: ...".
         limit: env steps of each run.
     """
     if not stream.isatty():
@@ -144,14 +144,14 @@ def lines_of_seeds(stream: TextIO, names: Sequence[str], limit: int) -> Iterator
 
     columns = f"{len(names)} seeds", TaskProgressColumn(), "left", TimeRemainingColumn(), "for all"
     steps = dict.fromkeys(names, 0)
-    limits = dict.fromkeys(names, limit)  # that of a run that has ended is where it is
+    limits = dict.fromkeys(names, limit)  # for a run that has ended: its last step
     with Bar(*columns, console=Console(file=stream), transient=True) as bar:
         task = bar.add_task("", total=limit * len(names))
 
         def write(line: str) -> None:
             name, _, text = line.partition(": ")
-            if found := STEPS.match(text):
-                steps[name] = int(found[1].replace(",", ""))
+            if match := STEPS.match(text):
+                steps[name] = int(match[1].replace(",", ""))
             elif ENDED.match(text):
                 limits[name] = steps[name]
             bar.console.print(line, highlight=False, markup=False)

@@ -44,9 +44,9 @@ def new_run_folder(wanted: Path, exact: bool, lines: list[str], after_error: Exi
 
     Args:
         wanted: its path.
-        exact: whether it must not exist, but for a run without a checkpoint, which begins anew; otherwise the
-            folder may get a suffix ``_2``, ``_3``, ...
-        lines: for the user; one is added if a run begins anew.
+        exact: True: the folder must not exist, or its run ended before its first checkpoint, and it is used
+            again. False: a suffix ``_2``, ``_3``, ... is added if it exists.
+        lines: for the user; one is added if a folder is used again.
         after_error: removes the new folder when it is closed.
 
     Raises:
@@ -54,7 +54,7 @@ def new_run_folder(wanted: Path, exact: bool, lines: list[str], after_error: Exi
         OSError: if it cannot be created.
     """
     if exact and is_replaceable(wanted):
-        lines.append(f"{wanted} begins anew: the last run there ended before its first checkpoint")
+        lines.append(f"{wanted} is used again: the last run there ended before its first checkpoint")
         return wanted
     for number in itertools.count(1):
         folder = wanted if number == 1 else wanted.with_name(f"{wanted.name}_{number}")
@@ -85,14 +85,14 @@ def locked(folder: Path) -> Iterator[None]:
     """
     with writing_to(folder):
         try:
-            # is_locked has the lock for a moment.
-            held = _lock_of(folder).acquire(timeout=0.5, poll_interval=0.02)
+            # Waits, because is_locked takes the lock for a moment.
+            lock = _lock_of(folder).acquire(timeout=0.5, poll_interval=0.02)
         except Timeout as error:
             raise ConfigError(
                 f"run folder {folder} is in use: two runs would mix their rows and checkpoints. Wait for the "
                 "other process, or close() the other pipeline"
             ) from error
-    with held:
+    with lock:
         yield
 
 
@@ -110,13 +110,13 @@ def is_locked(folder: Path) -> bool:
     try:
         if (folder / LOCK).exists():
             _lock_of(folder).acquire(timeout=0).lock.release()
-    except OSError as error:  # another one: the folder of another user
+    except OSError as error:  # any other OSError: another user's folder
         return isinstance(error, Timeout)
     return False
 
 
 def _lock_of(folder: Path) -> FileLock:
-    """Returns the lock of a folder. To lock it empties the file, which must be empty: no link to another."""
+    """Returns the lock of a folder. Locking empties its file: a link, or a file with content, is refused."""
     opened(folder / LOCK, "a", largest=0).close()
     return FileLock(folder.absolute() / LOCK)
 
@@ -134,8 +134,8 @@ class CsvFile:
 
     Args:
         file: continued if it exists.
-        env_step: last one whose rows are kept.
-        lines: for the user; one is added if the file is not as this class writes it, and is set aside.
+        env_step: rows after this env step are dropped.
+        lines: for the user; one is added if the file is damaged, and so renamed.
     """
 
     def __init__(self, file: Path, env_step: float, lines: list[str]) -> None:
@@ -161,16 +161,16 @@ class CsvFile:
         self._stream.flush()
 
     def _begin(self, columns: list[str], env_step: float) -> None:
-        """Writes the rows up to an env step anew, but for a last one that a crash tore; then more follow.
+        """Rewrites the file with the rows up to an env step, without a torn last line; opens it to append.
 
         Args:
-            columns: that the file has from now on; none: its own.
-            env_step: of the last row.
+            columns: new columns; empty: the columns of the file.
+            env_step: rows after it are dropped.
 
         Raises:
             ValueError, KeyError, csv.Error: if a line is not a row of numbers; the file stays as it is.
         """
-        opened(self.file, "a").close()  # it may be new
+        opened(self.file, "a").close()  # creates it if it is missing
         with (
             opened(self.file, "r") as old,
             replacing(self.file) as place,
@@ -182,7 +182,7 @@ class CsvFile:
             if self._columns:
                 writer.writeheader()
             for row in rows:
-                if None in row or None in row.values():  # csv's mark of a cell too many, or too few
+                if None in row or None in row.values():  # csv's mark of too many or too few cells
                     raise ValueError(f"line {rows.line_num} has another number of cells than the first one")
                 if float(row["env_step"]) <= env_step:
                     writer.writerow(row)
@@ -198,11 +198,11 @@ class RunFolder(Hook):
 
     Args:
         folder: of the run, locked by this process.
-        saved: what its checkpoints keep beside the state: the content of config.json, and what
-            :class:`~ding_lite.run.load` needs to build the policy.
+        saved: what checkpoints contain beside the state: the content of config.json, and what
+            :mod:`ding_lite.run.load` needs to build the policy.
         keep: number of snapshots to keep.
         resume_at: env step that a resumed run continues from; later rows are dropped. None for a new run.
-        lines: for the user; those about damaged files are added.
+        lines: for the user; lines about damaged files are added.
 
     Raises:
         CheckpointError: if the folder cannot be written to, as on a full disk.
@@ -213,19 +213,19 @@ class RunFolder(Hook):
     ) -> None:
         self.folder = folder
         self.place = place = folder.absolute()  # an environment may change the working directory
-        self._row = resume_at or 0  # env step of the last one
-        kept = -1 if resume_at is None else resume_at
+        self._row = resume_at or 0  # env step of the last row
+        last_step = -1 if resume_at is None else resume_at
         with writing_to(folder), ExitStack() as files:
             for name in ("ckpt", "tb", "videos"):
                 if (place / name).is_symlink():
                     raise OSError(f"{name} is a link: another user may have made the folder")
-            # Of a process that was killed.
+            # Temporary files of a process that was killed.
             for leftover in (*place.glob(".*.tmp"), *place.glob("ckpt/.*.tmp")):
                 leftover.unlink()
             self.checkpoints = files.enter_context(closing(Checkpoints(place / "ckpt", saved, keep)))
             self._log = files.enter_context(opened(place / "log.txt", "a"))
-            self._metrics = files.enter_context(closing(CsvFile(place / "metrics.csv", kept, lines)))
-            self._episodes = files.enter_context(closing(CsvFile(place / "episodes.csv", kept, lines)))
+            self._metrics = files.enter_context(closing(CsvFile(place / "metrics.csv", last_step, lines)))
+            self._episodes = files.enter_context(closing(CsvFile(place / "episodes.csv", last_step, lines)))
             # If this session is killed, no file says how it ended.
             (place / "result.json").unlink(missing_ok=True)
             if resume_at is None:
@@ -236,7 +236,7 @@ class RunFolder(Hook):
             self._files = files.pop_all()
 
     def close(self) -> None:
-        """Closes the files, when the checkpoints are written."""
+        """Closes the files once the checkpoints are written."""
         with contextlib.suppress(OSError):  # a failed write was reported
             self._files.close()
 
@@ -258,8 +258,8 @@ class RunFolder(Hook):
         row |= {name: float(value) for name, value in progress.metrics.items()}
         episodes = []
         for episode in progress.episodes:
-            own = {"env_step": progress.env_step, "return": episode.episode_return, "length": episode.length}
-            episodes.append(own | episode.info | own)  # keys of info come last, and replace no other
+            base = {"env_step": progress.env_step, "return": episode.episode_return, "length": episode.length}
+            episodes.append(base | episode.info | base)  # keys of info come last, and replace no other
         with writing_to(self.folder):
             self._metrics.write([row])
             self._episodes.write(episodes)
@@ -280,16 +280,16 @@ class RunFolder(Hook):
 
 
 def versions(*packages: str) -> dict[str, str]:
-    """Returns the versions that numbers depend on, those of more packages, and the processor."""
+    """Returns the versions that results depend on, the versions of other ``packages``, and the processor."""
     cpu = platform.processor()
-    with contextlib.suppress(OSError, IndexError):  # Linux has its name here
+    with contextlib.suppress(OSError, IndexError):  # Linux has the processor's name here
         cpu = re.findall(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())[0]
-    found: dict[str, str] = {}
+    installed: dict[str, str] = {}
     for name in ("ding_lite", "torch", "numpy", "gymnasium", *packages):
         with contextlib.suppress(metadata.PackageNotFoundError):  # ding_lite, in a clone
-            found[name] = metadata.version(name)
+            installed[name] = metadata.version(name)
     cores = counted(os.cpu_count() or 1, "core")
-    return found | {"python": platform.python_version(), "cpu": f"{cpu or platform.machine()}, {cores}"}
+    return installed | {"python": platform.python_version(), "cpu": f"{cpu or platform.machine()}, {cores}"}
 
 
 def _git(*arguments: str) -> str:

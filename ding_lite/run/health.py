@@ -2,12 +2,12 @@
 
 Each rule looks at the means of the last iterations; a learning rate of 0 is a finding at once, and a wait for
 slow environments after ten seconds. The run reports a finding once, when it appears. The thresholds are wide:
-a finding deserves attention; that there is none proves nothing. While all returns are equal, other rules do
-not apply: there is nothing to learn from.
+a finding deserves attention; the absence of findings proves nothing. While all returns are equal, other rules
+do not apply: there is nothing to learn from.
 
-Some rules are suspended while the returns improve, and no other applies once the mean return is at
-``env.stop_value``. Where the returns have risen to their best and stay there, small steps, a low explained
-variance and large normalised errors are expected.
+Some rules are suspended while the returns improve. Once the mean return is at ``env.stop_value``, only those
+about the learning rate and the wait apply. Where the returns have risen to their best and stay there, small
+steps, a low explained variance and large normalised errors are expected.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from ding_lite.run.hooks import Hook
 from ding_lite.trees import box_size
 
 WINDOW = 10  # iterations that the rules average over
-EPISODES = 100  # so many equal returns are a finding
+EPISODES = 100  # number of equal returns that is a finding
 IMPROVEMENT = 0.1  # of the range of all returns
-LONG = 10.0  # seconds in environments after which a wait for them is a finding before the window is full
-WAITING = 0.3  # seconds of CPU time in a second of environments: below, they wait, as for a simulator
-STEADY = 0.02  # of the range of all returns: returns this near to the best are equal to it
+LONG = 10.0  # seconds in environments after which waiting is a finding, even before the window is full
+WAITING = 0.3  # CPU seconds per second in environments; below it they wait, as for a simulator
+STEADY = 0.02  # of the range of all returns: returns this near to the best count as the best
 
 
 def are_improving(returns: Sequence[float]) -> bool:
-    """Returns whether the last returns are better than those after two thirds of the iterations.
+    """Returns whether the mean of the last returns is above the mean around two thirds of the iterations.
 
-    Better means by a tenth of the range of all returns, since they are noisy.
+    It must be higher by a tenth of the range of all returns, since they are noisy.
     """
     count, half = len(returns), WINDOW // 2
     if count < WINDOW:
@@ -43,7 +43,7 @@ def are_improving(returns: Sequence[float]) -> bool:
 
 
 def are_at_best(returns: Sequence[float]) -> bool:
-    """Returns whether the last returns are all the best ones, and the first one was far below them."""
+    """Returns whether all of the last returns are near the best one, and the first one was far below it."""
     if len(returns) < WINDOW:
         return False
     best = max(returns)
@@ -80,7 +80,7 @@ class HealthCheck(Hook):
                 pipeline.say(f"health: {finding}")
 
     def _mean(self, name: str) -> float:
-        """Returns the mean of a metric over the last iterations; nan if they lack it: no comparison holds."""
+        """Returns the mean of a metric over the last iterations; nan without any, so comparisons fail."""
         values = [metrics[name] for metrics in self._recent if name in metrics]
         return mean(values) if values else math.nan
 
@@ -99,15 +99,15 @@ class HealthCheck(Hook):
         is_long = self._iterations >= WINDOW or waited * self._iterations > LONG
         if cfg.env.manager.type in ("auto", "base") and is_long and computed < WAITING * waited:
             yield (
-                f"the run waits for its environments: they take {waited:.2g} s of an iteration, in which "
-                f"{computed:.2g} s are computed. Try: env.manager.type=subprocess, env.manager.worker_num as "
+                f"the run waits for its environments: they take {waited:.2g} s of an iteration, which has "
+                f"{computed:.2g} s of CPU time. Try: env.manager.type=subprocess, env.manager.worker_num as "
                 "large as env.collector_env_num; ding-lite profile --tune finds the fastest numbers"
             )
         stop_value = math.inf if cfg.env.stop_value is None else cfg.env.stop_value
         if self._iterations < WINDOW or self._mean("collect/episode_return") >= stop_value:
             return
 
-        # But for rounding. The returns before a resume are not known.
+        # Equal up to rounding. The returns before a resume are not known.
         equal = len(returns) > 1 and math.isclose(min(returns), max(returns), rel_tol=1e-9)
         is_whole = self._iterations == progress.iteration
         if equal and is_whole and last["collect/episode_count"] >= EPISODES:
@@ -127,10 +127,9 @@ class HealthCheck(Hook):
                 "epochs, or policy.learn.target_kl=0.02"
             )
 
-        # If all returns are nearly equal, there is no variance to explain, and the error is small: a
-        # twentieth of the variance of normalised returns, or of the squared mean of returns that are not.
-        # While returns improve, a network that learned the last ones lags behind: half, still below the
-        # error of a constant.
+        # If all returns are nearly equal, there is no variance to explain. The error is then small: below a
+        # twentieth of the variance of normalised returns, or of the squared mean of raw ones. While returns
+        # improve, the network lags behind: below a half, which is still less than the error of a constant.
         scale = 1.0 if learn.get("value_norm") else self._mean("learn/value_mean") ** 2
         small_error = self._mean("learn/value_loss") < (0.5 if improving else 0.05) * scale
         explained = self._mean("learn/explained_variance")
@@ -143,8 +142,8 @@ class HealthCheck(Hook):
                 f"policy.collect.discount_factor, a higher policy.learn.learning_rate{unscaled}"
             )
 
-        # The entropy of a Box has no lower bound: a loss of 4 nats in a number is a standard deviation 55
-        # times smaller. Runs of Reacher that reach the published return lose 3.9.
+        # The entropy of a Box has no lower bound: 4 nats less for a number of an action are
+        # a standard deviation 55 times smaller. Runs of Reacher that reach the published return lose 3.9.
         entropy, start = self._mean("learn/entropy_loss"), self._start_entropy
         bound = start - 4.0 * numbers if numbers else 0.02 * start
         if entropy < bound and done < 0.5 and not improving:

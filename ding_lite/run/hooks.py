@@ -14,8 +14,8 @@ A config names it as ``hooks=["my_module:HalveLearningRate"]``, as ``{"type": ..
 name that ``@HOOK_REGISTRY.register(name)`` gives it. A script that iterates over a SerialPipeline needs no
 hooks.
 
-Whatever only looks at a run is a hook: its folder, trackers, health, display. So a line or a row has one way,
-and only rank 0 has them.
+The library's own parts that only observe a run are hooks, too, on rank 0 alone: its folder, trackers, health
+and display.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from ding_lite.config.schema import Key
 
 
 class Hook:
-    """Called by a run. A subclass overrides what it needs; each method does nothing.
+    """Called by a run. A subclass overrides the methods it needs; the methods here do nothing.
 
     The methods receive the :class:`~ding_lite.SerialPipeline`: its ``progress``, ``policy``, ``cfg``,
-    ``folder`` and ``say``. With several ranks, every rank calls the hooks of the config. What the library
-    itself does with a run is done by hooks behind them: its folder, trackers, health and display.
+    ``folder`` and ``say``. With several ranks, every rank calls the hooks of the config. The library's own
+    hooks (folder, trackers, health, display) are called after them, but ``after_run`` before them.
 
     A hook whose state must survive an interruption defines ``state_dict()``, which returns a dict of plain
     values and arrays, and ``load_state_dict(state)``.

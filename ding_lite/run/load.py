@@ -1,6 +1,6 @@
 """Loads a trained policy, ``load_policy("runs/cartpole_ppo").act(obs)``, or begins from its weights.
 
-Whatever the file, nothing in it is executed, and no module is imported that only the file names.
+Nothing in a file is executed, and a module that only the file names is not imported.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ SCALES = {
     "reward_scale": "policy.normalize.reward",
     "value_norm": "policy.learn.value_norm",
 }
-MEANINGS = ("activation", "box_distribution", "bound_type")  # keys of policy.model: what weights compute
-# Parts of a model that start anew where weights lack them, by the beginning of their names.
+MEANINGS = ("activation", "box_distribution", "bound_type")  # of policy.model: change what weights compute
+# Parts of a model that stay newly initialised if the weights lack them, by the prefix of their names.
 NEW_PARTS = {
-    "auxiliary_head.": "auxiliary head, which is PPG's own: it starts anew",
-    "critic_": "value network: it starts anew; policy.learn.critic_warmup=10 lets it learn alone at first",
+    "auxiliary_head.": "auxiliary head, which only PPG has: it starts untrained",
+    "critic_": "value network: it starts untrained; policy.learn.critic_warmup=10 lets it learn alone first",
 }
 NESTED = ("model", "state_dict", "model_state_dict", "policy")  # keys under which other programs save weights
 
@@ -55,7 +55,7 @@ def load_policy(
         checkpoint: name of a checkpoint of the run: ``"best"``, ``"last"`` or ``"iteration_..."``.
         device: device of the model, such as ``"cpu"`` or ``"cuda:0"``.
         trust: your own modules that the config of the run names; they are imported first.
-        model: takes the weights, for a run that was given a model; None: it is built from the config.
+        model: module to load the weights into, for a run of a script's model; None: built from the config.
 
     Raises:
         CheckpointError: if there is no checkpoint, it is damaged, its config names a module that is not
@@ -65,22 +65,22 @@ def load_policy(
 
 
 def policy_of(checkpoint: Checkpoint, device: str, trust: Sequence[str], model: nn.Module | None) -> Policy:
-    """Returns the policy of a checkpoint that is read already; see :func:`load_policy`."""
+    """Returns the policy of a checkpoint in memory; see :func:`load_policy`."""
     refuse_without(checkpoint, model=model)
     file, state, saved = checkpoint
     with refusing(f"the policy of {file} cannot be built", saved, trust), importing_only(trust):
         config = decode({**saved["config"]["policy"], "device": device})
-        own = as_tensors(state["policy"])
-        weights = sum(leaf.numel() for leaf in own["model"].values())
-        found = spaces_from_json(weights, saved["spaces"])
-        spaces, seed = (found["obs"], found["action"]), int(saved["config"]["seed"])
+        policy_state = as_tensors(state["policy"])
+        weights = sum(leaf.numel() for leaf in policy_state["model"].values())
+        saved_spaces = spaces_from_json(weights, saved["spaces"])
+        spaces, seed = (saved_spaces["obs"], saved_spaces["action"]), int(saved["config"]["seed"])
         policy_class = POLICY_REGISTRY.get(config["type"])
         if model is None and policy_class._make_model is Policy._make_model:
-            _refuse_misfit(config["model"], spaces, own["model"])
+            _refuse_misfit(config["model"], spaces, policy_state["model"])
         fields = ("collect", "eval")
         policy: Policy = policy_class(config, *spaces, enable_field=fields, model=model, seed=seed)
-        policy.load_state_dict(own)
-        policy.action_maps = [ActionMap.from_json(each, weights) for each in saved["action_maps"]]
+        policy.load_state_dict(policy_state)
+        policy.action_maps = [ActionMap.from_json(action_map, weights) for action_map in saved["action_maps"]]
     return policy
 
 
@@ -89,9 +89,9 @@ def refusing(what: str, saved: Mapping[str, Any] | None = None, trust: Sequence[
     """Turns any error of a block into a CheckpointError: a forged checkpoint can make any part fail.
 
     Args:
-        what: fails.
-        saved: what the checkpoint keeps beside the state, if a module that is missing may be the reason: then
-            the error names all modules that the run has imported.
+        what: what fails, as the start of the message.
+        saved: the checkpoint's data beside the state, if a missing module may be the reason: then the error
+            names the run's modules that are not in ``trust``.
         trust: modules that are imported.
     """
     try:
@@ -110,28 +110,28 @@ def refusing(what: str, saved: Mapping[str, Any] | None = None, trust: Sequence[
         raise CheckpointError(text) from error
 
 
-def refuse_without(checkpoint: Checkpoint, **given: Any) -> None:
-    """Refuses to take what a config describes for what a script gave the run: ``env_setting`` or ``model``.
+def refuse_without(checkpoint: Checkpoint, **arguments: Any) -> None:
+    """Refuses to build from the config what the run's script passed instead: ``env_setting`` or ``model``.
 
     Raises:
-        ConfigError: if the script gave it, and it is None here.
+        ConfigError: if the script passed it, and it is None here.
     """
     by_script = checkpoint.saved.get("given")
-    for name, value in given.items():
+    for name, value in arguments.items():
         if value is None and isinstance(by_script, list) and name in by_script:
             raise ConfigError(
-                f"{checkpoint.file}: a script gave this run its {name}, and the config describes another "
-                f"one. Give it again, in Python: {name}=..."
+                f"{checkpoint.file}: a script passed {name} to this run, and the config describes another "
+                f"one. Pass it again, in Python: {name}=..."
             )
 
 
 def _refuse_misfit(model: Mapping[str, Any], spaces: Sequence[gym.Space], weights: Mapping[str, Any]) -> None:
-    """Builds a model without memory, since a config may ask for any size, and compares it with its weights.
+    """Compares weights with a model without memory (device meta), since a config may ask for any size.
 
-    A model of the user may be one that cannot be built without data; it is not compared.
+    A user's model that cannot be built without data is not compared.
 
     Raises:
-        Exception: if a model of the library cannot be built, or any has other names or shapes.
+        Exception: if a model of the library cannot be built, or if names or shapes of any model differ.
     """
     arguments = {name: value for name, value in model.items() if name != "type"}
     factory = MODEL_REGISTRY.get(model["type"])
@@ -171,38 +171,38 @@ def warm_start(policy: Policy, path: str | Path) -> list[str]:
         CheckpointError: if there is no such file, or its weights do not fit the policy.
     """
     file, state, saved = _foreign_weights(Path(path)) or load_of_run(path)
-    own, model = policy.state_dict(), policy.model
+    current, model = policy.state_dict(), policy.model
     messages = [f"begins from the weights of {file}"]
     with refusing(f"the weights in {file} cannot be loaded"):
         theirs = as_tensors(state["policy"])
-        raw = {"value_norm": RAW}  # values without a scale
+        raw = {"value_norm": RAW}  # the critic predicts raw values if no scale is saved
         for begin, line in NEW_PARTS.items():
             new = {name: value for name, value in model.state_dict().items() if name.startswith(begin)}
             if new and new.keys().isdisjoint(theirs["model"]):
                 theirs["model"] |= new
                 messages.append(f"the weights have no {line}")
                 raw = {} if begin == "critic_" else raw
-        if "obs_norm" in own and theirs.get("obs_norm") is None:
+        if "obs_norm" in current and theirs.get("obs_norm") is None:
             messages.append(
                 "WARNING: the weights have no scale of observations, so with policy.normalize.obs the policy "
-                "acts otherwise than before; policy.normalize.obs=False keeps its actions"
+                "acts differently from before; policy.normalize.obs=False keeps its actions"
             )
         by_script = "model" in saved.get("given", ())
         trained_with = {} if by_script else saved["config"]["policy"]["model"]
-        mine = encode(policy.cfg.model, "policy.model")
+        model_cfg = encode(policy.cfg.model, "policy.model")
         wrong = [
-            f"policy.model.{key}={trained_with[key]!r} (here {mine.get(key)!r})"
+            f"policy.model.{key}={trained_with[key]!r} (here {model_cfg.get(key)!r})"
             for key in MEANINGS
-            if key in trained_with and trained_with[key] != mine.get(key)
+            if key in trained_with and trained_with[key] != model_cfg.get(key)
         ]
-        wrong += [key for name, key in SCALES.items() if theirs.get(name) is not None and name not in own]
+        wrong += [key for name, key in SCALES.items() if theirs.get(name) is not None and name not in current]
         if wrong:
             raise CheckpointError(
                 f"the weights in {file} were trained with {', '.join(wrong)}, and compute something else "
-                "without: set the values that they were trained with"
+                "with other values: set the values that they were trained with"
             )
         loaded = raw | {name: theirs[name] for name in ("model", *SCALES) if name in theirs}
-        policy.load_state_dict({**own, **loaded})
+        policy.load_state_dict({**current, **loaded})
         policy.forget_open_episodes()
     return messages
 
@@ -224,13 +224,13 @@ def _foreign_weights(file: Path) -> Checkpoint | None:
                 contents: Any = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
         else:
             contents = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # a forged file can make either fail in any way
+    except Exception as error:  # a forged file can make either reader fail in any way
         raise CheckpointError(
-            f"{file} is not a file of tensors alone ({type(error).__name__}): loading others could run code"
+            f"{file} is not a file of tensors only ({type(error).__name__}): loading others could run code"
         ) from error
     nested = [contents.get(name) for name in NESTED] if isinstance(contents, Mapping) else []
-    for found in (contents, *nested):
-        if isinstance(found, Mapping) and found and all(isinstance(x, Tensor) for x in found.values()):
-            state = {"policy": {"model": dict(found)}}
+    for weights in (contents, *nested):
+        if isinstance(weights, Mapping) and weights and all(isinstance(x, Tensor) for x in weights.values()):
+            state = {"policy": {"model": dict(weights)}}
             return Checkpoint(file, state, {"config": {"policy": {"model": {}}}})
     raise CheckpointError(f"{file} has no state dict of tensors, nor have {', '.join(NESTED)} in it")

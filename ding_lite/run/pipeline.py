@@ -3,11 +3,11 @@
     envs -> Collector -> rollout -> policy.learn_mode
     evaluator_envs -> Evaluator    (beside the loop: never changes training)
 
-A loop over the pipeline trains, so that a script that embeds it owns the loop. The loop over minibatches is
-the policy's, so that ``learn_mode.forward(rollout)`` works without a pipeline. Whatever only looks at the run
-is a hook (:mod:`ding_lite.run.hooks`): its folder, trackers, health and display.
+Iterating over the pipeline trains, so a script that embeds it controls the loop. The loop over minibatches is
+in the policy, so that ``learn_mode.forward(rollout)`` works without a pipeline. The parts that only observe
+the run are hooks (:mod:`ding_lite.run.hooks`): its folder, trackers, health and display.
 
-Under ``torchrun``, every rank runs this loop with its share of environments and samples. They take each
+Under ``torchrun``, every rank runs this loop with its share of environments and samples. All take each
 gradient step together (:mod:`ding_lite.ranks`); rank 0 writes the run's folder and shows the progress.
 """
 
@@ -54,7 +54,7 @@ class SerialPipeline:
 
     A ``with`` block closes the pipeline at its end, whatever ends it; :meth:`close` does so, too.
 
-    Until :meth:`close` torch has the CPU threads that the key ``num_threads`` asks for, and NumPy one.
+    Until :meth:`close` torch uses the CPU threads of the key ``num_threads``, and NumPy uses one.
 
     Args:
         config: a dict, a file, the name of a shipped config, a compiled config, or DI-engine's
@@ -64,26 +64,26 @@ class SerialPipeline:
             used instead of the environments that the config describes.
         model: trained as it is, instead of a model built from the config; its values are raw returns.
         max_train_iter, max_env_step: stop at the first iteration boundary at or past these limits.
-        folder: folder of the run, which must not exist, but for one whose run has ended before its first
-            checkpoint. If None, ``runs/<exp_name>``, with a suffix ``_2``, ``_3``, ... where that exists.
+        folder: folder of the run, which must not exist, unless its run ended before its first checkpoint.
+            If None, ``runs/<exp_name>``, with a suffix ``_2``, ``_3``, ... if that exists.
         init_from: a run (its best checkpoint), a checkpoint, or a file of weights that the run starts with.
-        trust: your own modules, beside those that the config names, that the checkpoint at
-            ``policy.learn.pretrained_model_path`` may import.
+        trust: your own modules that the checkpoint at ``policy.learn.pretrained_model_path`` may import, in
+            addition to the modules that the config names.
         display: a hook that shows the progress. If None, nothing is shown.
 
     Attributes:
         config: the compiled config, with the source of each value; ``cfg`` has its values.
-        given: what a script gave the run in place of the config: "env_setting", "model".
-        policy, collector, evaluator: the parts of the loop; without environments to evaluate on there is no
-            evaluator: None.
+        given: what a script passed in place of parts of the config: "env_setting", "model".
+        policy, collector, evaluator: the parts of the loop; ``evaluator`` is None without environments to
+            evaluate on.
         progress: counters of the run, the results of its last iteration, and its evaluations.
-        hooks: those of the config, by their names.
+        hooks: the hooks of the config, by their names.
         ranks: the processes that train this run together.
         folder: folder of the run.
-        files: the hook that writes it; None but on rank 0.
+        files: the hook that writes the folder, on rank 0; None on other ranks.
         status: "running", "solved", "finished", "interrupted" or "failed".
         stop_reason: why the run ends before its limits; "" if it does not.
-        error: that ended the run, or None.
+        error: the exception that ended the run, or None.
 
     Raises:
         ConfigError: for any fault of the config, before an environment steps.
@@ -159,23 +159,23 @@ class SerialPipeline:
         with ExitStack() as undo, ExitStack() as building:
             self.folder = folder_of(Path(run))
             self.ranks = undo.enter_context(joined())
-            # Before the checkpoints are read.
+            # The folder is locked before its checkpoints are read.
             self.ranks.from_first(lambda: undo.enter_context(locked(self.folder)))
             checkpoint, lines = newest_of_run(Path(run))
             file, state, saved = checkpoint
             limits = {"max_train_iter": max_train_iter, "max_env_step": max_env_step}
             old = config_of(checkpoint, trust)
-            config, changed, told = changed_config(old, changes or {}, limits, override)
+            config, changed, change_lines = changed_config(old, changes or {}, limits, override)
             building.enter_context(importing_only(config.trusted))
             refuse_without(checkpoint, env_setting=env_setting, model=model)
             self._build(undo, config, env_setting, model)
             with refusing("the saved state does not fit"):
-                lines += told + self.load_state_dict(state, new_episodes=override)
+                lines += change_lines + self.load_state_dict(state, new_episodes=override)
             lines += rate_from_here(self.policy, self.cfg.max_env_step)
             if "env.stop_value" in changed:
                 self.progress.solved = False
             if any(key.startswith("env.") and effect != FREE for key, effect in changed.items()):
-                self.progress.best_eval_value = None  # the returns are those of another task
+                self.progress.best_eval_value = None  # the saved returns are of another task
             begins = f"resumed from {file} at {self.progress.env_step:,} env steps"
             self._open(undo, display, str(saved.get("id")), self.progress.env_step, [begins, *lines])
             if changed or file.stem != "last":
@@ -186,9 +186,9 @@ class SerialPipeline:
     def _build(
         self, undo: ExitStack, config: Config, env_setting: EnvSetting | None, model: torch.nn.Module | None
     ) -> None:
-        """Builds all parts of the run but its folder; what a script gives in place of a part is not saved."""
-        given = {"env_setting": env_setting, "model": model}
-        self.given = [name for name, value in given.items() if value is not None]
+        """Builds all parts of the run but its folder. A checkpoint does not contain what a script passed."""
+        passed = {"env_setting": env_setting, "model": model}
+        self.given = [name for name, value in passed.items() if value is not None]
         self.config, self.cfg = config, with_env_setting(config.values, env_setting)
         self.policy, self.collector, self.evaluator = build(config, self.cfg, self.ranks, model, undo)
         self.progress = Progress()
@@ -197,23 +197,23 @@ class SerialPipeline:
         self._all_hooks = [*self.hooks.values()]
         self._stateful: dict[str, Any] = {n: x for n, x in self.hooks.items() if hasattr(x, "state_dict")}
         self.files: Any = None  # a RunFolder on rank 0
-        # What a command imports for this run, by the names of the modules; not a notebook.
-        self._imports = {module: _typed(module) for module in config.trusted if module != SCRIPT}
+        # The value of --import that a command needs for each module of the user; a notebook has none.
+        self._imports = {module: _import_value(module) for module in config.trusted if module != SCRIPT}
         self.status, self.stop_reason = "running", ""
         self.error: BaseException | None = None
         self._saved_time = time.monotonic()
-        self._is_learning = False  # an error in learning leaves weights that belong to no number of env steps
+        self._is_learning = False  # True: the weights belong to no number of env steps
 
     def _open(
         self, undo: ExitStack, display: Hook | None, run_id: str, resume_at: int | None, lines: list[str]
     ) -> None:
-        """Opens the run's folder and adds the library's hooks, on rank 0; takes over what ``undo`` closes."""
+        """Opens the run's folder, which ``undo`` closes, and adds the library's hooks, on rank 0."""
         if self.ranks.is_first:
             cfg, policy = self.cfg, self.policy
             refuse_small_disk(self.folder, policy, self.collector.n_sample)
             weights = sum(tensor.numel() for tensor in policy.model.state_dict().values())
             spaces = spaces_to_json(weights, obs=policy.obs_space, action=policy.action_space)
-            maps = [each.as_json() for each in policy.action_maps]
+            maps = [action_map.as_json() for action_map in policy.action_maps]
             others = {"spaces": spaces, "action_maps": maps, "given": self.given, "id": run_id}
             saved = {**self.config.as_json(), **others, "imports": self._imports}
             tracked = TrackedRun(self.folder.absolute(), saved["config"], resume_at, run_id)
@@ -223,18 +223,18 @@ class SerialPipeline:
             self.files.checkpoints.remove_after(self.progress.iteration)
             self._all_hooks += [HealthCheck(), self.files, trackers, display or Hook()]
             keep_for_restart(str(self.folder.absolute()))
-            # The tracebacks of workers that were replaced go to the log alone.
+            # The tracebacks of replaced workers go to log.txt only.
             self.collector.envs.explain = self.files.say
         if self.evaluator is not None:
             self.evaluator.envs.say = lambda line: self.say(f"in evaluation: {line}")
             self.evaluator.envs.explain = self.collector.envs.explain
-        self.collector.envs.say = self.say  # after: they may be the same ones
+        self.collector.envs.say = self.say  # last: both may be the same environments
         lines = [f"run {self.folder}", *lines]
         for line in lines + description(self.config, self.policy, self.collector):
             self.say(line)
 
     def say(self, line: str) -> None:
-        """Writes a line to log.txt, and shows it; on rank 0 only, since all ranks say the same."""
+        """Passes a line to all hooks; only rank 0 has the hooks that write it to log.txt and show it."""
         for hook in self._all_hooks:
             hook.say(line)
 
@@ -249,19 +249,18 @@ class SerialPipeline:
         A ``break`` saves the run and closes the pipeline; :meth:`resume` continues it. With several ranks,
         all leave the loop after the same iteration.
 
-        The first Ctrl-C, or SIGTERM, lets the iteration end, saves the run, and is then delivered to the
-        program, where it raises KeyboardInterrupt or what the program has asked for. A second Ctrl-C stops at
-        once.
+        The first Ctrl-C, or SIGTERM, lets the iteration end, saves the run, and is then delivered to
+        the program's own handler, which by default raises KeyboardInterrupt. A second Ctrl-C stops at once.
 
         Raises:
-            ContractError: if the run has ended before its limits: resume it.
+            ContractError: if the run has ended before its limits and must be resumed.
         """
         if self.status != "running":
             if self.is_over():
                 return
             raise ContractError(f"this run has ended: SerialPipeline.resume({str(self.folder)!r}) goes on")
         deliver_signal = self._resources.enter_context(stop_signals(self.request_stop))
-        atexit.register(self.finish)  # a script may end within the loop
+        atexit.register(self.finish)  # a script may exit within the loop
         self._resources.callback(atexit.unregister, self.finish)
         try:
             self._call("before_run")
@@ -287,14 +286,14 @@ class SerialPipeline:
     def _is_asked_to_stop(self) -> bool:
         """Returns whether any rank is requested to stop: a signal does not reach all at the same moment."""
         reasons = [*filter(None, self.ranks.from_all(self.stop_reason))]
-        if reasons:  # else a signal may have set it by now; the next iteration is the last
+        if reasons:  # otherwise a signal may set it now: the next iteration is then the last
             self.stop_reason = reasons[0]
         return bool(reasons)
 
     def step(self) -> Progress:
         """Runs one iteration: collects, learns, evaluates and saves where due, and logs the metrics."""
         progress, timer = self.progress, self.policy.timer
-        began, computed = time.monotonic() - progress.wall_time, time.process_time()
+        began, cpu_began = time.monotonic() - progress.wall_time, time.process_time()
         self._call("before_iter")
         rollout = self.collector.collect()
         self._is_learning = True
@@ -307,7 +306,7 @@ class SerialPipeline:
             **{f"collect/{name}": value for name, value in self.collector.metrics().items()},
             **{f"learn/{name}": value for name, value in learned.items()},
             **{f"time/{phase}_s": seconds for phase, seconds in timer.take().items()},
-            "time/cpu_s": time.process_time() - computed,
+            "time/cpu_s": time.process_time() - cpu_began,
         }
         turn = int(rollout.valid.sum()), int(learned["updates"]), metrics, self.collector.episodes
         progress.advance(self.ranks.from_all(turn))
@@ -322,7 +321,7 @@ class SerialPipeline:
                 self.say(self._line_about(progress.evaluation))
         progress.wall_time = progress.metrics["time/wall_s"] = time.monotonic() - began
         self._call("after_iter")
-        self._save_what_is_due()  # so every checkpoint has its row
+        self._save_what_is_due()  # last, so that every checkpoint has its row
         progress.wall_time = time.monotonic() - began
         return dataclasses.replace(progress)
 
@@ -352,7 +351,7 @@ class SerialPipeline:
         All ranks must call it; rank 0 writes.
 
         Raises:
-            CheckpointError: if it cannot be written, or an iteration was cut before its end.
+            CheckpointError: if it cannot be written, or if the last iteration did not end.
         """
         self._save([name], wait=True)
         return self.folder / "ckpt" / f"{name}.safetensors"
@@ -364,13 +363,13 @@ class SerialPipeline:
             self.progress.saved_at, self._saved_time = self.progress.iteration, time.monotonic()
 
     def finish(self, error: BaseException | None = None) -> None:
-        """Ends the run: saves it, writes its result, and closes what it holds. A second call has no effect.
+        """Ends the run: saves it, writes its result, and closes all its parts. A second call has no effect.
 
-        The last whole iteration is saved, but not after an error in learning, a second Ctrl-C, or, with
+        The last whole iteration is saved, except after an error in learning, a second Ctrl-C, or, with
         several ranks, an error of one.
 
         Args:
-            error: that ends the run; GeneratorExit is no error.
+            error: the exception that ends the run; GeneratorExit is no error.
         """
         if self.status != "running":
             return
@@ -409,7 +408,7 @@ class SerialPipeline:
         self.finish(error)
 
     def result(self) -> dict[str, Any]:
-        """Returns the results of the run for result.json; None stands for what was not measured."""
+        """Returns the results of the run for result.json; a value that was not measured is None."""
         progress, wall_time = self.progress, self.progress.wall_time
         checkpoints = {file.stem: f"ckpt/{file.name}" for file in checkpoints_of(self.folder)}
         error = self.stop_reason if self.error is None else f"{type(self.error).__name__}: {self.error}"
@@ -447,10 +446,10 @@ class SerialPipeline:
     def state_dict(self) -> dict[str, Any]:
         """Returns the whole state of the run as a tree; only ``wall_time`` depends on the machine's speed.
 
-        All ranks must call it. On rank 0 it has the states of all.
+        All ranks must call it. On rank 0 it contains the states of all ranks.
 
         Raises:
-            CheckpointError: if an iteration was cut before its end.
+            CheckpointError: if the last iteration did not end.
         """
         if self._is_learning:
             raise CheckpointError("the last iteration did not end: resume the run from its checkpoints")
@@ -469,7 +468,7 @@ class SerialPipeline:
                 to these environments.
 
         Returns:
-            lines for the user about what the run goes on without.
+            at most one line for the user: why the open episodes are lost.
 
         Raises:
             Exception: of any kind, if a part is missing or does not fit.
@@ -477,7 +476,7 @@ class SerialPipeline:
         ranks, of_ranks = self.ranks, [state, *state["ranks"]]
         if len(of_ranks) != ranks.size:
             raise CheckpointError(
-                f"number of ranks {len(of_ranks)} -> {ranks.size}: resume the run with the former number "
+                f"number of ranks {len(of_ranks)} -> {ranks.size}: resume the run with the old number "
                 "(torchrun --nproc-per-node), or begin a new one from its weights (--init-from)"
             )
         self.progress.wall_time = float(state["wall_time"])
@@ -494,13 +493,13 @@ class SerialPipeline:
             self.policy.forget_open_episodes()
         if new_episodes:
             self.policy.forget_stored()
-        mark = "" if new_episodes else "WARNING: "  # asked for, or not
+        mark = "" if new_episodes else "WARNING: "  # a warning if the user has not asked for it
         reasons = filter(None, ranks.from_all(lost))
         return [f"{mark}{why}. The run goes on with new episodes: {NOT_BIT_EQUAL}" for why in reasons][:1]
 
 
-def _typed(module: str) -> str:
-    """Returns what a command in this folder names: a module, or its file where it is elsewhere."""
+def _import_value(module: str) -> str:
+    """Returns the value of --import for a module: its name, or its file outside of the working directory."""
     file, here = Path(getattr(sys.modules.get(module), "__file__", None) or module), Path.cwd()
     if "." in module or file.suffix != ".py" or file.parent == here or "site-packages" in file.parts:
         return module
@@ -516,7 +515,7 @@ def serial_pipeline(
     max_env_step: int | None = None,
     **options: Any,
 ) -> Policy:
-    """Trains what ``config`` describes to its end, shows the progress, and returns the policy.
+    """Trains a run to its end, shows the progress, and returns the policy.
 
     The arguments are those of :class:`SerialPipeline`.
     """

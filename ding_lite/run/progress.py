@@ -29,14 +29,14 @@ class Progress:
         train_iter: optimiser steps of the policy phase so far.
         iteration: iterations so far. An iteration collects one rollout and learns from it.
         metrics: metrics of the last iteration, by their names in metrics.csv.
-        episodes: that ended in the last iteration.
+        episodes: the episodes that ended in the last iteration.
         evaluation: evaluation in the last iteration, or None if there was none.
         solved: whether an evaluation and its repetition reached ``env.stop_value``.
         eval_value, eval_value_std: mean and standard deviation of the returns of the last evaluation.
-        best_eval_value: highest finite mean return so far.
+        best_eval_value: highest finite mean return of an evaluation so far.
         wall_time: seconds of training, over all sessions of the run.
         step_before: ``env_step`` before the last iteration.
-        saved_at: the last iteration that ``ckpt/last`` has.
+        saved_at: ``iteration`` in the newest ``ckpt/last``.
     """
 
     env_step: int = 0
@@ -54,11 +54,11 @@ class Progress:
     saved_at: int = 0
 
     def advance(self, turns: Sequence[tuple[int, int, dict[str, float], list[Episode]]]) -> None:
-        """Counts an iteration of all ranks; it has taken as long as the slowest of them.
+        """Counts one iteration of all ranks; each of its times is the maximum over the ranks.
 
         Args:
-            turns: of each rank: valid transitions that were collected, optimiser steps of the policy phase,
-                metrics by their names in metrics.csv, and episodes that ended.
+            turns: for each rank: the number of valid transitions, the number of optimiser steps of the policy
+                phase, the metrics by their names in metrics.csv, and the episodes that ended.
         """
         self.step_before = self.env_step
         self.env_step += sum(steps for steps, *_ in turns)
@@ -72,26 +72,26 @@ class Progress:
         self.evaluation = None
 
     def evaluate(self, evaluator: Evaluator | GreedyEpisodes, stop_value: float | None) -> None:
-        """Evaluates once, or twice if the first mean reaches ``stop_value``: both must, if it is solved.
+        """Evaluates, and again if the mean reaches ``stop_value``; the task is solved if both means do.
 
         ``evaluation`` then has the episodes of both rounds; it is None if no episode has ended.
         """
-        found = evaluator.evaluate(self.iteration, 0)
+        result = evaluator.evaluate(self.iteration, 0)
         self.solved = False
-        if not found.returns:
+        if not result.returns:
             return
-        if stop_value is not None and found.mean >= stop_value:
+        if stop_value is not None and result.mean >= stop_value:
             second = evaluator.evaluate(self.iteration, 1)
             self.solved = bool(second.returns) and second.mean >= stop_value
-            found = found + second
-        self.evaluation, self.eval_value, self.eval_value_std = found, found.mean, found.std
-        self.metrics |= evaluation_metrics(found)
+            result = result + second
+        self.evaluation, self.eval_value, self.eval_value_std = result, result.mean, result.std
+        self.metrics |= evaluation_metrics(result)
 
     def update_best(self) -> bool:
-        """Returns whether the last iteration had an evaluation, and no mean return was higher so far.
+        """Updates ``best_eval_value``; returns whether the last iteration's evaluation is the best so far.
 
-        Of equal means the later one is the best, because its policy was trained for longer. A mean that is
-        not finite is never the best: no later one could exceed infinity.
+        Of equal means the later is the best, because its policy was trained for longer. A mean that is not
+        finite is never the best: no later mean could exceed infinity.
         """
         mean = math.nan if self.evaluation is None else self.evaluation.mean
         best = -math.inf if self.best_eval_value is None else self.best_eval_value
@@ -101,7 +101,7 @@ class Progress:
         return is_best
 
     def crossed(self, freq: int) -> bool:
-        """Returns whether the last iteration reached or passed a multiple of ``freq`` env steps; not of 0."""
+        """Returns whether the last iteration reached or passed a multiple of ``freq`` env steps; 0: never."""
         return freq > 0 and self.env_step // freq > self.step_before // freq
 
     def state_dict(self) -> dict[str, Any]:
@@ -117,17 +117,17 @@ class Progress:
 
 
 def merged_metrics(of_ranks: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Returns the metrics of all ranks as one: means, maxima of times and of ``*_max``, sums of counts.
+    """Merges the metrics of all ranks: sums of counts, maxima of times and of ``*_max``, means of others.
 
     Args:
-        of_ranks: for each rank its metrics; one that a rank lacks is taken over the others.
+        of_ranks: the metrics of each rank; a metric that a rank lacks is merged over the other ranks.
     """
     if len(of_ranks) == 1:
         return dict(of_ranks[0])
     merged = {}
     for name in dict.fromkeys(name for metrics in of_ranks for name in metrics):
         numbers = [metrics[name] for metrics in of_ranks if name in metrics]
-        if name == f"collect/{SUCCESS}":  # a rank without it has had episodes, none of which says so
+        if name == f"collect/{SUCCESS}":  # 0 for a rank whose episodes do not report it
             numbers = [m.get(name, 0.0) for m in of_ranks if "collect/episode_return" in m]
         short = name.split("/")[-1]
         if short in COUNTS or short.endswith("buffer_samples"):
@@ -141,7 +141,7 @@ def merged_metrics(of_ranks: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 def evaluation_metrics(evaluation: Evaluation) -> dict[str, float]:
     """Returns the logged metrics of an evaluation, by name."""
-    own = {
+    metrics = {
         "eval/episode_return_mean": evaluation.mean,
         "eval/episode_return_std": evaluation.std,
         "eval/episode_return_min": min(evaluation.returns),
@@ -150,4 +150,4 @@ def evaluation_metrics(evaluation: Evaluation) -> dict[str, float]:
         "eval/episode_length_max": float(max(evaluation.lengths)),
     }
     info = {f"eval/{key}": mean for key, mean in means_of(evaluation.infos).items()}
-    return own | info | own  # keys of info come last, and replace no metric
+    return metrics | info | metrics  # keys of info come last, and replace no metric

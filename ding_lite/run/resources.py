@@ -21,14 +21,14 @@ HEAP_GROWTH = 2**26  # bytes
 
 @contextlib.contextmanager
 def threads(num_threads: int | str, obs_space: gym.Space) -> Iterator[None]:
-    """Gives torch the CPU threads of the config key ``num_threads`` in a block, and NumPy one.
+    """Sets torch's CPU threads to the config key ``num_threads`` in a block, and NumPy's to 1.
 
-    NumPy's matrices are small here. With more threads, which wait for each other, it takes three times as
-    long, and ten times on a busy machine.
+    NumPy's matrices are small here. With more threads, which wait for each other, NumPy takes three times as
+    long, and ten times as long on a busy machine.
 
     Args:
-        num_threads: a number, or "auto": 1 for vector observations, whose matrices are small, and every core
-            where an observation is an image, but not more than torch has (OMP_NUM_THREADS).
+        num_threads: a number, or "auto": 1 for vector observations, whose matrices are small; for images the
+            number of cores, at most torch's number before the block (OMP_NUM_THREADS).
         obs_space: space of the observations.
     """
     before = torch.get_num_threads()
@@ -44,7 +44,7 @@ def threads(num_threads: int | str, obs_space: gym.Space) -> Iterator[None]:
 
 @contextlib.contextmanager
 def torch_defaults() -> Iterator[list[str]]:
-    """Gives torch its own default dtype and device in a block: an environment's module may have set others.
+    """Resets torch's default dtype and device in a block: an environment's module may have changed them.
 
     Yields lines for the user.
     """
@@ -57,7 +57,7 @@ def torch_defaults() -> Iterator[list[str]]:
     try:
         yield [
             f"torch's default dtype and device ({dtype}, {device}) are float32 and cpu while the run is "
-            "open; environments keep theirs with env.manager.type=subprocess"
+            "open; with env.manager.type=subprocess the environments keep their own"
         ]
     finally:
         torch.set_default_dtype(dtype)
@@ -68,7 +68,7 @@ def keep_freed_memory() -> None:
     """Makes glibc reuse freed memory instead of returning it to the system; lasts as long as the process.
 
     Every minibatch allocates and frees its activations. By default glibc returns large blocks to the system,
-    which zeroes their pages again at the next allocation: a quarter of the time of a gradient step on images.
+    which zeroes their pages at the next allocation: a quarter of the time of a gradient step on images.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:  # musl has none

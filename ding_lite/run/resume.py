@@ -54,9 +54,9 @@ EFFECTS = {
     "policy.learn.sequence_length": REFUSED,  # the rows in which a buffer stores hidden states
     "policy.learn.actor_epoch_per_collect": REFUSED,  # equal to the critic's: one optimiser; otherwise two
     "policy.learn.critic_epoch_per_collect": REFUSED,
-    "policy.learn.aux_freq": REFUSED,  # the size of the store
-    "policy.learn.aux_train_epoch": REFUSED,  # 0: no store
-    "policy.learn.pretrained_model_path": REFUSED,  # stored rollouts have the logits of the other one
+    "policy.learn.aux_freq": REFUSED,  # the number of stored rollouts
+    "policy.learn.aux_train_epoch": REFUSED,  # 0: no stored rollouts
+    "policy.learn.pretrained_model_path": REFUSED,  # stored rollouts have the old reference's logits
     "policy.normalize": WARNED,
     "policy.normalize.obs": REFUSED,
     "policy.normalize.reward": REFUSED,
@@ -70,7 +70,7 @@ def effect_of(path: str) -> str:
 
 
 def folder_of(path: Path) -> Path:
-    """Returns the folder of the run that ``path``, a run or one of its checkpoints, belongs to.
+    """Returns the run's folder, given a path of the folder or of one of its checkpoints.
 
     Raises:
         CheckpointError: if there is none.
@@ -79,7 +79,7 @@ def folder_of(path: Path) -> Path:
         return path
     file = find_checkpoint(path)
     if file.absolute().parent.name != "ckpt":
-        raise CheckpointError(f"{file} is not in ckpt/ of a run: no run to continue; --init-from takes it")
+        raise CheckpointError(f"{file} is not in ckpt/ of a run: no run to continue; --init-from accepts it")
     return file.parent.parent
 
 
@@ -89,21 +89,21 @@ def changed_config(
     """Returns the config that a run continues with, the effect of each changed key, and lines for the user.
 
     Args:
-        saved: the config of its checkpoint.
+        saved: the config in the checkpoint.
         changes: of single keys, such as ``{"policy.learn.learning_rate": 1e-4}``. A changed ``max_env_step``
             stretches the schedules, unless the user has set their length.
-        limits: of keys that only stop the run; None: as saved.
+        limits: new values of keys that only stop the run; None: as saved.
         override: apply refused changes too.
 
     Raises:
         ConfigError: if a change is faulty or refused.
     """
     config = saved.replaced(changes).limited(limits)
-    found = differences(saved.values, config.values)
-    if not has_schedule(config.values.policy.learn):  # whose length would be changed
-        found = [change for change in found if change[0] != LENGTH]
-    effects = {key: effect_of(key) for key, _, _ in found}
-    lines = [f"{effects[key]}: {key}: {old!r} -> {new!r}" for key, old, new in found]
+    changed = differences(saved.values, config.values)
+    if not has_schedule(config.values.policy.learn):  # without one, its length has no effect
+        changed = [change for change in changed if change[0] != LENGTH]
+    effects = {key: effect_of(key) for key, _, _ in changed}
+    lines = [f"{effects[key]}: {key}: {old!r} -> {new!r}" for key, old, new in changed]
     if REFUSED in effects.values() and not override:
         raise ConfigError(
             "\n  ".join(["the saved state would be wrong under a refused change:", *lines])
@@ -115,7 +115,7 @@ def changed_config(
 
 
 def rate_from_here(policy: Policy, max_env_step: int) -> list[str]:
-    """Returns a line if the schedule of the learning rate has ended, or ends before the run; else none."""
+    """Returns a line for the user if the schedule of the learning rate ends before the run; else none."""
     if not isinstance(policy, PPOPolicy) or policy.cfg.learn.lr_schedule in ("constant", ADAPTIVE):
         return []
     learn, now, end = policy.cfg.learn, policy.schedules.env_step, policy.cfg.learn.schedule_env_step
@@ -132,9 +132,9 @@ def config_of(checkpoint: Checkpoint, trust: Sequence[str], *, to_train: bool = 
     """Returns the complete config of a checkpoint, which may come from an untrusted source.
 
     Args:
-        checkpoint: stays as it is.
+        checkpoint: is not changed.
         trust: modules that the config may import.
-        to_train: False: without hooks and trackers, which only a training needs.
+        to_train: False: leave out hooks and trackers, which only training needs.
 
     Raises:
         CheckpointError: if the config cannot be used, or names classes that are missing or not trusted.

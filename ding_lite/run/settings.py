@@ -1,7 +1,7 @@
-"""The settings that a run begins with if it has no config: ``ding-lite train --env ID``.
+"""The settings of a run without a config: ``ding-lite train --env ID``.
 
-They are data in ``configs/``: the shipped config that names the environment in its ``environments``, or else
-the file in ``configs/kinds`` for observations of its kind. A config of the user takes nothing from here.
+They are read from ``configs/``: from a shipped config whose ``environments`` match the ID, or else from the
+file in ``configs/kinds`` for the kind of the observations. A config of the user does not use them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def settings(env: str, policy: str = "ppo") -> dict[str, Any]:
         policy: a registered name, or "package.module:Class".
 
     Raises:
-        EnvError: if the environment cannot be made; it is, where no shipped config is for it.
+        EnvError: if the environment cannot be made. It is made only if no shipped config fits.
     """
     return config_for(env, policy).written()
 
@@ -44,85 +44,85 @@ def settings(env: str, policy: str = "ppo") -> dict[str, Any]:
 def config_for(env: str, policy: str = "ppo", overrides: Mapping[str, Any] | None = None) -> Config:
     """Returns the config of :func:`settings` with overrides; its first note says which settings these are."""
     overrides = overrides or {}
-    own = {"env": env_section(env), "policy": {"type": policy}}
-    kinds = {path: value for path, value in overrides.items() if path.startswith(("env.", *TYPES))}
-    typed = compile_config(own, kinds, origin=COMMAND_LINE).values
+    task = {"env": env_section(env), "policy": {"type": policy}}
+    env_overrides = {path: value for path, value in overrides.items() if path.startswith(("env.", *TYPES))}
+    typed = compile_config(task, env_overrides, origin=COMMAND_LINE).values
     bases = map(name_of, POLICY_REGISTRY.get_class(typed.policy.type).__mro__)
-    given: Any = {}
+    preset: Any = {}
     origin, note = COMMAND_LINE, f"none, since {name_of(typed.policy.type)} extends no policy of the library"
     if typed.env.manager.type == "vector" and typed.env.type != "gymnasium":
         note = "none, since a simulator may exist only once in a process, and its spaces are not known before"
     elif base := next((name for name in bases if name in POLICIES), None):
-        given, origin, note = _settings_of(base, own, kinds, env_name(typed.env))
-        # The classes of the user may lack a key, or have a default of their own.
-        of_library = dict(leaves(compile_config({**own, "policy": {"type": base}}).values))
+        preset, origin, note = _settings_of(base, task, env_overrides, env_name(typed.env))
+        # The user's classes may lack a key, or change its default: such a value of the preset is left out.
+        of_library = dict(leaves(compile_config({**task, "policy": {"type": base}}).values))
         of_user = dict(leaves(typed))
         fitting: dict[str, Any] = {}
-        for path, value in leaves(given):
+        for path, value in leaves(preset):
             if path not in of_library or (path in of_user and of_user[path] == of_library[path]):
                 set_value(fitting, path, value)
-        given = fitting
+        preset = fitting
     try:
-        config = compile_config(merged(given, own), overrides, origin=origin)
+        config = compile_config(merged(preset, task), overrides, origin=origin)
     except ConfigError as error:
-        compile_config(own, overrides, origin=COMMAND_LINE)  # raises where the words alone are at fault
-        raise ConfigError(f"{error}\nThe settings are {note}; --plain leaves them out") from error
+        compile_config(task, overrides, origin=COMMAND_LINE)  # raises if the command line alone has a fault
+        raise ConfigError(f"{error}\nSettings of this run: {note}; --plain leaves them out") from error
     first = f"settings: {note} (--plain: the defaults of the keys)"
     return dataclasses.replace(config, notes=(first, *config.notes))
 
 
-def _settings_of(policy: str, own: Any, kinds: Any, name: str) -> tuple[dict[str, Any], str, str]:
-    """Returns the settings for a policy of the library and an environment, their name, and why these.
+def _settings_of(policy: str, task: Any, env_overrides: Any, name: str) -> tuple[dict[str, Any], str, str]:
+    """Returns the settings for a policy of the library and an environment, their name, and the reason.
 
     Args:
-        policy: of the library.
-        own: the config that only names environment and policy.
-        kinds: the overrides of the section ``env``.
+        policy: its registered name.
+        task: the config that only names environment and policy.
+        env_overrides: the overrides of the section ``env`` and of the types of policy and model.
         name: of the environment.
     """
     shipped = _shipped_for(name)
     stems = {config["policy"].get("type", "ppo"): stem for stem, config in shipped.items()}
     if stem := stems.get(policy):
-        return shipped[stem], stem, f"those of the shipped config {stem}"
-    if stem := stems.get(policy.removesuffix("_offpolicy")):  # all but how often a sample is used
+        return shipped[stem], stem, f"shipped config {stem}"
+    if stem := stems.get(policy.removesuffix("_offpolicy")):  # all but the number of epochs
         rate = compile_config(shipped[stem]).values.policy.learn.learning_rate
         config = merged(shipped[stem], {"policy": {"type": policy, "learn": {"learning_rate": rate}}})
         config["policy"]["learn"].pop("epoch_per_collect", None)
-        return config, stem, f"those of the shipped config {stem}, with a replay buffer"
-    given: dict[str, Any] = {}
+        return config, stem, f"shipped config {stem}, with a replay buffer"
+    preset: dict[str, Any] = {}
     note = f"no shipped config is for {name} with {policy}"
-    if shipped:  # what it says of the task is true with every policy
+    if shipped:  # these keys describe the environment, for every policy
         stem, config = next(iter(shipped.items()))
-        known = dict(leaves(compile_config(own, kinds).values))
+        known = dict(leaves(compile_config(task, env_overrides).values))
         for path, value in leaves(config):
             if not path.startswith("policy.") or (path.startswith(OF_TASK) and path in known):
-                set_value(given, path, value)
-        note += f"; network, entropy and discount are those of {stem}"
-    env = compile_config(merged(given, own), kinds).values.env
+                set_value(preset, path, value)
+        note += f"; network, entropy and discount from {stem}"
+    env = compile_config(merged(preset, task), env_overrides).values.env
     with contextlib.closing(make_vector_env(env, 1, 0)) as envs:
         kind, why = kind_of(envs.obs_space)
         is_single, rescales = isinstance(envs.obs_space, gym.spaces.Box), needs_rescale(envs.action_space)
-    note = f"those for {kind}, since {why} and {note}"
+    note = f"for {kind}, since {why} and {note}"
     names = names_in(next(iter(shipped_configs().values())).parent / "kinds" / f"{kind}.py")
-    given = merged(merged(names["config"], {"policy": names["by_policy"].get(policy, {})}), given)
-    if "env.wrappers" not in kinds and env.manager.type not in ("vector", "env_pool"):
+    preset = merged(merged(names["config"], {"policy": names["by_policy"].get(policy, {})}), preset)
+    if "env.wrappers" not in env_overrides and env.manager.type not in ("vector", "env_pool"):
         wrappers = env.wrappers or (names.get("wrappers", []) if is_single else [])
         if rescales:
             wrappers, note = [*wrappers, "action_rescale"], f"{note}; actions are rescaled to -1 .. 1"
-        given = merged(given, {"env": {"wrappers": wrappers}} if wrappers else {})
-    return given, f"kinds/{kind}", note
+        preset = merged(preset, {"env": {"wrappers": wrappers}} if wrappers else {})
+    return preset, f"kinds/{kind}", note
 
 
 def _shipped_for(name: str) -> dict[str, dict[str, Any]]:
     """Returns the shipped configs that are for an environment, by their names."""
-    found = {}
+    configs = {}
     for file in shipped_configs().values():
         names = names_in(file)
         patterns = names.get("environments", {})
         matching = [name] if name in patterns else [p for p in patterns if fnmatchcase(name, p)]
         if matching:
-            found[file.stem] = merged(names["config"], patterns[matching[0]])
-    return found
+            configs[file.stem] = merged(names["config"], patterns[matching[0]])
+    return configs
 
 
 def needs_rescale(space: gym.Space) -> bool:

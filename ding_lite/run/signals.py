@@ -21,11 +21,11 @@ IMPORT = "<frozen importlib._bootstrap>"  # the file of the frames of an import
 
 @contextlib.contextmanager
 def handlers_of_program() -> Iterator[None]:
-    """Handles the signals that are not ignored, as SIGHUP is under nohup; at the end they just kill."""
+    """Handles the signals that are not ignored, as SIGHUP is under nohup; after the block they just kill."""
     numbers = [n for n in ENDING if signal.getsignal(n) in (signal.SIG_DFL, signal.default_int_handler)]
     for number in numbers:
         signal.signal(number, exit_at_once)
-    if hasattr(signal, "pthread_sigmask"):  # a pool blocks them until now
+    if hasattr(signal, "pthread_sigmask"):  # a pool starts programs with blocked signals
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
     yield
     for number in numbers:
@@ -33,9 +33,9 @@ def handlers_of_program() -> Iterator[None]:
 
 
 def exit_at_once(number: int, frame: FrameType | None) -> NoReturn:
-    """Interrupts the program as Ctrl-C does, with the name of the signal; in an import, ends the process.
+    """Raises KeyboardInterrupt with the name of the signal; during an import, ends the process instead.
 
-    Code that is imported, such as NumPy's, swallows an exception or replaces it by another one.
+    A module that is being imported, such as NumPy, may swallow the exception or raise another one.
     """
     name = signal.Signals(number).name
     while frame is not None:
@@ -47,12 +47,12 @@ def exit_at_once(number: int, frame: FrameType | None) -> NoReturn:
 
 @contextlib.contextmanager
 def stop_signals(request_stop: Callable[[str], None]) -> Iterator[Callable[[], None]]:
-    """Calls ``request_stop(name)`` for a signal that comes in the block; a second SIGINT raises.
+    """Calls ``request_stop(name)`` for a signal in the block; SIGINT after it raises KeyboardInterrupt.
 
-    It takes over the signals whose handlers are Python's own or :func:`exit_at_once`, in the main thread. A
-    program that has a handler of its own keeps it, and one under nohup goes on when the terminal is closed.
+    In the main thread, it replaces handlers that are Python's defaults or :func:`exit_at_once`. A program
+    keeps handlers of its own, and under nohup it goes on when the terminal is closed.
 
-    Yields what delivers the signal that came once more, after the block, to the handler that it had before.
+    Yields a function to call after the block: it sends the signal again, now to its previous handler.
 
     Args:
         request_stop: ends the training at the next moment at which it can be saved.

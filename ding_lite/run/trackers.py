@@ -34,11 +34,11 @@ from ding_lite.errors import FOREIGN, ConfigError, error_text
 from ding_lite.run.hooks import Hook
 
 FLUSH_SECONDS = 10.0  # TensorBoard's rows become visible to a reader at this interval
-STATES = {"interrupted": "KILLED", "failed": "FAILED"}  # MLflow's, by the status of result.json
+STATES = {"interrupted": "KILLED", "failed": "FAILED"}  # MLflow's states, by the status of result.json
 
 
 class TrackedRun(NamedTuple):
-    """What a tracker knows about the run that it is made for."""
+    """The data of a run that its trackers receive."""
 
     folder: Path
     config: Mapping[str, Any]  # complete, as plain data
@@ -47,7 +47,7 @@ class TrackedRun(NamedTuple):
 
 
 class Tracker:
-    """Shows the course of a run somewhere. A subclass overrides what it can show; each method does nothing.
+    """Sends the data of a run somewhere. A subclass overrides the methods it needs; these do nothing.
 
     The constructor is ``Tracker(run, **arguments)``, with the arguments in the config. Whatever a tracker
     raises, the run warns once and trains on without it. A resumed run sends the rows after its checkpoint
@@ -55,7 +55,7 @@ class Tracker:
 
     Attributes:
         requires: the package that the tracker imports; without it the run does not begin.
-        place: where the user finds what is sent, such as a URL; "" if there is nothing to say.
+        place: where the user finds the data, such as a URL; "": nothing is shown.
     """
 
     requires: ClassVar[str | None] = None
@@ -83,7 +83,7 @@ class Trackers(Hook):
     Args:
         items: value of ``logger.trackers``.
         freq: env steps between rows; an evaluation has a row, too.
-        run: that is tracked.
+        run: the run to track.
 
     Raises:
         RegistryError: if an item names no tracker.
@@ -156,7 +156,7 @@ class TensorboardTracker(Tracker):
         folder.mkdir(exist_ok=True)
         self._event = event_pb2.Event
         self._proto = summary_pb2.Summary
-        suffix = f".{time.time_ns()}"  # the name itself holds seconds: two sessions may start within one
+        suffix = f".{time.time_ns()}"  # file names have whole seconds, and two sessions may start in one
         self._writer = EventsWriter(str(folder / "events"), suffix)
         self._next_flush = 0.0
         start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
@@ -185,10 +185,10 @@ class WandbTracker(Tracker):
     """Weights & Biases; the x axis is env_step.
 
     Args:
-        run: that is tracked.
-        arguments: of `wandb.init`, such as project, entity, group or tags, or mode: "online", "offline" or
-            "disabled"; without it that of WANDB_MODE, or else "online". Offline, the run is kept in wandb/ in
-            the run's folder until `wandb sync` sends it.
+        run: the run to track.
+        arguments: of `wandb.init`, such as project, entity, group, tags or mode. The mode is "online",
+            "offline" or "disabled"; by default the value of WANDB_MODE, or else "online". Offline, the data
+            stay in wandb/ in the run's folder until `wandb sync` sends them.
     """
 
     requires = "wandb"
@@ -206,7 +206,7 @@ class WandbTracker(Tracker):
             "config": dict(run.config),
             "resume": "allow",
             "reinit": "create_new",  # beside other runs of the process
-            "settings": wandb.Settings(console="off", silent=True),  # the display belongs to the run
+            "settings": wandb.Settings(console="off", silent=True),  # only the run writes to the terminal
         }
         self._run = wandb.init(**{**settings, **arguments})
         self.place = str(Path(self._run.dir).parent) if self._run.offline else str(self._run.url)
@@ -232,10 +232,10 @@ class MlflowTracker(Tracker):
     """MLflow, in a local database or on a server; the step is env_step.
 
     Args:
-        run: that is tracked.
-        tracking_uri: such as "sqlite:///mlflow.db" or "http://host:5000"; None: that of MLFLOW_TRACKING_URI,
-            or else MLflow's default.
-        experiment: name of the experiment, which is made if it does not exist.
+        run: the run to track.
+        tracking_uri: such as "sqlite:///mlflow.db" or "http://host:5000"; None: the value of
+            MLFLOW_TRACKING_URI, or else MLflow's default.
+        experiment: name of the experiment, which is created if it does not exist.
         tags: of the run.
     """
 
@@ -253,14 +253,14 @@ class MlflowTracker(Tracker):
         self._entities = mlflow.entities
         self._client = client = mlflow.MlflowClient(tracking_uri)
         known = client.get_experiment_by_name(experiment)
-        place = client.create_experiment(experiment) if known is None else known.experiment_id
-        earlier = client.search_runs([place], f"tags.`ding_lite.id` = '{run.id}'")
+        parent = client.create_experiment(experiment) if known is None else known.experiment_id
+        earlier = client.search_runs([parent], f"tags.`ding_lite.id` = '{run.id}'")
         if earlier:
             self._id = earlier[0].info.run_id
             client.update_run(self._id, status="RUNNING")
         else:
-            of_run = {**(tags or {}), "ding_lite.id": run.id}
-            self._id = client.create_run(place, run_name=run.folder.name, tags=of_run).info.run_id
+            run_tags = {**(tags or {}), "ding_lite.id": run.id}
+            self._id = client.create_run(parent, run_name=run.folder.name, tags=run_tags).info.run_id
             parameters = [self._entities.Param(path, str(value)) for path, value in leaves(run.config)]
             client.log_batch(self._id, params=parameters)
         self.place = f"run {self._id} at {client.tracking_uri}"

@@ -29,9 +29,9 @@ def recording_env(
     Args:
         env_cfg: the complete section ``env``.
         folder: for one file per episode, ``<name>-episode-<number>.mp4``; the last is written on closing.
-        episodes: to record.
+        episodes: number of episodes to record.
         seed: of the start states.
-        name: begins the names of the files.
+        name: prefix of the file names.
 
     Raises:
         EnvError: if the environment cannot be made, or cannot be recorded.
@@ -52,7 +52,7 @@ def recording_env(
 
 
 class Pictures(gym.Wrapper):
-    """Renders pictures of three channels from 0 to 255, as files of videos have them."""
+    """Renders pictures with three channels from 0 to 255, as video files need them."""
 
     def render(self) -> Any:
         picture = super().render()
@@ -68,7 +68,7 @@ class Pictures(gym.Wrapper):
 class RecordVideo(Hook):
     """Records an evaluation episode as `videos/step_*-episode-0.mp4`, and sends it to the trackers.
 
-    The training is not affected. The first failure is the last try.
+    The training is not affected. After a failure no more videos are recorded.
 
     Args:
         freq: env steps between videos.

@@ -1,1 +1,1 @@
-"""What commands do besides training one run."""
+"""Implementations of the commands other than training one run."""

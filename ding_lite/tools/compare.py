@@ -1,8 +1,8 @@
 """Compares the final scores of groups of runs.
 
-A group is a config with its seeds. Its runs of several environments are its tasks. The score of a run is the
-mean return of one evaluation, at the same number of steps for all: the best one would be the higher, the more
-often a run is evaluated. The statistics are those of :mod:`ding_lite.tools.statistics`;
+A group is a config with its seeds; its environments are its tasks. The score of a run is the mean return of
+one evaluation, at the same number of env steps for all runs. The best evaluation would not be a fair score:
+it grows with the number of evaluations. :mod:`ding_lite.tools.statistics` computes the statistics, and
 :mod:`ding_lite.tools.compare_pictures` draws a comparison.
 """
 
@@ -47,7 +47,7 @@ class Score(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """A line of the table; None where there are too few runs or nothing to compare with.
+    """A row of the table; intervals of too few runs are None, and so is the improvement of the first group.
 
     Attributes:
         group: its label.
@@ -55,7 +55,7 @@ class Summary(NamedTuple):
         mean: mean over tasks of the mean over runs.
         iqm: interquartile mean over the runs of all tasks.
         iqm_interval: its 95 % interval.
-        improvement: probability that a run of this group scores higher than one of the first group.
+        improvement: probability that a run of this group scores higher than a run of the first group.
         improvement_interval: its 95 % interval.
     """
 
@@ -80,10 +80,10 @@ class Comparison:
 
     Attributes:
         title: what all runs have in common.
-        scores: of each group by its label, for each task: the environments that all groups have runs of.
+        scores: by label of the group, then by task: the environments that all groups have runs of.
         ends: for each task, the env steps at which scores are taken; None: at each run's last evaluation.
-        ranges: for each task, the scores that count 0 and 1; empty: scores are returns.
-        notes: sentences about runs that were left out, and about what to keep in mind.
+        ranges: for each task, the returns that count as 0 and as 1; empty: scores are returns.
+        notes: sentences about runs that were left out, and about limits of the comparison.
     """
 
     title: str
@@ -98,7 +98,7 @@ class Comparison:
         return "Normalised score" if self.ranges else "Return"
 
     def values(self, group: str, task: str | None = None) -> list[np.ndarray]:
-        """Returns the returns of a group in a task; None: in each task, normalised if there are ranges."""
+        """Returns a group's returns in ``task``; None: in each task, normalised if there are ranges."""
         arrays = []
         for name in self.ends if task is None else [task]:
             low, high = self.ranges.get(name, (0.0, 1.0)) if task is None else (0.0, 1.0)
@@ -107,7 +107,7 @@ class Comparison:
         return arrays
 
     def summaries(self, task: str | None = None) -> list[Summary]:
-        """Returns the lines of the table over all tasks, or of one task, in returns."""
+        """Returns the rows of the table over all tasks, or, with ``task``, of its table of returns."""
         iqm, better = statistics.aggregate_iqm, statistics.probability_of_improvement
         groups = {label: self.values(label, task) for label in self.scores}
         first, *_ = groups.values()
@@ -169,14 +169,14 @@ class Comparison:
 
 
 def number(value: float) -> str:
-    """Returns a score as text, with as many digits as are of use: 1,234.5, 0.93 and 0.0042."""
+    """Returns a score as text with a useful number of digits: 1,234.5, 0.93 and 0.0042."""
     if 0 < abs(value) < 0.1:
         return f"{value:.2g}"
     return f"{value:,.1f}" if abs(value) >= 10 else f"{value:.2f}"
 
 
 def tables_of(comparison: Comparison) -> dict[str, list[list[str]]]:
-    """Returns the tables by title: of normalised scores, if there are any, and of the returns in each task.
+    """Returns tables by title: one of normalised scores, if there are any, and one of returns for each task.
 
     Cells are texts, "-" where there is no number. The first row is the header.
     """
@@ -210,7 +210,7 @@ def table_text(comparison: Comparison, suffix: str) -> str:
 
 
 def _tex(text: str) -> str:
-    """Returns a text for LaTeX: signs escaped, numbers with a minus."""
+    """Returns a text for LaTeX, with special characters escaped and a minus sign before negative numbers."""
     text = re.sub(r"[&%$#_{}]", r"\\\g<0>", text.replace("\\", "/"))
     return re.sub(r"(?<![\w.])-(?=\d)", "$-$", text).replace("~", r"\textasciitilde{}").replace("^", r"\^{}")
 
@@ -222,48 +222,48 @@ def compare(arguments: Sequence[str | Path], references: Mapping[str, Range] | N
     """Compares groups of runs.
 
     Args:
-        arguments: run folders, folders with runs in them, or patterns of such, whose runs are grouped by
+        arguments: run folders, folders with runs in them, or glob patterns. Their runs are grouped by
             config. ``NAME=FOLDER`` puts the runs into the group NAME instead; a name may occur repeatedly.
         references: for each environment, the returns that count as 0 and as 1.
 
     Raises:
-        ConfigError: if there is nothing to compare, or a reference is missing or empty.
+        ConfigError: if there is nothing to compare, a reference is missing, or its LOW is not below HIGH.
     """
     notes: list[str] = []
     groups: dict[str, dict[str, list[Run]]] = {}  # by label and task
     for label, runs in grouped(arguments, [SCORE], notes, HEADLINE_KEYS[:1]).items():
         for run in runs:
             groups.setdefault(label, {}).setdefault(env_of(run.config), []).append(run)
-    every = dict.fromkeys(task for group in groups.values() for task in group)
-    for task in list(every):
+    tasks = dict.fromkeys(task for group in groups.values() for task in group)
+    for task in list(tasks):
         if lacking := [label for label, group in groups.items() if task not in group]:
-            del every[task]
+            del tasks[task]
             notes.append(f"{task} is left out: there is no run of it in {'; '.join(lacking)}.")
-    if not every:
+    if not tasks:
         raise ConfigError(
             "the groups have no environment in common. If runs of different configs belong together, name "
             "their groups: ding-lite compare 'mine=runs/a*' 'other=runs/b*'"
         )
-    runs_of = {task: [run for group in groups.values() for run in group[task]] for task in every}
+    runs_of = {task: [run for group in groups.values() for run in group[task]] for task in tasks}
     ranges = _ranges(runs_of, references or {})
     if len(groups) > 1:
         first = next(iter(groups))
-        notes.append(f"Improvement: the probability that a run scores higher than one of {first}.")
+        notes.append(f"Improvement: the probability that a run scores higher than a run of {first}.")
     ends: dict[str, int | None] = {}
     scores: dict[str, dict[str, list[Score]]] = {label: {} for label in groups}
     for task, runs in runs_of.items():
         end = ends[task] = min(map(last_step, filter(_reached_limit, runs)), default=None)
         for label, group in groups.items():
             scores[label][task] = [_score(run, end) for run in group[task]]
-        found = [score for group in scores.values() for score in group[task]]
-        at = end or max(score.env_step for score in found)
-        notes.append(f"Scores of {task} are taken at {at:,} env steps.")
+        of_task = [score for group in scores.values() for score in group[task]]
+        common_step = end or max(score.env_step for score in of_task)
+        notes.append(f"Scores of {task} are taken at {common_step:,} env steps.")
         if elsewhere := [
             f"{score.run.folder} ({score.run.status}) at {score.env_step:,}"
-            for score in found
-            if score.run.status not in ENDED or abs(score.env_step - at) > FAR_FROM_END * at
+            for score in of_task
+            if score.run.status not in ENDED or abs(score.env_step - common_step) > FAR_FROM_END * common_step
         ]:
-            notes.append(f"Elsewhere: {', '.join(elsewhere)}.")
+            notes.append(f"Scores at other steps, or of unfinished runs: {', '.join(elsewhere)}.")
     few = [label for label, group in scores.items() if min(map(len, group.values())) < statistics.MIN_RUNS]
     if few:
         notes.append(
@@ -276,7 +276,7 @@ def compare(arguments: Sequence[str | Path], references: Mapping[str, Range] | N
 
 
 def _reached_limit(run: Run) -> bool:
-    """Returns whether a run has reached its limit: one that trains on past solved is "solved" there, too."""
+    """Returns whether a run has reached its limit; a solved run may have been trained further, up to it."""
     at_limit = last_step(run) >= run.config.get("max_env_step", math.inf)
     return run.status == "finished" or (run.status == "solved" and at_limit)
 
@@ -284,8 +284,8 @@ def _reached_limit(run: Run) -> bool:
 def _score(run: Run, end: int | None) -> Score:
     """Returns the score of a run by the evaluation that is closest to ``end``, or by its last one."""
     steps, values = points_of(run, SCORE)
-    place = len(steps) - 1 if end is None else int(np.argmin(np.abs(steps - end)))
-    return Score(run, float(values[place]), int(steps[place]))
+    index = len(steps) - 1 if end is None else int(np.argmin(np.abs(steps - end)))
+    return Score(run, float(values[index]), int(steps[index]))
 
 
 def _ranges(runs_of: Mapping[str, Sequence[Run]], references: Mapping[str, Range]) -> dict[str, Range]:

@@ -1,4 +1,4 @@
-"""Pictures of a comparison: a figure for a paper by matplotlib, a page to zoom into by plotly."""
+"""Pictures of a comparison: a figure for a paper by matplotlib, an interactive page by plotly."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 LEVELS = 201  # points of a performance profile
 PROFILE_RESAMPLES = 2_000
-PROFILE_RUNS = 5  # of each task; the band of fewer covers most of the plot
+PROFILE_RUNS = 5  # of each task; with fewer, the band covers most of the plot
 SCORES_TITLE = "Final score: IQM, 95 % interval"
 STYLE = """\
 body { font: 15px sans-serif; margin: 2em auto; max-width: min(75em, 92vw) }
@@ -61,9 +61,9 @@ def draw_comparison(comparison: Comparison, title: str | None = None, width: flo
         ConfigError: if matplotlib is not installed.
     """
     summaries, scores = comparison.summaries(), list(map(comparison.values, comparison.scores))
-    every = np.concatenate([task for group in scores for task in group])
-    margin = 0.03 * (np.ptp(every) or abs(every[0]) or 1.0)
-    levels = np.linspace(every.min() - margin, every.max() + margin, LEVELS)
+    flat = np.concatenate([task for group in scores for task in group])
+    margin = 0.03 * (np.ptp(flat) or abs(flat[0]) or 1.0)
+    levels = np.linspace(flat.min() - margin, flat.max() + margin, LEVELS)
     profile = functools.partial(statistics.performance_profile, levels=levels)
 
     count = len(comparison.ends) + 2
@@ -71,20 +71,20 @@ def draw_comparison(comparison: Comparison, title: str | None = None, width: flo
     figure, all_axes = new_figure(count, 2 if count == 4 else 3, (PANEL_SIZE[0], height), width)
     *of_tasks, of_scores, of_profiles = all_axes
     for task, axes in zip(comparison.ends, of_tasks, strict=True):
-        for place, group in enumerate(comparison.scores):
-            draw_curve(axes, curve(runs_of(comparison, group, task), SCORE), style_of(place))
+        for index, group in enumerate(comparison.scores):
+            draw_curve(axes, curve(runs_of(comparison, group, task), SCORE), style_of(index))
         label_steps(axes, f"Evaluation return, {task}")
-    for place, (summary, values) in enumerate(zip(summaries, scores, strict=True)):
-        style, runs = style_of(place), np.concatenate(values)
+    for index, (summary, values) in enumerate(zip(summaries, scores, strict=True)):
+        style, runs = style_of(index), np.concatenate(values)
         of_scores.errorbar(
-            summary.iqm, place, xerr=_bar(summary), fmt="o", color=style["color"], elinewidth=4
+            summary.iqm, index, xerr=_bar(summary), fmt="o", color=style["color"], elinewidth=4
         )
-        of_scores.plot(runs, np.full(len(runs), place + 0.25), "|", color=style["color"], alpha=0.8)
+        of_scores.plot(runs, np.full(len(runs), index + 0.25), "|", color=style["color"], alpha=0.8)
         of_profiles.step(levels, profile(values), where="post", **style)
         if min(summary.seeds) >= PROFILE_RUNS:
             low, high = statistics.interval(profile, values, resamples=PROFILE_RESAMPLES)  # type: ignore[misc]
             of_profiles.fill_between(levels, low, high, step="post", color=style["color"], alpha=0.15, lw=0)
-    # The legend names the rows, in its order.
+    # The rows need no labels: they are in the order of the legend.
     of_scores.set(title=SCORES_TITLE, xlabel=comparison.unit, ylim=(len(summaries) - 0.5, -0.5), yticks=[])
     of_profiles.set(title="Performance profile", xlabel=comparison.unit, ylabel="Share of runs above")
     names = [f"{summary.group} (n={summary.seed_count})" for summary in summaries]
@@ -93,7 +93,7 @@ def draw_comparison(comparison: Comparison, title: str | None = None, width: flo
 
 
 def _bar(summary: Summary) -> list[list[float]]:
-    """Returns how far the interval of the interquartile mean reaches below and above it."""
+    """Returns the distances from the interquartile mean to both ends of its interval, as error bars."""
     low, high = summary.iqm_interval or (summary.iqm, summary.iqm)
     return [[summary.iqm - low], [high - summary.iqm]]
 
@@ -102,7 +102,7 @@ def _bar(summary: Summary) -> list[list[float]]:
 
 
 def page_of(comparison: Comparison, title: str | None = None) -> str:
-    """Returns a page of one file that needs no network: tables, and charts to zoom into, by plotly.
+    """Returns an HTML page that needs no network: tables, and interactive charts by plotly.
 
     Raises:
         ConfigError: if plotly is not installed.
@@ -142,32 +142,32 @@ def _charts(comparison: Comparison) -> Any:
     titles = [f"Evaluation return (IQM), {escape(task)}" for task in tasks] + [SCORES_TITLE]
     figure = make_subplots(rows=len(titles), cols=1, subplot_titles=titles)
 
-    def add(row: int, place: int, x: Any, y: Any, **options: Any) -> None:
+    def add(row: int, index: int, x: Any, y: Any, **options: Any) -> None:
         """Adds a trace of a group to the chart ``row``; the legend shows and hides a whole group."""
-        fields = {"name": names[place], "legendgroup": place, "showlegend": False}
-        color = {"line_color": style_of(place)["color"], "marker_color": style_of(place)["color"]}
+        fields = {"name": names[index], "legendgroup": index, "showlegend": False}
+        color = {"line_color": style_of(index)["color"], "marker_color": style_of(index)["color"]}
         figure.add_trace(Scatter(x=x, y=y, **{**fields, **color, **options}), row=row, col=1)
 
-    for place, (group, summary) in enumerate(zip(comparison.scores, comparison.summaries(), strict=True)):
+    for index, (group, summary) in enumerate(zip(comparison.scores, comparison.summaries(), strict=True)):
         for row, task in enumerate(tasks, start=1):
             runs = runs_of(comparison, group, task)
             for run in runs:
-                seed = f"{names[place]}, seed {run.config.get('seed')}"
-                add(row, place, *points_of(run, SCORE), mode="lines", opacity=0.3, line_width=1, name=seed)
+                seed = f"{names[index]}, seed {run.config.get('seed')}"
+                add(row, index, *points_of(run, SCORE), mode="lines", opacity=0.3, line_width=1, name=seed)
             data = curve(runs, SCORE)
             if data.band is not None:
                 edge: dict[str, Any] = {"mode": "lines", "hoverinfo": "skip", "line_width": 0}
-                add(row, place, data.x, data.band[0], **edge)
-                add(row, place, data.x, data.band[1], **edge, fill="tonexty")
-            add(row, place, data.x, data.y, mode="lines+markers", showlegend=row == 1)
+                add(row, index, data.x, data.band[0], **edge)
+                add(row, index, data.x, data.band[1], **edge, fill="tonexty")
+            add(row, index, data.x, data.y, mode="lines+markers", showlegend=row == 1)
         last, scores = len(titles), np.concatenate(comparison.values(group))
-        add(last, place, scores, [names[place]] * len(scores), mode="markers", marker_symbol="line-ns-open")
+        add(last, index, scores, [names[index]] * len(scores), mode="markers", marker_symbol="line-ns-open")
         (below,), (above,) = _bar(summary)
         bar = {"array": [above], "arrayminus": [below]}
-        add(last, place, [summary.iqm], [names[place]], mode="markers", marker_size=10, error_x=bar)
+        add(last, index, [summary.iqm], [names[index]], mode="markers", marker_size=10, error_x=bar)
     figure.update_xaxes(title_text=X_LABEL, rangemode="tozero")
     figure.update_xaxes(title_text=comparison.unit, rangemode="normal", row=len(titles))
     figure.update_yaxes(autorange="reversed", showticklabels=False, row=len(titles))
-    height = 400 * len(titles) + 25 * len(names)  # the legend of a narrow page has a row for each
+    height = 400 * len(titles) + 25 * len(names)  # the legend of a narrow page has a row for each group
     figure.update_layout(height=height, template="plotly_white", legend={"orientation": "h"})
     return figure

@@ -3,9 +3,9 @@
     for finding in check_env("CartPole-v1"):
         print(finding.verdict, finding.check, finding.text)
 
-Plays random legal actions under the guards of training, so that a fault is reported in the words of training.
+Plays random legal actions with the checks of training, so that a fault has the same message as in training.
 Then plays the same seeds and actions again, in worker processes and here, and compares every number. Worker
-processes are first: they survive an environment that hangs or dies. The command is ``ding-lite check-env``.
+processes come first: this process survives if they hang or die. The command is ``ding-lite check-env``.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from ding_lite.trees import MASK_KEY, Tree, is_image, map_tree, named_leaves, pa
 
 OK, WARN, FAIL = "OK", "WARN", "FAIL"
 NUM_ENVS = 2  # environments that are played; in "subprocess" each has a worker
-# By default; "ray" has the workers of "subprocess", and takes seconds to start.
+# The default. "ray" has the same workers as "subprocess", and takes seconds to start.
 BACKENDS = ("base", "subprocess")
 WORKERS = ("subprocess", "ray")
 MESSAGE = 0.3e-3  # seconds that a message to a worker process and its answer take
-WAITS = 0.8  # share of a step without computing from which on more workers than cores are advised
+WAITS = 0.8  # least share of waiting in a step for which more workers than cores are advised
 LARGE = 1e4  # numbers from here on make the gradients of a network too large
-ENTRIES = 16  # a vector of so many numbers or fewer is shown number by number
+ENTRIES = 16  # largest vector whose numbers are shown one by one
 
 REPLACED = ". In a run, env.manager.type=subprocess replaces a worker that fails, and goes on"
 
@@ -73,8 +73,8 @@ def check_env(
 
     Args:
         env: a gymnasium id, a registered name, "package.module:Class", a class or another callable that makes
-            the environment, or a section ``env``. An environment that is made already is played in this
-            process only, and stays open.
+            the environment, or a section ``env``. An existing environment is played in this process
+            only, and stays open.
         steps: to play in each of two environments. The ends of longer episodes are not checked.
         seed: of start states and actions.
         backends: to compare: "base", "subprocess", "ray".
@@ -87,25 +87,25 @@ def check_env(
 
 def section_of(env: Mapping[str, Any] | Callable[..., gym.Env] | gym.Env | str) -> dict[str, Any]:
     """Returns the complete section ``env`` for the argument ``env`` of :func:`check_env`."""
-    given = env_section(env) if isinstance(env, str) else env
-    given = dict(given) if isinstance(given, Mapping) else {"type": given}
-    kind = given.get("type", "gymnasium")
+    section = env_section(env) if isinstance(env, str) else env
+    section = dict(section) if isinstance(section, Mapping) else {"type": section}
+    kind = section.get("type", "gymnasium")
     # compile_config requires a class or function with a name; a functools.partial has none.
-    given["type"] = kind if isinstance(kind, str) else gym.Env
-    return {**compile_config({"env": given}, origin="env").values.env, "type": kind}
+    section["type"] = kind if isinstance(kind, str) else gym.Env
+    return {**compile_config({"env": section}, origin="env").values.env, "type": kind}
 
 
 def findings(
     env_cfg: Mapping[str, Any], *, steps: int = 1000, seed: int = 0, backends: Sequence[str] = BACKENDS
 ) -> Iterator[Finding]:
     """Yields each finding as it is made; see :func:`check_env`. ``env_cfg`` is a complete section ``env``."""
-    given, own, num_envs = env_cfg["type"], env_cfg["manager"]["type"], env_cfg["collector_env_num"]
-    is_made = isinstance(given, gym.Env)
+    env, backend, num_envs = env_cfg["type"], env_cfg["manager"]["type"], env_cfg["collector_env_num"]
+    is_made = isinstance(env, gym.Env)
     if is_made:
-        env_cfg, backends, num_envs = {**env_cfg, "type": lambda: given}, ("base",), 1
-    kinds = {*backends, *({own} & {*WORKERS})}
-    if own in ("vector", "env_pool"):  # which have no single environments to compare them with
-        kinds = {own}
+        env_cfg, backends, num_envs = {**env_cfg, "type": lambda: env}, ("base",), 1
+    kinds = {*backends, *({backend} & {*WORKERS})}
+    if backend in ("vector", "env_pool"):  # no other backend can run these environments
+        kinds = {backend}
     first, *others = sorted(kinds, reverse=True)  # "base" last
 
     lines: list[str] = []
@@ -129,14 +129,14 @@ def findings(
             others_played = play(envs, steps, "other", random_actions(envs, seed))
             has_other_episodes = bool(first_difference(played, others_played))
     except DingLiteError as error:
-        is_new = isinstance(error, EnvWorkerError) and own not in WORKERS
+        is_new = isinstance(error, EnvWorkerError) and backend not in WORKERS
         yield Finding("contract", FAIL, f"{error}{REPLACED if is_new else ''}")
         return
-    if "scale" not in notes:  # which is the cause where the same seeds give other episodes
+    if "scale" not in notes:  # this note explains why the same seeds give other episodes
         yield from _seeds(not_repeated, has_other_episodes)
     for kind in others if not not_repeated else []:
-        # With workers, an environment may exist once in a process.
-        rows = [_of_first(row) for row in played] if kind == "base" and own in WORKERS else played
+        # With workers, an environment may support only one instance per process.
+        rows = [_of_first(row) for row in played] if kind == "base" and backend in WORKERS else played
         with _warnings_to(lines):
             finding = _compared(env_cfg, kind, seed, rows, stopwatches)
         yield finding
@@ -188,7 +188,7 @@ def play(envs: VectorEnv, steps: int, stream: str, act: Callable[[Tree], Tree]) 
     watch = Watch(envs, "")
     obs = watch.reset(stream)
     for _ in range(steps):
-        obs = map_tree(np.array, obs)  # a copy, as the environments write over theirs
+        obs = map_tree(np.array, obs)  # a copy, since the environments overwrite their arrays
         action = act(obs)
         row = {"obs": obs, "action": map_tree(np.array, action)}
         got = envs.step(action)
@@ -201,7 +201,7 @@ def play(envs: VectorEnv, steps: int, stream: str, act: Callable[[Tree], Tree]) 
 
 
 def random_actions(envs: VectorEnv, seed: int) -> Callable[[Tree], Tree]:
-    """Returns what draws random legal actions, from the distribution of the default model.
+    """Returns a function that draws random legal actions from the distribution of the default model.
 
     Raises:
         ConfigError: if the model cannot be made for these spaces.
@@ -236,7 +236,7 @@ def first_difference(played: Sequence[Row], others: Iterator[Row]) -> str:
     """Returns the first difference of two plays, or an error of the second one, as text, or "".
 
     Raises:
-        NotFiniteError: of the second one, which says nothing about seeds.
+        NotFiniteError: of the second play; it says nothing about seeds.
     """
     try:
         for step, (row, other) in enumerate(zip(played, others, strict=True)):
@@ -258,7 +258,7 @@ class Stopwatch(gym.Wrapper):
     Attributes:
         seconds: of each step.
         computing: seconds of each step in which this process has computed.
-        time_limit: the smallest one of the environment; None if it has none.
+        time_limit: the smallest time limit of the environment's wrappers; None if there is none.
     """
 
     def __init__(self, env: gym.Env) -> None:
@@ -292,8 +292,8 @@ def _seeds(not_repeated: str, has_other_episodes: bool) -> Iterator[Finding]:
     if not_repeated:
         text = (
             f"the same seeds and actions gave another episode: {not_repeated}. Draw only from "
-            "self.np_random, after super().reset(seed=seed), and begin every episode anew: until then runs "
-            "cannot be repeated, and a resumed run refuses the open episodes of its checkpoint"
+            "self.np_random, after super().reset(seed=seed), and reset all state in every reset: until then "
+            "runs cannot be repeated, and a resumed run loses the open episodes of its checkpoint"
         )
         yield Finding("same seed", FAIL, text)
         return
@@ -307,10 +307,10 @@ def _seeds(not_repeated: str, has_other_episodes: bool) -> Iterator[Finding]:
 def _compared(
     env_cfg: Mapping[str, Any], kind: str, seed: int, played: list[Row], stopwatches: list[Stopwatch]
 ) -> Finding:
-    """Plays the same on another backend."""
+    """Plays the same seeds and actions on another backend, and compares every number."""
     num_envs = len(played[0]["reward"])
     try:
-        if kind == "base" and num_envs > 1:  # two instances may end their process: first that of a worker
+        if kind == "base" and num_envs > 1:  # two instances may end their process: try a worker first
             _vector(env_cfg, "subprocess", num_envs, seed, workers=1).close()
         with contextlib.closing(_vector(env_cfg, kind, num_envs, seed)) as envs:
             stopwatches += _timed(envs)
@@ -329,7 +329,7 @@ def _compared(
 
 
 def _ends(played: list[Row], limit: int | None, env_cfg: Mapping[str, Any]) -> Iterator[Finding]:
-    """Checks that episodes end, and that those at a time limit are truncated, not terminated."""
+    """Checks that episodes end, and that episodes at a time limit are truncated, not terminated."""
     ended: list[tuple[int, bool]] = []  # length, and whether it was terminated
     lengths = np.zeros(len(played[0]["reward"]), int)
     for row in played:
@@ -381,7 +381,7 @@ def _ranges(played: list[Row], obs_space: gym.Space) -> Iterator[Finding]:
 
 
 def _doubts(numbers: np.ndarray, name: str, space: gym.Space | None) -> Iterator[tuple[str, str]]:
-    """Yields what is doubtful about numbers (N, ...), with a short name; ``space`` is None for rewards."""
+    """Yields a short name and a text for each problem of numbers (N, ...); ``space`` is None for rewards."""
     if space is None and not numbers.any():
         yield "zeros", "all rewards were 0: set policy.intrinsic.type=rnd, or begin episodes near the goal"
     if space is not None and len(numbers) > 1 and (numbers == numbers[0]).all():
@@ -394,7 +394,7 @@ def _doubts(numbers: np.ndarray, name: str, space: gym.Space | None) -> Iterator
         if (outside := (numbers < low) | (numbers > high)).any():
             text = f"{name} has numbers outside of its Box, such as {numbers[outside][0]:.6g}"
             yield "bounds", f"{text}: correct the bounds, or set {key}"
-    elif space is not None:  # of indices
+    elif space is not None:  # indices
         return
     is_divided = space is not None and is_image(space) and np.abs(space.high).max() <= WIDEST
     if np.abs(numbers).max() > LARGE and not is_divided:
@@ -411,9 +411,9 @@ def _speed(stopwatches: list[Stopwatch], env_cfg: Mapping[str, Any]) -> Finding:
 
 
 def suited_backend(seconds: float, num_envs: int, waits: float = 0.0) -> str:
-    """Returns which backend suits environments whose steps take so many seconds.
+    """Returns which backend suits environments whose steps take ``seconds``.
 
-    A message to a worker steps all of its environments, so their time together is compared with its cost.
+    A message to a worker steps all of its environments, so its cost is compared with their time together.
 
     Args:
         seconds: of a step.

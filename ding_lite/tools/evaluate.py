@@ -1,4 +1,4 @@
-"""Plays episodes with a policy, or that of a checkpoint: to evaluate it, to record videos, or to watch."""
+"""Plays episodes with a policy or with a checkpoint: to evaluate it, to record videos, or to watch it."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
 def load(
     run: Path, *, trust: Sequence[str] = (), changes: Mapping[str, Any] | None = None
 ) -> tuple[Path, Config, Policy, int]:
-    """Returns a checkpoint, the config of its run, its policy on the CPU, and the env steps at the save.
+    """Returns a checkpoint's path, the config of its run, its policy on the CPU, and its env steps.
 
     Args:
         run: a run's folder, whose best checkpoint is used, or a checkpoint.
         trust: modules that the checkpoint's config may import.
-        changes: of the environment, such as ``{"env.kwargs.g": 15.0}``.
+        changes: other values of keys of the environment, such as ``{"env.kwargs.g": 15.0}``.
 
     Raises:
         CheckpointError: if there is no checkpoint, or its config names a module that is not trusted.
-        ConfigError: if a change is not one of the section ``env``, or is faulty; if a script gave the run its
-            environments, and ``changes`` name none.
+        ConfigError: if a changed key is not in the section ``env``, or its value is invalid; if a script
+            passed the environments of the run, and ``changes`` name none.
     """
     changes = changes or {}
     if others := [key for key in changes if not key.startswith("env.")]:
-        raise ConfigError(f"{others[0]}: only keys of env can be changed here; the policy is that of the run")
+        raise ConfigError(f"{others[0]}: only keys of env can be changed here; the policy is the run's")
     checkpoint = load_of_run(run)
     config = config_of(checkpoint, trust, to_train=False)
     if {"env.type", "env.env_id"}.isdisjoint(changes):
@@ -69,26 +69,26 @@ def play(
     """Plays episodes with a policy in environments, and closes them.
 
     Args:
-        policy: stays as it is.
+        policy: is not changed.
         envs: made for evaluation.
         episodes: to play.
         max_steps: an episode that reaches this length is cut.
-        stream: names the random numbers of the start states and actions.
-        actions_seed: of sampled actions; None takes the most likely ones.
+        stream: name of the random streams of start states and actions.
+        actions_seed: of sampled actions; None: the most likely actions are taken.
 
     Raises:
         EnvError: if the policy cannot play in these environments, or one of them fails.
     """
     with contextlib.closing(envs):
-        for name, space, own in (
+        for name, space, trained in (
             ("observation", envs.obs_space, policy.obs_space),
             ("action", envs.action_space, policy.action_space),
         ):
-            # The bounds of observations may be others; actions are scaled to theirs.
-            if space != own and (name == "action" or _layout(space) != _layout(own)):
+            # Bounds of observations may differ. Bounds of actions may not, since actions are scaled to them.
+            if space != trained and (name == "action" or _layout(space) != _layout(trained)):
                 raise EnvError(
                     f"the policy cannot play in this environment: its {name} space is {space}, and the "
-                    f"policy was trained with {own}"
+                    f"policy was trained with {trained}"
                 )
         state_of_training = policy.generator.get_state()
         policy.generator.manual_seed(integer_seed(actions_seed or 0, stream, "action"))
@@ -117,16 +117,16 @@ def evaluate(
     stochastic: bool = False,
     max_steps: int = 10_000,
 ) -> Evaluation:
-    """Plays whole episodes with a policy in new environments; a training that goes on is not affected.
+    """Plays whole episodes with a policy in new environments; does not affect a training in progress.
 
     Args:
-        policy: such as :func:`~ding_lite.serial_pipeline` and :func:`~ding_lite.load_policy` return it.
+        policy: such as :func:`~ding_lite.serial_pipeline` or :func:`~ding_lite.load_policy` returns.
         env: id of a gymnasium environment, a registered name, "package.module:Class", or a function that
             makes one.
         episodes: to play.
         num_envs: environments to play them in, at most one for each episode.
-        seed: of the start states, and of sampled actions. The start states are those of no training and of no
-            evaluation within one.
+        seed: of the start states, and of sampled actions. No training has these start states, and no
+            evaluation within a training.
         stochastic: sample the actions; otherwise take the most likely ones.
         max_steps: an episode that reaches this length is cut.
 
@@ -149,7 +149,7 @@ def evaluate_checkpoint(
     changes: Mapping[str, Any] | None = None,
     trust: Sequence[str] = (),
 ) -> tuple[Path, Evaluation]:
-    """Plays episodes with a trained policy, on the CPU, in the environments of its run or others like them.
+    """Plays episodes with a trained policy, on the CPU, in the environments of its run or changed ones.
 
     Args:
         run, trust, changes: as for :func:`load`.
@@ -186,7 +186,7 @@ def _window(env_cfg: Mapping[str, Any], seed: int) -> InProcessVectorEnv:
 
     Raises:
         ConfigError: if there is no display.
-        EnvError: if it opens no window.
+        EnvError: if the environment opens no window.
     """
     advice = "For a video instead: ding-lite eval RUN --video videos"
     # Without a display, SDL would draw into memory, and show nothing.

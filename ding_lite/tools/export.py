@@ -1,9 +1,9 @@
 """Writes a trained policy to one ONNX file, which acts without ding_lite.
 
-The file maps observations as the environment returns them to actions as it takes them: it holds the scale
-of observations, action masks, the memory, and the conversion of actions with the library's wrappers of
-actions. ``ExportedPolicy`` is the module that is traced. It calls the policy's own parts, so a part of the
-user is exported as it is.
+The file maps raw observations of the environment to actions that it accepts. It includes the scale of
+observations, action masks, the hidden state, and the conversion of actions by the library's action wrappers.
+``ExportedPolicy`` is the module that is traced. It calls the policy's own methods, so a custom model or
+distribution is exported as it is.
 
 A file is written only if it acts as ``load_policy(run).act`` on observations of the run's environment.
 """
@@ -52,7 +52,7 @@ from ding_lite.trees import (
 PACKAGES = ("onnx", "onnxruntime", "onnxscript")
 METADATA_KEY = "ding_lite.manifest"  # in the metadata of the model
 TOLERANCE = 1e-5  # accepted difference of a number, in its unit; see parity_of
-MAX_ENVS = 4  # environments that the recorded observations come from
+MAX_ENVS = 4  # environments in which the observations are recorded
 
 Arrays = dict[str, np.ndarray]
 Runner = Callable[[Mapping[str, np.ndarray]], Arrays]
@@ -60,7 +60,7 @@ Step = tuple[Any, Any, Any]  # see :func:`record`
 
 
 class ExportedPolicy(nn.Module):
-    """Acts greedily, by the parts of a policy.
+    """Maps observations to the most likely actions of a policy.
 
     Args:
         policy: on the CPU.
@@ -77,8 +77,8 @@ class ExportedPolicy(nn.Module):
         self.model = policy.model
         self.policy = policy
         self.paths = [path for path, _ in space_leaves(policy.actor_space)]
-        # ONNX takes no constants of NumPy.
-        self.maps = [ActionMap(each.space, *map(torch.from_numpy, each[1:])) for each in policy.action_maps]
+        # An ONNX model cannot have constants of NumPy.
+        self.maps = [ActionMap(x.space, *map(torch.from_numpy, x[1:])) for x in policy.action_maps]
         self.eval().requires_grad_(False)
 
     def forward(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -87,23 +87,23 @@ class ExportedPolicy(nn.Module):
         obs = map_tree(lambda leaf: leaf.float() if leaf.dtype == torch.float64 else leaf, obs)
         obs = policy.with_empty_groups(obs)
         if policy.recurrence is None:
-            seen = policy._inputs(obs)
-            logit, after = model.compute_actor(seen), {}
+            model_inputs = policy._inputs(obs)
+            logit, next_state = model.compute_actor(model_inputs), {}
         else:
             first = inputs["first"]
             initial = policy.recurrence.initial_hidden(first.shape[0])
             state = _tree("state", inputs, [path for path, _ in named_leaves(initial)])
-            seen = policy._inputs(obs, chosen_hidden(first, initial, state))
-            logit, _, state = model.step(seen)
-            after = _named("next_state", state)
-        action = map_tree(lambda leaf: leaf.numpy(), policy.distribution(seen, logit).mode())
+            model_inputs = policy._inputs(obs, chosen_hidden(first, initial, state))
+            logit, _, state = model.step(model_inputs)
+            next_state = _named("next_state", state)
+        action = map_tree(lambda leaf: leaf.numpy(), policy.distribution(model_inputs, logit).mode())
         action = map_tree(torch.from_numpy, model.actor_head.out.to_env(action))
-        for each in self.maps:
-            action = each.scaled(action).to(getattr(torch, str(each.space.dtype)))
-        return {**_named("action", action), **_named("logit", logit), **after}
+        for action_map in self.maps:
+            action = action_map.scaled(action).to(getattr(torch, str(action_map.space.dtype)))
+        return {**_named("action", action), **_named("logit", logit), **next_state}
 
     def example(self) -> dict[str, Tensor]:
-        """Returns inputs of two observations."""
+        """Returns example inputs with two observations."""
         space = self.policy.actor_space
         obs = map_tree(torch.as_tensor, _declared(example_observations(space, 2), space))
         inputs = _named("obs", obs)
@@ -141,8 +141,8 @@ def export_policy(
     Args:
         run: a run's folder, whose best checkpoint is used, or a checkpoint.
         output: the file.
-        observations: of the run's environment, at least so many, on which the file must act as the policy.
-        seed: of the episodes from which these observations are recorded.
+        observations: least number of recorded observations on which the file must act as the policy.
+        seed: of the recorded episodes of the run's environment.
         trust: modules that the checkpoint's config may import.
 
     Returns:
@@ -150,8 +150,8 @@ def export_policy(
 
     Raises:
         ConfigError: if a package that it needs is not installed.
-        ContractError: if the policy does something that the file cannot hold.
-        DingLiteError: if the file acts otherwise than the policy; no file is written then.
+        ContractError: if the policy computes something that ONNX cannot represent.
+        DingLiteError: if the file would act differently from the policy; no file is written then.
         CheckpointError: if there is no checkpoint, or its config names a module that is not trusted.
         EnvError: if the environments of the run cannot be made.
     """
@@ -186,11 +186,11 @@ def export_policy(
     with importing_only(compiled.trusted):
         recorded = list(record(config.env, policy, observations, seed))
     parity = parity_of(runner(data), module, recorded)
-    if not parity["difference"] <= TOLERANCE:  # also of a nan
+    if not parity["difference"] <= TOLERANCE:  # also if it is nan
         raise DingLiteError(
-            f"{output} would act otherwise than {run}: on {parity['observations']} observations the largest "
+            f"{output} would not act as {run}: on {parity['observations']} observations the largest "
             f"difference is {parity['difference']:.2g} of the range of {parity['output']!r} (at most "
-            f"{TOLERANCE:g} is accepted). No file is written. What changes actions belongs in scaled(), "
+            f"{TOLERANCE:g} is accepted). No file is written. Code that changes actions belongs in scaled(), "
             "distribution() or the model, whose encoders use float32"
         )
     manifest = {**described, "parity": parity}
@@ -204,70 +204,70 @@ def model_of(module: ExportedPolicy, manifest: Mapping[str, Any]) -> tuple[bytes
 
     Args:
         module: to trace.
-        manifest: with all inputs; those that no output needs, such as of the value alone, are dropped.
+        manifest: with all inputs; inputs that no output needs, such as of the value network, are dropped.
 
     Raises:
-        ContractError: if the policy does something that torch.export or ONNX cannot hold.
+        ContractError: if the policy computes something that torch.export or ONNX cannot represent.
     """
     example = module.example()
     sizes = {name: {0: Dim("batch")} for name in example}
     inputs, outputs = ([port["name"] for port in manifest[kind]] for kind in ("inputs", "outputs"))
     try:
-        # Strict: TorchDynamo traces the conversion of actions, which is written in NumPy, too.
+        # Strict: TorchDynamo also traces the conversion of actions, which is written in NumPy.
         program = torch.export.export(module, (example,), dynamic_shapes=(sizes,), strict=True)
         signature = program.graph_signature
         for name in {*program.state_dict} - {*signature.parameters, *signature.buffers}:
-            del program.state_dict[name]  # of the value network
-        logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it misses torchvision
-        with warnings.catch_warnings():  # what torch says about itself
+            del program.state_dict[name]  # parameters of the value network
+        logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns that torchvision is missing
+        with warnings.catch_warnings():  # torch warns about its own code
             warnings.simplefilter("ignore")
             converted: Any = torch.onnx.export(
                 program, dynamo=True, verbose=False, input_names=inputs, output_names=outputs
             )
-    except Exception as error:  # code of the user is traced
+    except Exception as error:  # the user's code is traced, and may raise any error
         first_line = str(error).strip().partition("\n")[0]  # torch adds pages to it
         raise ContractError(
-            f"ONNX cannot hold this policy: {type(error).__name__}: {first_line}. Its model must compute "
-            "with tensors, without branches on their values"
+            f"ONNX cannot represent this policy: {type(error).__name__}: {first_line}. Its model must "
+            "compute with tensors, without branches on their values"
         ) from error
     graph = converted.model.graph
     for value in [value for value in graph.inputs if not value.uses()]:
         graph.inputs.remove(value)
     for value in (*graph.inputs, *graph.outputs):
         value.shape[0] = "batch"
-    kept = {value.name for value in graph.inputs}
-    manifest = {**manifest, "inputs": [port for port in manifest["inputs"] if port["name"] in kept]}
+    remaining = {value.name for value in graph.inputs}
+    manifest = {**manifest, "inputs": [port for port in manifest["inputs"] if port["name"] in remaining]}
     converted.model.metadata_props[METADATA_KEY] = json.dumps(manifest)
     return converted.model_proto.SerializeToString(), manifest
 
 
 def runner(data: bytes) -> Runner:
-    """Returns the function of an ONNX model: named arrays in, named arrays out."""
+    """Returns a function that runs an ONNX model: named arrays in, named arrays out."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
-    wanted = [port.name for port in session.get_inputs()]
+    needed = [port.name for port in session.get_inputs()]
     return lambda inputs: dict(
-        zip(names, session.run(None, {name: inputs[name] for name in wanted}), strict=True)
+        zip(names, session.run(None, {name: inputs[name] for name in needed}), strict=True)
     )
 
 
 def record(env_cfg: Mapping[str, Any], policy: PPOPolicy, observations: int, seed: int) -> Iterator[Step]:
-    """Yields the steps of some episodes that ``policy.act`` plays, until they have enough observations.
+    """Plays episodes with ``policy.act``, and yields their steps until there are enough observations.
 
     Shapes:
         observations (B, ...), whether an episode begins (B,), actions of ``policy.act`` (B, ...)
     """
-    maps, policy.action_maps = policy.action_maps, ()  # these environments have the wrappers
+    maps, policy.action_maps = policy.action_maps, ()  # here the environments' wrappers convert actions
     envs = make_vector_env(env_cfg, min(MAX_ENVS, env_cfg["evaluator_env_num"] or 1), seed, evaluate=True)
     with contextlib.closing(envs):
         policy.reset()
         obs, first = envs.reset("export"), np.ones(envs.num_envs, bool)
         for _ in range(-(-observations // envs.num_envs)):
-            obs = map_tree(np.array, obs)  # the environments overwrite theirs
+            obs = map_tree(np.array, obs)  # the environments overwrite their arrays
             action = to_tree(policy.act(obs), policy.action_space)
-            yield obs, first, functools.reduce(lambda mapped, each: each(mapped), maps, action)
+            yield obs, first, functools.reduce(lambda mapped, convert: convert(mapped), maps, action)
             transition = envs.step(action)
             obs, first = transition.obs, ends_of(transition)
             policy.reset(first)
@@ -275,22 +275,22 @@ def record(env_cfg: Mapping[str, Any], policy: PPOPolicy, observations: int, see
 
 
 def parity_of(run: Runner, module: ExportedPolicy, recorded: Sequence[Step]) -> dict[str, Any]:
-    """Compares an exported file with the policy, step by step; each remembers for itself.
+    """Compares an exported file with the policy, step by step; each continues its own hidden state.
 
-    Actions are compared with those of ``policy.act``, other outputs with those of ``module`` in torch; a
+    Actions are compared with actions of ``policy.act``, other outputs with outputs of ``module`` in torch; a
     wrong hidden state shows in the next outputs. The first step is also taken with one observation alone,
-    since the size of a batch may vary. The unit of an action of a bounded Box is the distance of its bounds,
-    whose share float32 rounds; that of any other number is its own size, or the median size in its output.
-    Other discrete actions differ by 1 or more.
+    since the size of a batch may vary. The unit of an action of a bounded Box is the width of its bounds, in
+    proportion to which float32 rounds; the unit of any other float is its own size, or the median size in its
+    output if that is larger. The unit of an integer is 1, so other discrete actions differ by 1 or more.
 
     Args:
         run: the file.
-        module: from which the file was made.
+        module: that was exported.
         recorded: consecutive steps.
 
     Returns:
-        "observations": how many were compared; "difference": the largest one, in these units, and "output",
-        which has it.
+        "observations": how many were compared; "difference": the largest one, in these units; "output": the
+        name of the output that has it.
     """
     policy = module.policy
     space = policy.action_maps[-1].space if policy.action_maps else policy.action_space
@@ -305,14 +305,14 @@ def parity_of(run: Runner, module: ExportedPolicy, recorded: Sequence[Step]) -> 
             outputs = module({name: torch.from_numpy(array) for name, array in inputs.items()})
             expected = {name: tensor.numpy() for name, tensor in outputs.items()}
             actual = run(_inputs(module, obs, first, actual))
-            for name, wanted in {**expected, **_named("action", action)}.items():
+            for name, target in {**expected, **_named("action", action)}.items():
                 if name.startswith("next_state"):
                     continue
-                got, sizes, unit = actual[name], np.abs(wanted), widths.get(name)
+                got, sizes, unit = actual[name], np.abs(target), widths.get(name)
                 if unit is None:
-                    unit = np.maximum(sizes, np.median(sizes)) if wanted.dtype.kind == "f" else 1
+                    unit = np.maximum(sizes, np.median(sizes)) if target.dtype.kind == "f" else 1
                 with np.errstate(invalid="ignore", divide="ignore"):
-                    error = np.where(got == wanted, 0.0, np.abs(got - wanted) / unit)
+                    error = np.where(got == target, 0.0, np.abs(got - target) / unit)
                 differences[name] = np.maximum(differences.get(name, 0.0), error.max())  # keeps a nan
     output = max(differences, key=lambda name: np.nan_to_num(differences[name], nan=np.inf))
     return {
@@ -323,7 +323,7 @@ def parity_of(run: Runner, module: ExportedPolicy, recorded: Sequence[Step]) -> 
 
 
 def _width(leaf: gym.Space) -> np.ndarray | None:
-    """Returns the distances of the bounds of a Box; None where float32 has no such number."""
+    """Returns the width of the bounds of a Box; None for other spaces, or if a width exceeds float32."""
     if not isinstance(leaf, gym.spaces.Box):
         return None
     width = leaf.high.astype(np.float64) - leaf.low
@@ -331,16 +331,16 @@ def _width(leaf: gym.Space) -> np.ndarray | None:
 
 
 def _inputs(module: ExportedPolicy, obs: Tree, first: np.ndarray, before: Arrays) -> Arrays:
-    """Returns the inputs of a step, after a step with the outputs ``before``; empty: there is none."""
+    """Returns the inputs of a step; ``before`` are the outputs of the previous step, empty at first."""
     inputs: Arrays = _named("obs", _declared(obs, module.policy.actor_space))
     if (recurrence := module.policy.recurrence) is None:
         return inputs
     initial = recurrence.initial_hidden(len(first))
     state = before or _named("next_state", map_tree(Tensor.numpy, initial))
-    remembered = {name[len("next_") :]: state[name] for name in state if name.startswith("next_state.")}
-    return {**inputs, "first": first, **remembered}
+    hidden = {name[len("next_") :]: state[name] for name in state if name.startswith("next_state.")}
+    return {**inputs, "first": first, **hidden}
 
 
 def _port(name: str, example: Tensor) -> dict[str, Any]:
-    """Returns what the manifest says of an input or output."""
+    """Returns the entry of an input or output in the manifest."""
     return {"name": name, "dtype": str(example.numpy().dtype), "shape": ["batch", *example.shape[1:]]}

@@ -16,7 +16,7 @@ def keys_of(user: Mapping[str, Any]) -> dict[str, Key]:
     """Returns every key that a config may have by its path, sections in the order of ``ding-lite config``.
 
     Args:
-        user: a config, of which only the keys ``type`` matter: they name the classes that declare keys.
+        user: a config. Only its keys ``type`` matter: they name the classes that declare keys.
     """
     schema, _ = schema_of(user)
     policy = schema["policy"]
@@ -27,7 +27,7 @@ def keys_of(user: Mapping[str, Any]) -> dict[str, Key]:
 
 
 def keys_of_policies(policies: Iterable[str] = POLICIES) -> dict[str, dict[str, Key]]:
-    """Returns every key of some policies by its path, and there by the names of these policies."""
+    """Returns every key of some policies as ``{path: {name of policy: key}}``."""
     keys: dict[str, dict[str, Key]] = {}
     for name in policies:
         for path, key in keys_of({"policy": {"type": name}}).items():
@@ -36,7 +36,7 @@ def keys_of_policies(policies: Iterable[str] = POLICIES) -> dict[str, dict[str, 
 
 
 def defaults_of(by_policy: Mapping[str, Key]) -> dict[str, list[str]]:
-    """Returns the policies of each default of a key."""
+    """Returns the policies that have each default of a key, as ``{default: [name of policy, ...]}``."""
     by_value: dict[str, list[str]] = {}
     for name, key in by_policy.items():
         by_value.setdefault(repr(key.default), []).append(name)

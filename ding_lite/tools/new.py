@@ -1,6 +1,6 @@
-"""Writes the files that a part of the user's own begins with: the part with its config, and its test.
+"""Writes the first files of a custom policy, environment or model: the class with a config, and its test.
 
-The templates are working files, in which ``my_policy`` and ``MyPolicy`` stand for the name that is asked for.
+The templates are working files; the requested name replaces ``my_policy`` and ``MyPolicy`` in them.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ TEMPLATES = Path(__file__).with_name("templates")
 
 
 def write_new(kind: str, name: str, folder: str | Path = ".") -> tuple[Path, Path]:
-    """Writes the files of a new part, and returns them: the part and its test.
+    """Writes the files of a new part, and returns their paths: the part and its test.
 
     Args:
         kind: "policy", "env" or "model".
         name: "my_part" or "my-part"; the class is MyPart.
-        folder: is made if there is none.
+        folder: is created if it does not exist.
 
     Raises:
-        ConfigError: if the name cannot be that of a module, or a file of that name exists.
+        ConfigError: if a module cannot have the name, or a file of that name exists.
     """
     module = name.replace("-", "_")
     if not module.isidentifier() or keyword.iskeyword(module):

@@ -1,9 +1,8 @@
 """Several ``ding-lite`` processes at a time: the seeds of a config, the workers of a sweep.
 
-Processes of the command itself: each run is bit for bit that of the single command, and one that crashes
-takes no other along. Each line that a process prints appears with its name before it. What became of a run
-is said by the exit code of its process and by its result.json. ``tools.ray_runs`` has the same pool on a Ray
-cluster.
+Each process executes the single command, so its run is bit for bit the same, and a crash does not end other
+runs. The name of a process precedes each line that it prints. The exit code of the process and result.json
+tell how a run ended. ``tools.ray_runs`` has the same pool on a Ray cluster.
 """
 
 from __future__ import annotations
@@ -42,14 +41,14 @@ from ding_lite.__main__ import main
 sys.exit(main())
 """
 INTERRUPTED = (130, 143)  # exit codes of a run that a signal ended, after it was saved
-LAST_LINES = 50  # that have the error of a process
+LAST_LINES = 50  # of a process, in which its error is searched
 
 
 class Job(NamedTuple):
     """A ``ding-lite`` process.
 
     Attributes:
-        name: before its lines, such as "seed 3"; "": the lines stay as they are.
+        name: is printed before its lines, such as "seed 3"; "": nothing is.
         arguments: of ``ding-lite``, beginning with the command.
     """
 
@@ -65,14 +64,14 @@ class Outcome(NamedTuple):
 
 
 class Load(NamedTuple):
-    """What one training keeps busy: CPU cores, and whether it takes any free GPU."""
+    """The resources of one training: CPU cores, and whether it uses a GPU, any one."""
 
     cores: int
     gpu: bool
 
 
 def load_of(config: Config) -> Load:
-    """Returns what a run of a config keeps busy; threads that the observations decide count as one."""
+    """Returns the load of a run; a number of threads that depends on the observations counts as 1."""
     env, device = config.values.env, str(config.values.policy.device)
     threads = config.values.num_threads if isinstance(config.values.num_threads, int) else 1
     workers = 1
@@ -82,16 +81,16 @@ def load_of(config: Config) -> Load:
 
 
 class Pool:
-    """Processes on this machine. On a machine with several GPUs each sees one of them, in turn.
+    """Processes on this machine. If it has several GPUs, each process sees one GPU, in turn.
 
     Args:
         load: of one training.
         jobs: number of processes at a time; None: as many as there are cores for.
-        say: called with each line that they print, in their threads.
+        say: called with each line that a process prints, in the thread of its job.
 
     Attributes:
         jobs: number of processes at a time.
-        threads: number of jobs that are begun at a time; each waits for its process.
+        threads: number of threads; each starts one job at a time and waits for it.
         stopped_by: name of the signal that has ended the work; "" before one.
     """
 
@@ -102,11 +101,11 @@ class Pool:
         gpus = named.split(",") if named else [str(number) for number in range(torch.cuda.device_count())]
         self._gpus = itertools.cycle(gpus if load.gpu and len(gpus) > 1 else [None])
         self._running: set[subprocess.Popen[str]] = set()
-        self._lock = threading.Lock()  # of starting and stopping: none is stopped twice, or started after it
+        self._lock = threading.Lock()  # no process starts during or after a stop
         self.stopped_by = ""
 
     def stop(self, name: str) -> None:
-        """Ends all processes after their iterations, saved; safe in a signal handler of the main thread.
+        """Makes all processes save and end after their iterations; safe in a handler of the main thread.
 
         Args:
             name: of the signal that they are sent, such as "SIGINT".
@@ -117,7 +116,7 @@ class Pool:
                 process.send_signal(signal.Signals[name])
 
     def run(self, jobs: Sequence[Job]) -> list[Outcome]:
-        """Runs all jobs, and returns how each ended; once the pool is stopped, none starts.
+        """Runs all jobs, and returns how each ended; once the pool is stopped, no further job starts.
 
         Raises:
             KeyboardInterrupt: at a second Ctrl-C; all processes are killed.
@@ -145,9 +144,9 @@ class Pool:
 
 
 def start(job: Job, variables: dict[str, str]) -> subprocess.Popen[str]:
-    """Starts the process of a job, which ends with the thread that called this; Ctrl-C does not reach it."""
+    """Starts the process of a job. It ends with the calling thread; Ctrl-C does not reach it."""
     width = shutil.get_terminal_size().columns - len(f"{job.name}: ")
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # they wait until the process has handlers
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # signals wait until the process has handlers
     try:
         return subprocess.Popen(
             [sys.executable, "-c", BOOT, str(os.getpid()), *job.arguments],
@@ -164,7 +163,7 @@ def start(job: Job, variables: dict[str, str]) -> subprocess.Popen[str]:
 
 
 def follow(process: subprocess.Popen[str], job: Job, say: Callable[[str], Any]) -> Outcome:
-    """Says the lines of a process until it ends, and returns how it ended."""
+    """Passes the lines of a process to ``say`` until it ends, and returns how it ended."""
     last: deque[str] = deque(maxlen=LAST_LINES)
     with process:
         assert process.stdout is not None
@@ -193,15 +192,15 @@ def error_of(text: str, code: int) -> str:
 
 
 def seeds_report(folders: Mapping[int, Path], outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Returns what became of the seeds in these folders, and the mean of their scores, as JSON data.
+    """Returns how the run of each seed ended, and the mean of their scores, as JSON data.
 
-    The score is the mean return of the last evaluation of a run that has ended in order.
+    The score of a run that ended normally is the mean return of its last evaluation.
     """
     runs = []
     for (seed, folder), outcome in zip(folders.items(), outcomes, strict=True):
         result = read_result(folder)
         status = result.get("status", "not started") if outcome.code in (0, *INTERRUPTED) else "failed"
-        has_score = status in ENDED or outcome.code == 0  # a hook may have ended it
+        has_score = status in ENDED or outcome.code == 0  # a hook may have ended the run
         runs.append(
             {
                 "seed": seed,
@@ -225,6 +224,6 @@ def seeds_report(folders: Mapping[int, Path], outcomes: Sequence[Outcome]) -> di
 
 
 def exit_code_of(outcomes: Sequence[Outcome]) -> int:
-    """Returns the exit code of the first run that failed, or 0; that of a killed run is 1."""
+    """Returns the exit code of the first run that failed, or 0; a killed run counts as 1."""
     failed = [outcome.code for outcome in outcomes if outcome.code not in (0, *INTERRUPTED)]
     return max(1, failed[0]) if failed else 0

@@ -54,7 +54,7 @@ STYLE: Any = {
     "font.size": 8,  # titles are larger
     "legend.frameon": False,
 }
-# Plots that have names: columns of metrics.csv, and their titles.
+# Plots with a name: their columns of metrics.csv, and their titles.
 PANELS = {"training": "collect/episode_return", "evaluation": SCORE}
 TITLES = {
     "collect/episode_return": f"Training return (last {RECENT_EPISODES})",
@@ -112,7 +112,7 @@ def common_grid(xs: Sequence[np.ndarray]) -> np.ndarray:
 
 @contextlib.contextmanager
 def drawing() -> Iterator[None]:
-    """Sets the :data:`STYLE` of what is drawn in a block, or in a function.
+    """Applies :data:`STYLE` to the drawing in a block; also a decorator of functions.
 
     Raises:
         ConfigError: if matplotlib is not installed.
@@ -133,11 +133,11 @@ def draw_runs(
     panels: Sequence[str] = (),
     width: float | None = None,
 ) -> tuple[Figure, list[str]]:
-    """Returns the learning curves of runs, and notes on what is drawn, and what is left out.
+    """Returns a figure with the learning curves of runs, and notes on the curves and on left-out runs.
 
     Args:
-        arguments: runs, folders with runs in them, or patterns of such. Runs whose configs differ only in
-            the seed or the limits become one curve with its interval, and so do the runs of ``NAME=FOLDER``.
+        arguments: run folders, folders with runs in them, or glob patterns. Runs whose configs differ only
+            in the seed or the limits become one curve with its interval; so do the runs of ``NAME=FOLDER``.
         title: of the figure; None: the policy and environment that all runs have in common.
         panels: "training", "evaluation", or columns of metrics.csv, to draw in this order; empty: the first
             two, as far as they have data.
@@ -148,17 +148,17 @@ def draw_runs(
     """
     columns, notes = [PANELS.get(name, name) for name in panels or PANELS], list[str]()
     groups = grouped(arguments, columns, notes)
-    found = {column: [curve(group, column) for group in groups.values()] for column in columns}
-    without = [column for column, curves in found.items() if not any(data.n for data in curves)]
+    all_curves = {column: [curve(group, column) for group in groups.values()] for column in columns}
+    without = [column for column, curves in all_curves.items() if not any(data.n for data in curves)]
     if without and panels:
         raise ConfigError(f"no run has data for the panels {', '.join(without)}")
-    drawn = {column: curves for column, curves in found.items() if column not in without}
+    plots = {column: curves for column, curves in all_curves.items() if column not in without}
     names = [f"{label} ({seeds_text(group)})" for label, group in groups.items()]
-    figure, all_axes = new_figure(len(drawn), 2, width=width)
-    for axes, (column, curves) in zip(all_axes, drawn.items(), strict=True):
+    figure, all_axes = new_figure(len(plots), 2, width=width)
+    for axes, (column, curves) in zip(all_axes, plots.items(), strict=True):
         panel = TITLES.get(column, column)
-        for place, (data, name, group) in enumerate(zip(curves, names, groups.values(), strict=True)):
-            draw_curve(axes, data, style_of(place))
+        for index, (data, name, group) in enumerate(zip(curves, names, groups.values(), strict=True)):
+            draw_curve(axes, data, style_of(index))
             if data.n < len(group):
                 notes.append(f"{panel}: {data.n} of {len(group)} seeds: {name}")
             if data.n and not data.x.size:
@@ -184,9 +184,9 @@ def seeds_text(group: Sequence[Run]) -> str:
 def new_figure(
     count: int, most: int, size: tuple[float, float] = PANEL_SIZE, width: float | None = None
 ) -> tuple[Figure, list[Axes]]:
-    """Returns a figure with so many plots, at most ``most`` in a row, each of a size in inches.
+    """Returns a figure with ``count`` plots, at most ``most`` in a row, each of ``size`` in inches.
 
-    With a ``width`` of the figure, as many stand in a row as fit with half of their width.
+    With a ``width`` of the figure, a row has as many plots as fit when each has half of its normal width.
     """
     from matplotlib.figure import Figure
 
@@ -197,12 +197,12 @@ def new_figure(
     panel = size[0] if width is None else width / cols
     height = size[1] * min(1.0, 0.3 + 0.7 * panel / size[0])
     figure = Figure(figsize=(panel * cols, height * rows), layout="constrained")
-    return figure, [figure.add_subplot(rows, cols, place + 1) for place in range(count)]
+    return figure, [figure.add_subplot(rows, cols, index + 1) for index in range(count)]
 
 
 @drawing()
 def save(figure: Figure, output: Path, width: float | None = None) -> None:
-    """Writes a figure to a file; without a given width it is as wide as its legend needs.
+    """Writes a figure to a file; without ``width`` the picture is as wide as the plots and the legend need.
 
     Raises:
         OSError: if the file cannot be written.
@@ -210,9 +210,9 @@ def save(figure: Figure, output: Path, width: float | None = None) -> None:
     figure.savefig(output, dpi=200 if width is None else 300, bbox_inches=None if width else "tight")
 
 
-def style_of(place: int) -> dict[str, Any]:
-    """Returns the colour and the dashes of a group, by its place among the groups."""
-    return {"color": COLORS[place % len(COLORS)], "linestyle": DASHES[place % len(DASHES)]}
+def style_of(index: int) -> dict[str, Any]:
+    """Returns the colour and the dashes of a group, by its index."""
+    return {"color": COLORS[index % len(COLORS)], "linestyle": DASHES[index % len(DASHES)]}
 
 
 def draw_curve(axes: Axes, data: Curve, style: dict[str, Any]) -> None:
@@ -238,7 +238,7 @@ def add_texts(figure: Figure, title: str, names: Sequence[str]) -> None:
     Args:
         figure: to add them to.
         title: of the figure; may be empty.
-        names: of the groups, each in the :func:`style_of` its place; none: no legend.
+        names: of the groups, in the order of their :func:`style_of`; empty: no legend.
     """
     from matplotlib.lines import Line2D
 
@@ -246,8 +246,8 @@ def add_texts(figure: Figure, title: str, names: Sequence[str]) -> None:
         figure.suptitle(title)
     if not names:
         return
-    handles = [Line2D([], [], **style_of(place)) for place in range(len(names))]
-    characters = 15 * figure.get_figwidth()  # that fit in a row
+    handles = [Line2D([], [], **style_of(index)) for index in range(len(names))]
+    characters = 15 * figure.get_figwidth()  # that fit in a row of the legend
     columns = max(1, min(len(names), 4, int(characters / (8 + max(map(len, names))))))
     figure.set_figheight(figure.get_figheight() + LEGEND_ROW * -(-len(names) // columns))
     figure.legend(handles, names, loc="outside lower center", ncols=columns, handlelength=3)

@@ -49,11 +49,11 @@ def profile(config: Config, iterations: int | None = None) -> dict[str, Any]:
     if iterations is None:
         cycle = config.values.policy.learn.get("aux_freq", 1)
         iterations = -(-10 // cycle) * cycle
-    # A tracker on a server would keep the rows of a run that is none; a solved task would end it.
+    # A tracker on a server would record the profile as a run; a solved task or a limit would end it early.
     local = [item for item in config.values.logger.trackers if name_of(as_choice(item)["type"]) in LOCAL]
     config = config.replaced({"logger.trackers": local, "env.stop_value": None, "max_train_iter": None})
     seconds: Counter[str] = Counter()
-    keep_freed_memory()  # as training on the command line
+    keep_freed_memory()  # as the command ``train`` does
     with (
         tempfile.TemporaryDirectory(prefix="ding_lite_profile_") as folder,
         SerialPipeline(config, max_env_step=NO_LIMIT, folder=Path(folder) / "run") as pipeline,
@@ -61,7 +61,7 @@ def profile(config: Config, iterations: int | None = None) -> dict[str, Any]:
         device, envs = pipeline.policy.device, pipeline.collector.envs
 
         def now() -> float:
-            """Returns the time when the device has done its work."""
+            """Returns the time, after the device has finished its work."""
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
             return time.perf_counter()

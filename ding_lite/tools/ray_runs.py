@@ -22,7 +22,7 @@ except ImportError as error:
     raise ConfigError("--ray needs Ray: pip install ray") from error
 
 POLL_SECONDS = 0.5
-WAITING = 1_000  # jobs that Ray may have at a time
+WAITING = 1_000  # jobs that are submitted to Ray at a time
 
 
 def run_in_folder(job: Job, folder: str, path: str, stop: str) -> Outcome:
@@ -32,7 +32,7 @@ def run_in_folder(job: Job, folder: str, path: str, stop: str) -> Outcome:
         job: to run.
         folder: working directory.
         path: PYTHONPATH of the driver.
-        stop: a file; once it exists, no job starts, and one that runs ends after its iteration, saved.
+        stop: a file; once it exists, no job starts, and a running job saves and ends after its iteration.
     """
     os.chdir(folder)
     if Path(stop).exists():
@@ -43,7 +43,7 @@ def run_in_folder(job: Job, folder: str, path: str, stop: str) -> Outcome:
         while not outcome.done():
             time.sleep(POLL_SECONDS)
             if Path(stop).exists():
-                process.terminate()  # SIGINT is ignored below a worker of Ray
+                process.terminate()  # child processes of a Ray worker ignore SIGINT
                 break
     return outcome.result()
 
@@ -52,11 +52,11 @@ class RayPool(Pool):
     """A Ray cluster, which is started on this machine if there is none; see :class:`tools.parallel.Pool`.
 
     Args:
-        address: of the cluster; "": that of RAY_ADDRESS or of a cluster on this machine, or else a new one.
+        address: of the cluster; "": RAY_ADDRESS, or else a cluster on this machine, or else a new one.
         load: of one training.
 
     Raises:
-        ConfigError: if the cluster cannot be reached or started, or has no GPU for ``load``.
+        ConfigError: if the cluster cannot be reached or started.
     """
 
     def __init__(self, address: str, load: Load) -> None:
@@ -77,7 +77,7 @@ class RayPool(Pool):
         self.threads = WAITING  # Ray decides how many run, and whether the cluster grows
 
     def stop(self, name: str) -> None:
-        """Ends all jobs after their iterations, saved."""
+        """Makes all jobs save and end after their iterations."""
         self.stopped_by = name
         self._stop.touch()
 

@@ -25,17 +25,17 @@ from ding_lite.errors import ConfigError, error_text
 from ding_lite.run.checkpoint import opened, read_json
 from ding_lite.run.folder import is_locked, read_result
 
-RUN_FILES = ("log.txt", "metrics.csv", "result.json")  # a folder with one of them is that of a run
-SWEEP_FILE = "sweep.json"  # a folder with it has the runs of a sweep in it
-# Bytes of metrics.csv: a million iterations of 500 bytes, as a run of a billion steps may have.
+RUN_FILES = ("log.txt", "metrics.csv", "result.json")  # a folder with one of them is a run folder
+SWEEP_FILE = "sweep.json"  # a folder with it is the folder of a sweep, with runs in it
+# Largest metrics.csv, in bytes: a million rows of 500 bytes, as a run of a billion steps may have.
 LARGEST_CSV = 2**29
 ENV_STEP = "env_step"  # the column of the horizontal axis
 SCORE = "eval/episode_return_mean"
 HEADLINE_KEYS = ("policy.type", "env.env_id")
 # The order of other keys in labels, by the section: the first ones say most about a run.
 SECTIONS = ("policy.learn.", "policy.", "env.", "")
-# They may differ between the seeds of a group: a run may be resumed with a higher limit, and neither
-# checkpoints nor logs change what is learned. Schedules have a length of their own, schedule_env_step.
+# These keys may differ between the seeds of a group: a run may be resumed with a higher limit, and neither
+# checkpoints nor logs change what is learned. The length of schedules is another key, schedule_env_step.
 NOT_COMPARED = ("seed", "exp_name", "max_env_step", "max_train_iter", "checkpoint", "logger")
 SCHEDULE_LENGTH = "policy.learn.schedule_env_step"
 NOT_SET = "-"
@@ -50,10 +50,10 @@ class Run(NamedTuple):
     Attributes:
         folder: of the run.
         config: its complete config.
-        columns: of metrics.csv: the env steps and those that were asked for, by name; each (N,), NaN where
-            a cell is missing.
+        columns: the env steps and the requested columns of metrics.csv, by name; each (N,), NaN where a
+            cell is missing.
         status: how it ended; see :class:`ListedRun`.
-        error: that ended it.
+        error: that ended the run; None if it did not fail.
     """
 
     folder: Path
@@ -68,11 +68,11 @@ class ListedRun(NamedTuple):
 
     Attributes:
         status: "solved", "finished", "interrupted" or "failed", as in result.json; "running" while a process
-            holds the folder; "killed" if the run ended without a result; "unreadable" if a file is damaged.
+            locks the folder; "killed" if the run ended without a result; "unreadable" if a file is damaged.
         score: mean return of the last evaluation.
         env_step: of the last row of metrics.csv; 0 if there is none.
         started: when the run was started, as in log.txt.
-        differs: its values of the keys in which the runs of its policy and environment differ.
+        differs: its values of the keys that differ between the runs of its policy and environment.
         error: why the run failed or cannot be read.
     """
 
@@ -94,15 +94,15 @@ class ListedRun(NamedTuple):
 def find_runs(folder: Path) -> list[Path]:
     """Returns the run folders in ``folder`` at any depth, or ``folder`` itself if it is one.
 
-    The folder of a sweep is no run: its trials are.
+    The folder of a sweep is no run folder, but the folders of its trials are.
     """
-    found = []
+    run_folders = []
     for path, folders, files in os.walk(folder):
         folders[:] = sorted((name for name in folders if not name.startswith(".")), key=natural)
         if SWEEP_FILE not in files and not set(RUN_FILES).isdisjoint(files):
-            found.append(Path(path))
+            run_folders.append(Path(path))
             folders.clear()
-    return found
+    return run_folders
 
 
 def natural(text: object) -> list[tuple[int, int, str]]:
@@ -112,24 +112,24 @@ def natural(text: object) -> list[tuple[int, int, str]]:
 
 
 def runs_of(*arguments: str | Path) -> list[Path]:
-    """Returns the run folders that arguments name: runs, folders with runs in them, or patterns of those.
+    """Returns the run folders that arguments name: run folders, folders with runs in them, or glob patterns.
 
-    A run with two names is one run. Files, which a pattern of the shell gives beside folders, are left out.
+    A run that is named twice is returned once. Files, which a pattern of the shell may match, are ignored.
 
     Raises:
         ConfigError: if an argument names no run.
     """
-    found: dict[Path, Path] = {}
+    unique: dict[Path, Path] = {}
     for argument in arguments:
-        places = [Path(argument)]
-        if not places[0].exists():  # a folder that exists is no pattern, whatever its name
-            places = [Path(name) for name in sorted(glob.glob(str(argument)), key=natural)]
-        folders = [folder for place in places for folder in find_runs(place)]
+        paths = [Path(argument)]
+        if not paths[0].exists():  # a folder that exists is no pattern, whatever its name
+            paths = [Path(name) for name in sorted(glob.glob(str(argument)), key=natural)]
+        folders = [folder for path in paths for folder in find_runs(path)]
         if not folders and not Path(argument).is_file():
-            raise ConfigError(f"{argument} is no run and has none in it: a run has {', '.join(RUN_FILES)}")
+            raise ConfigError(f"{argument} is not a run and contains none: a run has {', '.join(RUN_FILES)}")
         for folder in folders:
-            found.setdefault(folder.resolve(), folder)
-    return list(found.values())
+            unique.setdefault(folder.resolve(), folder)
+    return list(unique.values())
 
 
 # ------------------------------------------------------------------ reading
@@ -140,7 +140,7 @@ def read_run(folder: Path, wanted: Collection[str] = (SCORE,)) -> Run:
 
     Args:
         folder: of the run.
-        wanted: names of other columns to read, as far as the file has them.
+        wanted: names of columns to read beside the env steps; columns that the file lacks are ignored.
 
     Raises:
         ConfigError: if a file of the run cannot be read.
@@ -154,18 +154,18 @@ def read_run(folder: Path, wanted: Collection[str] = (SCORE,)) -> Run:
     result = read_result(folder)
     if is_locked(folder):
         return run._replace(status="running")
-    if "status" not in result or last_step(run) > result.get("env_step", 0):  # of an earlier session
+    if "status" not in result or last_step(run) > result.get("env_step", 0):  # a resumed run was killed
         return run._replace(status="killed")
     return run._replace(status=str(result["status"]), error=result.get("error"))
 
 
 def readable(folders: Sequence[str | Path], columns: Sequence[str], left_out: list[str]) -> list[Run]:
-    """Reads the runs that have numbers in one of the columns; a line of ``left_out`` names each other one.
+    """Reads the runs that have numbers in one of the columns, and adds a line on each other run to a list.
 
     Args:
         folders: see :func:`runs_of`.
         columns: of metrics.csv.
-        left_out: lines are added to it.
+        left_out: the list that gets a line for each run that is not returned.
     """
     runs = []
     for folder in runs_of(*folders):
@@ -182,9 +182,9 @@ def readable(folders: Sequence[str | Path], columns: Sequence[str], left_out: li
 
 
 def _read_columns(path: Path, wanted: set[str]) -> dict[str, np.ndarray]:
-    """Returns the ``wanted`` columns of a CSV file, as far as it has them; other columns may be text.
+    """Returns the ``wanted`` columns that a CSV file has; other columns may be text.
 
-    A last line without its end is left out: a crash has torn it, or it is being written.
+    A last line without a line end is ignored: a crash cut it, or it is being written.
     """
     try:
         with opened(path, largest=LARGEST_CSV) as stream:
@@ -192,7 +192,7 @@ def _read_columns(path: Path, wanted: set[str]) -> dict[str, np.ndarray]:
     except OSError as error:
         raise ConfigError(f"cannot read the metrics of a run: {error}") from error
     reader = csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1]))
-    names = wanted.intersection(reader.fieldnames or []) | {ENV_STEP}  # empty: the run has failed at once
+    names = wanted.intersection(reader.fieldnames or []) | {ENV_STEP}  # empty file: the run failed at once
     try:
         rows = [[float(row[name] or np.nan) for name in names] for row in reader]
     except (ValueError, KeyError, csv.Error) as error:
@@ -200,20 +200,20 @@ def _read_columns(path: Path, wanted: set[str]) -> dict[str, np.ndarray]:
     columns = dict(zip(names, np.array(rows, np.float64).reshape(-1, len(names)).T, strict=True))
     steps = columns[ENV_STEP]
     if (np.diff(steps[np.isfinite(steps)]) < 0).any():  # two runs in one file: no curve goes through them
-        raise ConfigError(f"{path}: {ENV_STEP} goes back")
+        raise ConfigError(f"{path}: {ENV_STEP} decreases")
     return columns
 
 
 def points_of(run: Run, column: str) -> tuple[np.ndarray, np.ndarray]:
-    """Returns x and a column, without the rows where one of them is missing."""
+    """Returns the env steps and a column, without the rows where one of the two is missing."""
     x = run.columns[ENV_STEP]
     y = run.columns.get(column, np.full_like(x, np.nan))
-    there = np.isfinite(x) & np.isfinite(y)
-    return x[there], y[there]
+    finite = np.isfinite(x) & np.isfinite(y)
+    return x[finite], y[finite]
 
 
 def last_step(run: Run) -> int:
-    """Returns the last value of the horizontal axis; 0 if there is none."""
+    """Returns the last env step in metrics.csv; 0 if there is none."""
     steps, _ = points_of(run, ENV_STEP)
     return int(steps[-1]) if len(steps) else 0
 
@@ -277,28 +277,28 @@ def _listed(folder: Path) -> tuple[ListedRun, Settings]:
 def settings_of(config: Mapping[str, Any]) -> Settings:
     """Returns the values of the keys of a config, without those that may differ inside a group.
 
-    An environment that has no id, such as a class, has the name of its type as ``env.env_id``.
+    An environment without an id, such as a class, gets the name of its type as ``env.env_id``.
     """
     compared = {key: value for key, value in config.items() if key not in NOT_COMPARED}
     # An empty dict is no value: {} and {"mask": True} differ in one key, kwargs.mask.
     settings = {path: value for path, value in leaves(compared) if value != {}}
     if all(value == "constant" for path, value in settings.items() if path.endswith("_schedule")):
-        settings.pop(SCHEDULE_LENGTH, None)  # it follows from the limit, and nothing from it
+        settings.pop(SCHEDULE_LENGTH, None)  # it is derived from the limit and has no effect
     return {**settings, "env.env_id": env_of(config)}
 
 
 def config_text(run: Run) -> str:
-    """Returns what the runs of a group have in common, see :func:`settings_of`."""
+    """Returns the :func:`settings_of` a run as text, which is the same for all runs of a group."""
     return repr(sorted(settings_of(run.config).items()))
 
 
 def launch_of(run: Run) -> str:
-    """Returns the name that the seeds of one command share: runs/mine of runs/mine_s0 and runs/mine_s1."""
+    """Returns the name that the seeds of one command share: runs/mine for runs/mine_s0 and runs/mine_s1."""
     return str(run.folder).removesuffix(f"_s{run.config.get('seed')}")
 
 
 def repeated(runs: Sequence[Run]) -> list[Run]:
-    """Returns the runs of a config and a seed that another one has, too: they are not independent samples."""
+    """Returns the runs that share config and seed with another run: they are not independent samples."""
     samples = [(config_text(run), repr(run.config.get("seed"))) for run in runs]
     count = Counter(samples)
     return [run for run, sample in zip(runs, samples, strict=True) if count[sample] > 1]
@@ -308,7 +308,7 @@ def seed_groups(
     runs: Sequence[Run],
     by: Sequence[Callable[[Run], object]] = (config_text, launch_of, lambda run: run.folder),
 ) -> list[list[Run]]:
-    """Groups the runs of each config; if a seed occurs twice, those of each launch, or else each run.
+    """Groups runs by config; if a seed occurs twice, also by launch, or, if it still does, run by run.
 
     A seed may occur twice, for example, before and after a change of the code.
     """
@@ -327,13 +327,13 @@ def grouped(
     left_out: list[str],
     named_keys: Sequence[str] = HEADLINE_KEYS,
 ) -> dict[str, list[Run]]:
-    """Returns the groups of runs that arguments name, and the :func:`seed_groups` of all other runs.
+    """Returns the named groups of runs, and the :func:`seed_groups` of all other runs, by label.
 
     Args:
-        arguments: as :func:`runs_of` takes them. ``NAME=FOLDER`` puts the runs into the group NAME instead;
-            a name may occur repeatedly. The names of other groups may, too, if environments are not named.
+        arguments: as for :func:`runs_of`. ``NAME=FOLDER`` puts the runs into the group NAME instead; a name
+            may occur repeatedly. If labels do not name environments, groups with the same label are merged.
         columns, left_out: as for :func:`readable`.
-        named_keys: as for :func:`labels`, which name the other groups.
+        named_keys: as for :func:`labels`, which labels the other groups.
 
     Raises:
         ConfigError: if there is no run, or a named group has a seed of a config twice or the name of another
@@ -344,7 +344,7 @@ def grouped(
         match = None if Path(argument).exists() else NAMED.fullmatch(argument)
         name, folder = match.groups() if match else ("", argument)
         folders.setdefault(name, []).append(folder)
-    groups = {name: readable(found, columns, left_out) for name, found in folders.items()}
+    groups = {name: readable(paths, columns, left_out) for name, paths in folders.items()}
     others = seed_groups(groups.pop("", []))
     for name, runs in groups.items():
         if same := repeated(runs):
@@ -354,7 +354,7 @@ def grouped(
             )
     names = labels(others, named_keys)
     if taken := [name for name in names if name in groups]:
-        raise ConfigError(f"another group is {taken[0]} already, by its config: choose another name")
+        raise ConfigError(f"another group is labelled {taken[0]} by its config: choose another name")
     for name, runs in zip(names, others, strict=True):
         groups.setdefault(name, []).extend(runs)
     groups = {name: runs for name, runs in groups.items() if runs}
@@ -366,28 +366,28 @@ def grouped(
 def shared(settings: Sequence[Settings], keys: Sequence[str] = HEADLINE_KEYS) -> str:
     """Returns the policy and the environment as text, each only if it is the same in all ``settings``."""
     values = [{flat.get(key) for flat in settings} for key in keys]
-    return ", ".join(str(*each) for each in values if len(each) == 1 and each != {None})
+    return ", ".join(str(*texts) for texts in values if len(texts) == 1 and texts != {None})
 
 
 def differing(groups: Sequence[Sequence[Settings]]) -> dict[str, list[str]]:
     """Returns the keys in which groups of settings differ, with the values of each group as text.
 
-    They are in the order in which labels name them: the first ones say most about a run.
+    The keys are in the order of :func:`labels`: the first ones say most about a run.
     """
 
-    def place(key: str) -> list[bool]:
+    def order(key: str) -> list[bool]:
         return [key != headline for headline in HEADLINE_KEYS] + [not key.startswith(s) for s in SECTIONS]
 
-    found = {}
-    for key in sorted({key: None for group in groups for flat in group for key in flat}, key=place):
+    differences = {}
+    for key in sorted({key: None for group in groups for flat in group for key in flat}, key=order):
         texts = [" / ".join(dict.fromkeys(str(flat.get(key, NOT_SET)) for flat in group)) for group in groups]
         if len(set(texts)) > 1:
-            found[key] = texts
-    return found
+            differences[key] = texts
+    return differences
 
 
 def labels(groups: Sequence[Sequence[Run]], named_keys: Sequence[str] = HEADLINE_KEYS) -> list[str]:
-    """Returns what distinguishes each group of runs from others in its environment, such as "ppg, width=64".
+    """Returns labels that distinguish the groups of runs in each environment, such as "ppg, width=64".
 
     The policy and the environment come first, if they are not the same in all groups. Then come the first
     keys that distinguish further groups, in the order of ``SECTIONS``: a key that follows from those before
@@ -395,8 +395,8 @@ def labels(groups: Sequence[Sequence[Run]], named_keys: Sequence[str] = HEADLINE
 
     Args:
         groups: each of one config.
-        named_keys: those of ``HEADLINE_KEYS`` that are named; without the environment, a label may occur once
-            in each.
+        named_keys: the ``HEADLINE_KEYS`` in the labels; without "env.env_id", a label may occur once in each
+            environment.
     """
     settings = [settings_of(group[0].config) for group in groups]
 
@@ -414,17 +414,17 @@ def labels(groups: Sequence[Sequence[Run]], named_keys: Sequence[str] = HEADLINE
         for flat in settings
     ]
     pairs = [(flat["env.env_id"], text) for flat, text in zip(settings, texts, strict=True)]
-    places = [Path(launch_of(group[0]) if len(group) > 1 else group[0].folder).resolve() for group in groups]
-    top = os.path.commonpath([place.parent for place in places]) if places else ""
+    paths = [Path(launch_of(group[0]) if len(group) > 1 else group[0].folder).resolve() for group in groups]
+    top = os.path.commonpath([path.parent for path in paths]) if paths else ""
     names = []
-    for pair, flat, place in zip(pairs, settings, places, strict=True):
-        parts = [pair[1], os.path.relpath(place, top) if pairs.count(pair) > 1 else ""]
+    for pair, flat, path in zip(pairs, settings, paths, strict=True):
+        parts = [pair[1], os.path.relpath(path, top) if pairs.count(pair) > 1 else ""]
         names.append(", ".join(filter(None, parts)) or shared([flat], named_keys))
     return names
 
 
 def short_names(keys: Collection[str]) -> dict[str, str]:
-    """Returns the last part of each key; with its section where the part alone could mean another key.
+    """Returns the last part of each key, with its section if the part alone could mean another key.
 
     ``env.manager.type`` is ``manager.type``: several sections have a key ``type``.
     """

@@ -1,13 +1,13 @@
 """Statistics of a few runs: interquartile means, stratified bootstrap intervals, comparisons of two groups.
 
-They are those of "Deep Reinforcement Learning at the Edge of the Statistical Precipice" (arXiv:2108.13264).
+They follow "Deep Reinforcement Learning at the Edge of the Statistical Precipice" (arXiv:2108.13264).
 The scores of a group are one array per task, with one score per run: ``[(n_1,), (n_2,), ...]``. Each task
-counts the same, however many runs it has. Each function also accepts leading dims, and computes one result
-for each of their elements; the bootstrap passes its resamples this way.
+counts the same, however many runs it has. Each function also accepts leading dimensions, and computes one
+result for each of their elements; the bootstrap passes its resamples this way.
 
-The module takes the place of rliable, whose last release needs packages that do not work with today's
-pandas, draws from NumPy's global generator, and needs equally many runs in every task. One number differs:
-a run at the edge of the middle half counts in part.
+The module replaces rliable. The last release of rliable requires packages that fail with today's pandas,
+draws from NumPy's global generator, and requires the same number of runs in every task. Only the
+interquartile mean differs: here a run at the edge of the middle half counts in part.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 LEVEL = 0.95  # of all intervals
 RESAMPLES = 10_000
 MIN_RUNS = 3  # the bootstrap of fewer runs has too few different resamples for an interval
-AT_ONCE = 500  # resamples of which a statistic is computed at once, for the sake of memory
+AT_ONCE = 500  # resamples that are computed at once, which limits the memory
 
 Scores = Sequence[np.ndarray]
 Statistic = Callable[..., np.ndarray]  # from the scores of one or more groups
@@ -30,7 +30,7 @@ def interquartile_mean(values: np.ndarray, weights: np.ndarray | None = None) ->
     """Returns the mean of the middle half of the values.
 
     A value at the edge of the middle half counts in part, so that exactly half of the weight is left whatever
-    the number of values. For a number that 4 divides, this is the mean without the lowest and the highest
+    the number of values. If 4 divides this number, the result is the mean without the lowest and the highest
     quarter, as in ``scipy.stats.trim_mean``.
 
     Args:
@@ -74,7 +74,7 @@ def aggregate_iqm(scores: Scores) -> np.ndarray:
 
 
 def probability_of_improvement(scores: Scores, others: Scores) -> np.ndarray:
-    """Returns the probability that a random run of a group scores higher than one of another group.
+    """Returns the probability that a random run of a group scores higher than a random run of another group.
 
     It is the mean over tasks, and a tie counts as one half: Mann and Whitney's U, divided by the number of
     pairs.
@@ -105,7 +105,7 @@ def performance_profile(scores: Scores, levels: np.ndarray) -> np.ndarray:
 def interval(statistic: Statistic, *groups: Scores, resamples: int = RESAMPLES) -> tuple[Any, Any] | None:
     """Returns the 95 % percentile interval of a statistic by the stratified bootstrap.
 
-    The runs of each task and group are resampled by themselves. The same scores give the same interval.
+    The runs of each task and group are resampled separately. The same scores give the same interval.
 
     Args:
         statistic: of one or more groups, such as :func:`aggregate_iqm` or :func:`probability_of_improvement`.
@@ -113,7 +113,7 @@ def interval(statistic: Statistic, *groups: Scores, resamples: int = RESAMPLES) 
         resamples: number of resamples.
 
     Shapes:
-        groups: T x (..., n_t) each; the statistic gets R resamples of them, T x (..., R, n_t), and returns
+        groups: T x (..., n_t) each; the statistic receives R resamples, T x (..., R, n_t), and returns
             (R, ...)
         returns: lower and upper edge (...); None if a group has fewer than ``MIN_RUNS`` runs in a task
     """
@@ -121,13 +121,13 @@ def interval(statistic: Statistic, *groups: Scores, resamples: int = RESAMPLES) 
         return None
     rng = np.random.default_rng(0)
     results = []
-    for done in range(0, resamples, AT_ONCE):
-        count = min(AT_ONCE, resamples - done)
-        drawn = [
+    for start in range(0, resamples, AT_ONCE):
+        count = min(AT_ONCE, resamples - start)
+        resampled = [
             [task[..., rng.integers(0, task.shape[-1], (count, task.shape[-1]))] for task in scores]
             for scores in groups
         ]
-        results.append(statistic(*drawn))
+        results.append(statistic(*resampled))
     low, high = np.quantile(np.concatenate(results), [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
     return low, high
 
@@ -144,4 +144,4 @@ def curve_interval(values: np.ndarray, statistic: Statistic, resamples: int) -> 
         values: (S, P)
         returns: (P,) each
     """
-    return interval(lambda drawn: statistic(drawn[0]).T, [values.T], resamples=resamples)
+    return interval(lambda resampled: statistic(resampled[0]).T, [values.T], resamples=resamples)

@@ -1,9 +1,9 @@
 """A sweep: searches the values of config keys that give the highest score, with Optuna.
 
 A trial trains one set of values with each seed, one after the other; its score is the mean of their last
-evaluations. Trials whose evaluations stay below the median of the others are pruned. Several processes work
-on one storage, each by ``study.ask`` and ``study.tell``; ``study.optimize`` would call a trial failed that
-Ctrl-C has ended. The folder of a sweep has:
+evaluations. Trials whose evaluations stay below the median of the others are pruned. Several processes share
+one storage. They use ``study.ask`` and ``study.tell``, because ``study.optimize`` would mark a trial that
+Ctrl-C has ended as failed. The folder of a sweep has:
 
 sweep.json      what is searched              trial_000_s0/ ...  one run folder for each trial and seed
 sweep.journal   Optuna's storage              best.py            the best config; it can be trained
@@ -50,7 +50,7 @@ except ImportError as error:
 STUDY = "sweep"  # its name in the storage
 STARTUP_TRIALS = 5  # trials that must have ended before one is pruned
 WARM_UP = 0.2  # share of a run's env steps before which a trial is not pruned
-SECONDS_TO_FREE = 30.0  # for the workers of a sweep that was killed to save and end
+SECONDS_TO_FREE = 30.0  # in which the workers of a killed sweep save and end
 EXPECTED = "expected uniform(a, b), log(a, b), int(a, b) or choice(a, b, ...)"
 
 Distribution: TypeAlias = CategoricalDistribution | FloatDistribution | IntDistribution
@@ -87,22 +87,22 @@ def search_space(searches: Sequence[str]) -> Space:
 
 
 def _distribution(text: str) -> Distribution:
-    """Returns what a text such as "log(1e-5, 1e-2)" stands for; choices are texts, as in an override."""
+    """Returns the distribution of a text such as "log(1e-5, 1e-2)"; choices are texts, as in an override."""
     call: Any = ast.parse(text, mode="eval").body
     return KINDS[call.func.id](*map(ast.unparse, call.args))
 
 
 def values_of(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the values of the keys in a trial: as if each was set on the command line."""
+    """Returns the values of the keys in a trial, parsed as on the command line."""
     return parse_overrides([f"{key}={value}" for key, value in params.items()])
 
 
 def first_values(space: Space) -> dict[str, Any]:
-    """Returns the first choice or the lowest value of each key: a config that accepts them has these keys."""
+    """Returns the first choice or the lowest value of each key, to check that a config has these keys."""
     return values_of(
         {
-            key: of_key.choices[0] if isinstance(of_key, CategoricalDistribution) else of_key.low
-            for key, of_key in space.items()
+            key: values.choices[0] if isinstance(values, CategoricalDistribution) else values.low
+            for key, values in space.items()
         }
     )
 
@@ -117,7 +117,7 @@ def assignments(values: Mapping[str, Any]) -> str:
 
 
 def storage_of(folder: Path) -> optuna.storages.BaseStorage:
-    """Returns the storage of a sweep: a file that processes of several machines may write to."""
+    """Returns the storage of a sweep: a file to which processes of several machines may write."""
     return optuna.storages.JournalStorage(JournalFileBackend(str(folder / "sweep.journal")))
 
 
@@ -161,7 +161,7 @@ def begin(folder: Path, searched: Mapping[str, Any], *, resume: bool) -> None:
 
 
 def reopen(folder: Path) -> int:
-    """Lets the open trials of a sweep that was ended wait for a worker; returns how many have ended."""
+    """Makes the open trials of an ended sweep wait for a worker; returns the number of finished trials."""
     deadline = time.monotonic() + SECONDS_TO_FREE
     while any(map(is_locked, folder.glob("trial_*"))) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -174,7 +174,7 @@ def reopen(folder: Path) -> int:
 
 
 def run_folder(folder: Path, number: int, seed: int) -> Path:
-    """Returns the folder of the run of a trial with a seed."""
+    """Returns the run folder of a trial and a seed."""
     return folder / f"trial_{number:03}_s{seed}"
 
 
@@ -197,15 +197,15 @@ class Worker:
     say: Callable[[str], Any] = print
 
     def work(self, trials: int, number: int) -> None:
-        """Trains trials until there are ``trials`` of all workers; a signal leaves the last one open.
+        """Trains trials until all workers together have ``trials``; a signal leaves the last trial open.
 
         Args:
-            trials: in all.
+            trials: of all workers together.
             number: of this worker, for the seed of its sampler.
         """
         config = self.config_with({})
         study = open_study(self.folder)
-        # Another stream in each process and after each interruption: else the first values come again.
+        # Each process, and each one after an interruption, has another stream; else values would repeat.
         seed = integer_seed(config.values.seed, "sweep", len(study.get_trials()), number)
         study.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
         freq = config.values.policy.eval.eval_freq or config.values.max_env_step
@@ -213,7 +213,7 @@ class Worker:
             n_startup_trials=STARTUP_TRIALS, n_warmup_steps=int(WARM_UP * config.values.max_env_step / freq)
         )
         while sum(trial.state != TrialState.WAITING for trial in study.get_trials()) < trials:
-            trial = study.ask(dict(self.space))  # an open one, with its values, or a new one
+            trial = study.ask(dict(self.space))  # an open trial with its values, or a new trial
             values = values_of(trial.params)
             self.say(f"trial {trial.number}: {assignments(values)}")
             try:
@@ -245,7 +245,7 @@ class Worker:
     def _train(
         self, trial: optuna.Trial, config: Config, seed: int, folder: Path, earlier: Sequence[float]
     ) -> None:
-        """Trains a trial with a seed; reports the mean of its evaluation and the scores of earlier seeds."""
+        """Trains a trial with a seed; reports the mean of each evaluation and the ``earlier`` scores."""
         if checkpoints_of(folder):
             pipeline = SerialPipeline.resume(folder, trust=config.trusted)
         else:  # new, or killed before its first checkpoint
@@ -269,7 +269,7 @@ class Worker:
 
 
 def report(folder: Path, seeds: Sequence[int]) -> dict[str, Any]:
-    """Writes best.py, and returns what became of the trials of a sweep, as JSON data."""
+    """Writes best.py, and returns the states and scores of the trials of a sweep, as JSON data."""
     trials = open_study(folder).get_trials()
     complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
     best = max(complete, key=lambda trial: float(trial.value or 0), default=None)
@@ -294,7 +294,7 @@ def report(folder: Path, seeds: Sequence[int]) -> dict[str, Any]:
 def _write_best(folder: Path, best: FrozenTrial, seeds: Sequence[int]) -> Path:
     """Writes the config of the best trial, with every key that differs from its default, to best.py.
 
-    So it trains as the trial did, also by what the command line set or what was derived from other keys.
+    This includes keys that the command line set, or that were derived: so it trains as the trial did.
     """
     saved = decode(read_json(run_folder(folder, best.number, seeds[0]) / "config.json"))
     config = without_sources(saved["config"], saved["source"], ("default",))

@@ -1,7 +1,7 @@
 """Finds the settings with which a training runs fastest, without changing what is learned.
 
 Each setting is profiled for a few iterations in a process of its own, because thread pools and the allocator
-keep the settings that they began with. The search is greedy: a setting that is faster stays.
+keep their first settings. The search is greedy: a setting that is faster is kept.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ding_lite.tools.parallel import error_of, python_path
 
 LEAST_GAIN = 0.05  # a smaller gain may be noise, and is not worth a key in a config
 WORKERS_PER_CORE = 8  # at most
-# What falls due in some iterations but not in others would distort the comparison.
+# Evaluations and checkpoints, which occur in some iterations only, would distort the comparison.
 NO_INTERRUPTIONS = {"policy.eval.eval_freq": 0, "checkpoint.freq": 0, "checkpoint.keep_freq": 0}
 
 Setting = dict[str, Any]  # overrides, such as {"num_threads": 1}
@@ -32,7 +32,7 @@ class Trial(NamedTuple):
     """The speed with a setting.
 
     Attributes:
-        setting: overrides, with those that were found to be faster before.
+        setting: overrides, including the settings that were found to be faster before.
         speed: env steps a second; None if the training failed.
         error: why it failed.
     """
@@ -45,21 +45,21 @@ class Trial(NamedTuple):
 def settings(config: Config) -> list[Setting]:
     """Returns the settings to try one after the other."""
     env = config.values.env
-    # Environments that wait gain from many more workers than cores.
+    # Environments that wait (for a server, for files) gain from many more workers than cores.
     powers = [2**power for power in range(cores().bit_length() + 1)] + [WORKERS_PER_CORE * cores()]
     counts = sorted({min(env.collector_env_num, count) for count in powers})
-    found: list[Setting] = []
-    if env.manager.type != "env_pool":  # no other backend makes the same environments
-        found += [{"env.manager.type": kind} for kind in ("auto", "base")]
+    candidates: list[Setting] = []
+    if env.manager.type != "env_pool":  # no other backend has the same environments
+        candidates += [{"env.manager.type": kind} for kind in ("auto", "base")]
         for count in counts:
-            found.append({"env.manager.type": "subprocess", "env.manager.worker_num": count})
+            candidates.append({"env.manager.type": "subprocess", "env.manager.worker_num": count})
         if env.collector_env_num > 1:
-            found.append({"env.manager.type": "subprocess", "env.manager.double_buffer": True})
-    found += [{"num_threads": 2**power} for power in range(cores().bit_length())]
+            candidates.append({"env.manager.type": "subprocess", "env.manager.double_buffer": True})
+    candidates += [{"num_threads": 2**power} for power in range(cores().bit_length())]
     if torch.cuda.is_available():
-        found += [{"policy.device": device} for device in ("cpu", "cuda")]
+        candidates += [{"policy.device": device} for device in ("cpu", "cuda")]
     values = dict(leaves(config.values))
-    return [setting for setting in found if any(values.get(key) != setting[key] for key in setting)]
+    return [setting for setting in candidates if any(values.get(key) != setting[key] for key in setting)]
 
 
 def tune(
@@ -71,7 +71,7 @@ def tune(
         config: of the run.
         words: options of ``ding-lite`` that name the config and its seed.
         overrides: of the command line.
-        iterations: of each profile; None: as many as ``profile`` measures by default.
+        iterations: of each profile; None: the default of ``profile``.
     """
     best = _profiled({}, words, overrides, iterations)
     yield best

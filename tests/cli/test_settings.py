@@ -61,7 +61,7 @@ class Other(Policy):
 WORLD = ("--import", "mine.py", "--env", "mine:World")
 RATE, OBS, WRAPPERS = "policy.learn.learning_rate", "policy.normalize.obs", "env.wrappers"
 EPOCHS, PPG = "policy.learn.epoch_per_collect", "policy.learn.actor_epoch_per_collect"
-SHIPPED, KIND = "those of the shipped config ", "those for "
+SHIPPED, KIND = "settings: shipped config ", "settings: for "
 ROWS = [
     # words, what the first line says, values of keys
     ("--env CartPole-v1", SHIPPED + "cartpole_ppo", {RATE: 1e-3, "env.stop_value": 475, OBS: False}),
@@ -71,7 +71,7 @@ ROWS = [
     ("--env CartPole-v1 --plain", "", {RATE: 3e-4, "env.stop_value": None, "max_env_step": 1_000_000}),
     (
         "--env Acrobot-v1 --policy ppg",
-        "network, entropy and discount are those of acrobot_ppo",
+        "network, entropy and discount from acrobot_ppo",
         {"max_env_step": 500_000, OBS: True, PPG: 3},
     ),
     (
@@ -95,7 +95,7 @@ ROWS = [
     ("W --policy ppo_offpolicy", KIND + "vectors", {"policy.learn.reuse": 9}),
     ("W --policy ppg_offpolicy", KIND + "vectors", {PPG: 3}),
     ("W --policy mine:Mine", KIND + "vectors", {RATE: 0.5, OBS: True}),
-    ("W --policy mine:Other", "none, since mine:Other extends no policy of the library", {OBS: False}),
+    ("W --policy mine:Other", "settings: none, since mine:Other extends no policy of the library", {OBS: False}),
     ("W env.kwargs.sees=symbols --policy mine:Mine", KIND + "grids", {RATE: 0.5, EPOCHS: 4}),
     ("W env.kwargs.sees=cells", KIND + "grids", {RATE: 1e-3, WRAPPERS: []}),
     ("W env.kwargs.sees=picture", KIND + "images", {WRAPPERS: ["frame_stack"]}),
@@ -138,7 +138,7 @@ def test_the_settings_of_every_kind_train_every_policy(policy, sees, well, tmp_p
     (tmp_path / "mine.py").write_text(MINE)
     kwargs = (f"env.kwargs.sees={sees}", "env.kwargs.acts=wide")
     printed = well("train", *WORLD, *kwargs, "--policy", policy, *QUICK, "--exp-name", "run")
-    assert "settings: those for" in printed
+    assert "settings: for" in printed
     assert len(timeless_rows(tmp_path / "run")) == 3
 
 

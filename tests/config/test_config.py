@@ -185,7 +185,7 @@ def test_fault_names_the_path_and_what_is_right(config, path, said):
 
 
 def test_keys_without_effect_are_noted_where_they_are_no_mistake():
-    config = compile_config(user(learn={"lr_final": 0.1}, nstep=5))
+    config = compile_config(user(learn={"lr_final": 0.1, "lr_schedule": "adaptive"}, nstep=5))
     assert [note.split("=")[0] for note in config.notes] == ["policy.learn.lr_final", "policy.nstep"]
     for kind in ("ppo", "ppo_offpolicy", "ppg", "ppg_offpolicy"):
         assert compile_config(user(type=kind)).notes == ()

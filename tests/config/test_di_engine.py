@@ -285,7 +285,7 @@ def test_rnd_becomes_the_intrinsic_reward():
 @pytest.mark.parametrize(
     ("args", "expected"),
     [
-        (dict(create=dict(reward_model=dict(type="trex"))), "reward_model: a reward that is learned"),
+        (dict(create=dict(reward_model=dict(type="trex"))), "reward_model: learned rewards are not built"),
         (dict(learn=dict(resume_training=True)), "policy.learn.resume_training: only False"),
         (dict(env_type="metadrive"), "create_config.env.type: the environment 'metadrive' is not known"),
         (dict(learn=dict(lr_scheduler=dict(epoch_num=5))), "policy.learn.lr_scheduler: expected epoch_num"),

@@ -146,7 +146,7 @@ def test_configs_and_templates_are_found_in_an_installed_package(tmp_path):
     assert (tmp_path / "runs" / "cartpole_pole_ppo" / "result.json").is_file()
     kept = [*command[:3], "config", "--env", "FrozenLake-v1", "-o", "kept.py"]
     done = subprocess.run(kept, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert "those for grids" in done.stderr
+    assert "settings: for grids" in done.stderr
     where = "from ding_lite.config.compile import find_config; print(find_config('cartpole_pole_ppo'))"
     command = [sys.executable, "-c", where]
     found = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)

@@ -20,7 +20,7 @@ def numbered(n, **others):
     row = torch.arange(n)
     obs = {"a": row.view(n, 1).expand(n, 2), "none": {}, "deep": {"b": row.to(torch.uint8)}}
     fields = {"obs": obs, "advantage": row.float(), "value_target": row.float(), **others}
-    return Samples(fields, place=row + 100)
+    return Samples(fields, index=row + 100)
 
 
 def drawn_by(samples, size, **options):
@@ -28,7 +28,7 @@ def drawn_by(samples, size, **options):
     drawn = samples.minibatches(size, options.pop("generator", generator()), **options)
     found = [batch.value_target.long().tolist() for batch in drawn.batches]
     assert len(found) == drawn.number
-    assert samples.place[drawn.rows].tolist() == [100 + k for part in found for k in part]
+    assert samples.index[drawn.rows].tolist() == [100 + k for part in found for k in part]
     return found
 
 
@@ -191,7 +191,7 @@ def test_runs_are_those_of_a_loop_over_the_rows(length, seed):
         assert batch.value_target.tolist() == batch.obs.obs["place"][:, 0].tolist()
         places += batch.value_target.long().tolist()
     assert found == expected
-    assert samples.place[drawn.rows].tolist() == places
+    assert samples.index[drawn.rows].tolist() == places
     assert sorted(places) == rollout.valid.flatten().nonzero().squeeze(-1).tolist()
     assert len(samples) == len(places)
 

@@ -96,7 +96,7 @@ def test_a_fault_in_a_worker_is_named_by_the_same_words(name):
         ("kill", 0, "died, exit code -9.*in env 1 .*step 0"),
         ("exit", 2, "died, exit code 3, in env 1"),
         ("hang", 0, "reset_timeout=1 s, in env 1"),
-        ("kill", "make", r"died.*making of its environments"),
+        ("kill", "make", r"died.*making its environments"),
     ],
 )
 def test_a_worker_that_dies_or_hangs_is_named(fault, at, words):

@@ -83,7 +83,7 @@ def test_hidden_states_begin_anew_where_an_episode_does():
 def test_units_remember_one_to_timescale_steps(kind):
     """A unit whose gate keeps the share s of its content at a step remembers 1 / (1 - s) steps."""
     layer = RecurrentLayer(kind, features=2, hidden_size=8, layers=2)
-    init.orthogonal(layer)
+    init.orthogonal(layer, 1.0)
     init.chrono(layer, 30)
     spans = []
     for k in range(2):

@@ -451,7 +451,7 @@ def test_a_cut_without_its_last_observation_is_refused():
     rollout = uncredited(collector)
     assert rollout.truncated[:-1].any()
     del rollout.final
-    with pytest.raises(ContractError, match="truncated rows and no final"):
+    with pytest.raises(ContractError, match="truncated rows but no 'final'"):
         policy.collect_mode.get_train_sample(rollout)
 
 

@@ -122,7 +122,7 @@ def test_new_episodes_begin_with_an_empty_store():
 def test_values_without_a_scale_are_warned_of(options, warned):
     learn = dict(value_norm=False, aux_train_epoch=options.get("phase", 1))
     policy, _ = trainee("ppg", learn=learn, normalize=dict(reward=options.get("reward", False)))
-    assert sum("WARNING: the error of values without a scale" in line for line in policy.lines) == warned
+    assert sum("WARNING: the errors of unscaled values" in line for line in policy.lines) == warned
 
 
 # ------------------------------------------------------------------ models and losses of the user

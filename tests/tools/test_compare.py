@@ -70,7 +70,7 @@ def test_named_groups_compare_equal_configs(tmp_path):
     assert comparison.summaries()[1].improvement == 1.0
     with pytest.raises(ConfigError, match="group all"):
         compare([f"all={tmp_path / 'old'}", f"all={tmp_path / 'new'}"])
-    with pytest.raises(ConfigError, match="another group is ppo"):
+    with pytest.raises(ConfigError, match="another group is labelled ppo"):
         compare([tmp_path / "old", f"ppo={tmp_path / 'new'}"])
 
 
@@ -138,7 +138,7 @@ def test_runs_that_do_not_count_at_the_common_end_or_not_at_all_are_noted(tmp_pa
         r"no eval/episode_return_mean: \S*blank \(finished\)",
         r"cannot be read: \S.*torn",
         r"taken at 4,000 env steps",
-        r"Elsewhere: \S*killed \(killed\) at 2,000, \S*long \(finished\) at 8,000, \S*solved \(solved\)",
+        r"runs: \S*killed \(killed\) at 2,000, \S*long \(finished\) at 8,000, \S*solved \(solved\)",
         r"An interval needs 3 runs of each environment; fewer: ppg\.",
     ):
         assert re.search(text, notes), text

@@ -96,7 +96,7 @@ def test_backend_is_advised_where_it_is_clear(milliseconds, num_envs, cores, sui
 WORKERS = {"manager": {"type": "subprocess", "worker_num": 1, "step_timeout": 0.5, "restart_share": 0.0}}
 FAULTS = [  # tests/envs has those of single steps
     (broken.WholeBoxAction, "contract", "Box of integers"),
-    (broken.IntegerKeys, "make", r"observation_space is Dict\(0: .*texts as their names"),
+    (broken.IntegerKeys, "make", r"observation_space is Dict\(0: .*strings as their names"),
     (broken.EmptyPart, "make", r"observation_space\['bag'\] is Dict\(\): a Dict needs parts"),
     (
         broken.Raises,
@@ -135,7 +135,7 @@ def test_fault_has_the_same_words_from_training_and_from_check_env(env, check, w
             broken.Remembers,
             "same seed",
             FAIL,
-            r"step 0 of env 0: obs\[0\] was \d.0, is .*begin every episode",
+            r"step 0 of env 0: obs\[0\] was \d.0, is .*reset all state in every reset",
         ),
         (broken.AlwaysTheSame, "other seeds", WARN, "self.np_random"),
         (broken.NeverEnds, "episodes end", WARN, r"in 100 steps.*env.max_eval_steps=10000.*TimeLimit"),

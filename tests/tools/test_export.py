@@ -224,7 +224,7 @@ class Branching(VAC):
 @needs_onnx
 def test_policy_that_a_file_cannot_hold_is_refused(run_of, tmp_path):
     run = run_of("mlp", policy=dict(model=dict(type=Branching)))
-    with pytest.raises(ContractError, match="ONNX cannot hold this policy"):
+    with pytest.raises(ContractError, match="ONNX cannot represent this policy"):
         export_policy(run, tmp_path / "policy.onnx", trust=THIS)
     assert list(tmp_path.iterdir()) == []
 

@@ -50,7 +50,7 @@ def test_an_argument_is_a_run_a_folder_of_runs_or_a_pattern(tmp_path):
     [
         (b"1,2\n2,abc\n", "line 3"),
         (b"1,\xff\xfe\n", "line 2"),
-        (b"1,2\n\n9,1\n2,3\n", "env_step goes back"),
+        (b"1,2\n\n9,1\n2,3\n", "env_step decreases"),
     ],
 )
 def test_a_line_that_cannot_be_read_is_named(tmp_path, rows, place):

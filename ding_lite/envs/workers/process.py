@@ -26,7 +26,7 @@ BOOT = (
 )
 # A worker computes in one thread: thread pools in many workers would compete for the cores.
 ONE_THREAD = dict.fromkeys(["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"], "1")
-KILL_SECONDS = 1.0  # that the kernel has to end a killed process
+KILL_SECONDS = 1.0  # time for the kernel to end a killed process
 
 
 class WorkerProcess:
@@ -37,7 +37,7 @@ class WorkerProcess:
     """
 
     def __init__(self, memory: int) -> None:
-        # The kernel ends a tied child with the thread that started it: only the main thread lives on.
+        # The kernel kills a tied child when the thread that started it ends, so only the main thread ties.
         is_tied = threading.current_thread() is threading.main_thread()
         paths = json.dumps([path for path in sys.path if isinstance(path, str)])
         self._connection, theirs = Pipe()
@@ -106,7 +106,7 @@ class Processes:
     def __init__(self) -> None:
         if os.name != "posix":
             raise EnvError("worker processes need POSIX (Linux, macOS); set env.manager.type='base'")
-        # It has no name in any file system, and is freed when its last user closes it.
+        # The memory has no name in any file system, and is freed when its last user closes it.
         if hasattr(os, "memfd_create"):  # Linux; not limited by the size of /dev/shm
             self._memory = os.memfd_create("ding_lite")
         else:
@@ -114,7 +114,7 @@ class Processes:
                 self._memory = os.dup(file.fileno())
 
     def default_workers(self, groups: int) -> int:
-        """Returns the number of workers where the config gives none: one of two groups steps at a time."""
+        """Returns the number of workers if the config sets none: of two groups, one steps at a time."""
         return max(1, cores() // groups)
 
     def start(self) -> WorkerProcess:
@@ -122,7 +122,7 @@ class Processes:
         return WorkerProcess(self._memory)
 
     def allocate(self, size: int) -> mmap.mmap:
-        """Returns the memory of all workers; raises an OSError if so many bytes are not available."""
+        """Returns the memory of all workers; raises an OSError if ``size`` bytes are not available."""
         # Reserves the memory now: a later write to missing memory would kill the process.
         reserve = getattr(os, "posix_fallocate", lambda fd, _, size: os.ftruncate(fd, size))
         reserve(self._memory, 0, size)

@@ -26,7 +26,7 @@ KNOCK_SECONDS = 10.0  # to connect to a cluster
 def connect(num_workers: int = 1) -> Any:
     """Connects this process to Ray, unless it is connected, and returns the module ``ray``.
 
-    The connection ends with this process, and with it a Ray that was started for it.
+    The connection, and a Ray that was started here, end with this process.
 
     The environment variable RAY_ADDRESS names a running cluster; without it Ray is started on this machine,
     with room for ``num_workers``.
@@ -44,7 +44,7 @@ def connect(num_workers: int = 1) -> Any:
     options: dict[str, Any] = {"address": address or "local"}
     if not address:
         options |= {"include_dashboard": False, "num_cpus": max(cores.cores(), num_workers)}
-        # Ray gives its workers a low priority by default; worker processes have that of this process.
+        # By default Ray's workers have a low priority. Worker processes have the priority of this process.
         options["_system_config"] = {"worker_niceness": 0}
     try:
         knock(address)
@@ -120,7 +120,7 @@ class RayActors:
     """Starts Ray actors. Each has a process of its own, on a machine that Ray selects.
 
     Args:
-        num_workers: that there will be; None: ``default_workers``.
+        num_workers: number of workers to come; None: ``default_workers``.
         reserve: reserve a core for each worker. Workers that step only while others wait need none.
 
     Raises:

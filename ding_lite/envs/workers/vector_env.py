@@ -10,7 +10,7 @@ The transitions are bit for bit those of :class:`InProcessVectorEnv`, for any nu
   main script again, so the script needs no ``if __name__ == "__main__"``. It receives this process's
   ``sys.path``, and ``make`` by cloudpickle.
 * Every wait has a deadline. A worker that dies, hangs or whose environment raises is replaced: the steps
-  since the last call are lost, its open episodes end before them, and new episodes begin. Beyond
+  of the failed call are lost, its open episodes end before them, and new episodes begin. Beyond
   ``restart_share`` the failure is an error that names the worker's environments. The whole worker is
   replaced, since the state that an exception leaves is unknown; the failed episode is not repeated, since it
   may fail again.
@@ -49,13 +49,13 @@ if TYPE_CHECKING:
     from ding_lite.envs.workers.process import WorkerProcess
     from ding_lite.envs.workers.ray_actors import RayActors, RayWorker
 
-    Worker = WorkerProcess | RayWorker  # of the same six methods
+    Worker = WorkerProcess | RayWorker  # with the same six methods
     Starter = Processes | RayActors
     StepReply = tuple[Tree | None, np.ndarray, list[Episode]]  # last observations, their rows, episodes
 
-LEAST_RESTARTS = 3  # of a whole run, and of a worker without a step between
-START_SECONDS = 300.0  # that a worker has at least to make its environments; a reset may be quicker
-POLL_SECONDS = 0.5  # between looks for dead workers: a child of a dead worker may hold its socket open
+LEAST_RESTARTS = 3  # least limit of a run; most of one worker without a step in between
+START_SECONDS = 300.0  # lowest limit for making the environments of a worker; a reset may be quicker
+POLL_SECONDS = 0.5  # between checks for dead workers: a dead worker's child may keep its socket open
 FAILURE_GRACE = 1.0  # seconds that environments have to close after a failure
 
 
@@ -71,8 +71,8 @@ class Group(NamedTuple):
     """Environments that step together: all, or every second row, so that workers have some of both halves."""
 
     rows: slice
-    # By number of the worker: which of its environments, and which rows of the group they are. Workers that
-    # have no environment of the group are left out.
+    # By number of the worker: the slice of its environments, and the rows of the group that they are. Workers
+    # that have no environment of the group are left out.
     shares: dict[int, tuple[slice, slice]]
 
     def of(self, tree: Tree) -> Tree:
@@ -89,15 +89,15 @@ class SubprocessVectorEnv(VectorEnv):
         num_envs: B.
         seed: of the run.
         num_workers: W, at most B; by default one per core, or with ``double_buffer`` one per two cores.
-        step_timeout, reset_timeout: seconds after which a worker counts as hung. To make its environments it
-            has as long as for a reset, but at least ``START_SECONDS``.
-        restart_share: workers that may be replaced, as a share of the finished episodes, and at least
+        step_timeout, reset_timeout: seconds after which a worker counts as hung. For making its environments
+            the limit is ``reset_timeout``, but at least ``START_SECONDS``.
+        restart_share: limit of replaced workers, as a share of the episodes so far, and at least
             ``LEAST_RESTARTS``; 0: none. Environments that cannot be made at the start, or break their
-            contract, are an error at once.
+            contract, raise at once.
         index_offset, seed_every: as in :class:`InProcessVectorEnv`.
         double_buffer: make two ``groups``: one half of the environments steps while the policy acts on the
             other half.
-        starter: starts the workers, only for this object; None: processes of this machine.
+        starter: starts the workers of this object alone; None: processes of this machine.
 
     Raises:
         EnvWorkerError: from any call, if a worker died, hung, or reported an exception of an environment, and
@@ -142,9 +142,9 @@ class SubprocessVectorEnv(VectorEnv):
         self._arrays: dict[str, Tree] = {}  # none before the first start
         self._workers: list[Worker] = []  # none before the start, and after an exchange that was interrupted
         self._failed: dict[int, EnvWorkerError] = {}  # of the workers to be replaced, by their numbers
-        self._rows_lost = np.zeros(num_envs, bool)  # replaced with their worker since their last transition
+        self._rows_lost = np.zeros(num_envs, bool)  # whose worker was replaced since their last transition
         self._in_flight: deque[tuple[Group, Exchange]] = deque()  # steps that were sent and not received
-        self._episodes = 0  # that have ended
+        self._episodes = 0  # number of episodes that have ended
         self._in_a_row = [0] * num_workers  # failures of each worker since its last step
         # Runs once: at close(), when this object is garbage-collected, or when the interpreter exits.
         self._finalize = weakref.finalize(self, _end_all, self._workers, self._starter, os.getpid())
@@ -192,8 +192,8 @@ class SubprocessVectorEnv(VectorEnv):
             if lost[rows].any():
                 lost[rows] = True
             else:
-                own = map_tree(lambda leaf, rows=rows: leaf[rows], action)
-                requests[number] = _request("step_shared", envs, own)
+                part = map_tree(lambda leaf, rows=rows: leaf[rows], action)
+                requests[number] = _request("step_shared", envs, part)
         with self._ending_on_error():
             exchange = self._send(requests, "step_timeout")
         self._in_flight.append((sent, exchange))
@@ -266,7 +266,7 @@ class SubprocessVectorEnv(VectorEnv):
         self._is_ready, self._arrays = False, {}
         self._finalize()
 
-    # ---- the parts of the interface
+    # ---- helpers of the interface
 
     @property
     def episode_returns(self) -> np.ndarray:  # type: ignore[override]
@@ -297,7 +297,7 @@ class SubprocessVectorEnv(VectorEnv):
                     self._replace()
 
     def _prepare(self, numbers: Sequence[int]) -> None:
-        """Lets new workers make their environments, and repeats calls."""
+        """Lets new workers make their environments, and repeats ``self.calls`` in them."""
         jobs = {number: self._jobs[number] for number in numbers}
         timeout = max(START_SECONDS, self._timeouts["reset_timeout"])
         replies = self._receive(self._send(jobs, "reset_timeout", timeout))
@@ -316,19 +316,19 @@ class SubprocessVectorEnv(VectorEnv):
     ) -> list[Any]:
         """Lets workers call a method, and returns their results in order; replaces the workers that fail.
 
-        New workers have begun new episodes. They get the request again, except for ``begin``.
+        The new workers begin new episodes, and then receive the request again unless it is ``begin``.
         """
         self._make_ready()
-        requests = {number: _request(method, *given) for number, given in arguments.items()}
+        requests = {number: _request(method, *args) for number, args in arguments.items()}
         replies: dict[int, Any] = {}
         with self._ending_on_error():
             while requests:
                 replies |= self._receive(self._send(requests, "reset_timeout", timeout))
-                new: set[int] = set()
+                replaced: set[int] = set()
                 while self._failed:
-                    new |= self._failed.keys()
+                    replaced |= self._failed.keys()
                     self._replace()
-                requests = {n: requests[n] for n in new if n in requests and method != "begin"}
+                requests = {n: requests[n] for n in replaced if n in requests and method != "begin"}
         return [reply for _, reply in sorted(replies.items())]
 
     def _send(self, requests: Mapping[int, bytes], setting: str, timeout: float | None = None) -> Exchange:
@@ -337,7 +337,7 @@ class SubprocessVectorEnv(VectorEnv):
         Args:
             requests: by number of the worker.
             setting: name of the timeout, for messages.
-            timeout: seconds that each worker has; None: those of the setting.
+            timeout: seconds that each worker has; None: the value of the setting.
         """
         timeout = timeout or self._timeouts[setting]
         workers = {}
@@ -351,7 +351,7 @@ class SubprocessVectorEnv(VectorEnv):
         return Exchange(workers, time.monotonic() + timeout, f"within {setting}={timeout:g} s")
 
     def _receive(self, exchange: Exchange) -> dict[int, Any]:
-        """Waits for the answers to requests and returns their results; lists workers that fail as failed.
+        """Waits for the answers to requests and returns their results; marks workers that fail.
 
         Raises:
             EnvWorkerError: if a worker failed and no restart is left.
@@ -406,7 +406,7 @@ class SubprocessVectorEnv(VectorEnv):
     def _lose(self, number: int, what: str = "", advice: str = "") -> None:
         """Marks a worker that died, or is late, as failed, with the environment that it was calling."""
         what = what or self._workers[number].death(KILL_SECONDS) or "closed its connection"
-        where = "" if self._arrays else ", in the making of its environments"
+        where = "" if self._arrays else ", while making its environments"
         if self._arrays and (called := np.flatnonzero(self._arrays["busy"][self._rows[number]])).size:
             where = f", in {self.describe(self._rows[number].start + int(called[0]))}"
         self._mark_failed(number, EnvWorkerError(f"{self._name(number)} {what}{where}{advice}"))
@@ -421,17 +421,17 @@ class SubprocessVectorEnv(VectorEnv):
         restarts = self.restarts + len(self._failed)
         if restarts >= allowed or self._in_a_row[number] > LEAST_RESTARTS:
             failure.args = (
-                f"{failure}. It is not replaced: {restarts} have been in {episodes:,} episodes, this one "
-                f"{self._in_a_row[number] - 1} times without a step; env.manager.restart_share="
-                f"{self.restart_share:g} allows that share, and at least {LEAST_RESTARTS}",
+                f"{failure}. It is not replaced: {restarts} restarts in {episodes:,} episodes, "
+                f"{self._in_a_row[number] - 1} of this worker without a step in between; env.manager."
+                f"restart_share={self.restart_share:g} allows that share, and at least {LEAST_RESTARTS}",
             )
             raise failure
         self._failed[number] = failure
 
     def _replace(self) -> None:
-        """Replaces the workers that failed, and begins the episodes after the open ones.
+        """Replaces the workers that failed, and begins new episodes in place of the open ones.
 
-        New workers that fail, too, are listed as failed again.
+        New workers that also fail are marked again.
         """
         failed, self._failed = self._failed, {}
         for number, failure in failed.items():
@@ -472,14 +472,14 @@ class SubprocessVectorEnv(VectorEnv):
 
 
 def _group(rows: slice, workers: Sequence[slice]) -> Group:
-    """Returns the group of these rows of the vector, of which each worker has some."""
+    """Returns the group with these rows of the vector; ``workers``: the rows of each worker."""
     numbers = range(workers[-1].stop)[rows]
     shares = {}
     for number, worker in enumerate(workers):
         envs = slice((numbers.start - worker.start) % numbers.step, None, numbers.step)
-        if own := range(worker.start, worker.stop)[envs]:
-            first = numbers.index(own[0])
-            shares[number] = envs, slice(first, first + len(own))
+        if members := range(worker.start, worker.stop)[envs]:
+            first = numbers.index(members[0])
+            shares[number] = envs, slice(first, first + len(members))
     return Group(rows, shares)
 
 

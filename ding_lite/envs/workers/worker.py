@@ -36,12 +36,12 @@ PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
 
 
 class WorkerEnvs(InProcessVectorEnv):
-    """A slice of the whole vector. The shared arrays show at any moment what it is doing.
+    """A slice of the whole vector. The shared arrays show at any time which environment it is calling.
 
     Args:
         make, seed, seed_every: as in :class:`InProcessVectorEnv`.
-        rows: of its environments in the vector.
-        num_envs: in the whole vector.
+        rows: rows of its environments in the vector.
+        num_envs: number of environments in the whole vector.
         index_offset: number of the vector's first environment.
 
     Attributes:
@@ -64,7 +64,7 @@ class WorkerEnvs(InProcessVectorEnv):
         super().__init__(make, rows.stop - rows.start, seed, index_offset + rows.start, seed_every)
 
     def attach(self, memory: int) -> None:
-        """Moves the batches of this slice into the memory of a descriptor; -1: of this process alone."""
+        """Moves the batches of this slice into the memory of a descriptor; -1: into private memory."""
         whole = shared_arrays(lambda size: mmap.mmap(memory, size), self.obs_space, self._whole)
         self.arrays = map_tree(lambda leaf: leaf[self._rows], whole)
         self._buffer = ObservationBuffer(self.obs_space, self.num_envs, self.arrays["obs"])
@@ -89,13 +89,13 @@ class WorkerEnvs(InProcessVectorEnv):
         return result
 
     def answer(self, method: str, arguments: Sequence[Any]) -> Any:
-        """Carries out one request, a method, and returns its result; observations stay in the memory."""
+        """Calls the method of a request and returns its result; observations stay in the shared arrays."""
         result = getattr(self, method)(*arguments)
         self.arrays["episode_return"][:] = self.episode_returns
         return None if method in ("begin", "load_state_dict") else result
 
     def step_shared(self, rows: slice, action: Tree) -> tuple[Any, ...] | None:
-        """Steps some environments, writes into the shared arrays, and returns what is not in them, if any."""
+        """Steps the environments ``rows``, fills the shared arrays, and returns the other results, if any."""
         transition = self.step(action, rows)
         for name in Transition._fields[1:5]:
             self.arrays[name][rows] = getattr(transition, name)
@@ -107,7 +107,7 @@ class Responder:
     """Answers requests: the first one makes the environments.
 
     Args:
-        memory: descriptor of the shared memory; -1: of this process alone, so each answer has the arrays.
+        memory: descriptor of the shared memory; -1: private memory, so that each answer has the arrays.
     """
 
     def __init__(self, memory: int) -> None:
@@ -130,9 +130,9 @@ class Responder:
             dumps = cloudpickle.dumps if method in ("make", "call") else pickle.dumps
             answer: bytes = dumps((True, result, self.envs.arrays if self._memory < 0 else None))
         except Exception as error:
-            # A new worker would meet errors of the other kinds again.
-            is_other = isinstance(error, DingLiteError) and type(error) is not EnvError
-            failure = (type(error) if is_other else EnvWorkerError)(error_text(error))
+            # Errors of other kinds keep their kind: they would occur in a new worker, too.
+            keeps_kind = isinstance(error, DingLiteError) and type(error) is not EnvError
+            failure = (type(error) if keeps_kind else EnvWorkerError)(error_text(error))
             failure.add_note(traceback.format_exc())
             answer = cloudpickle.dumps((False, failure, None))
         return answer
@@ -152,7 +152,7 @@ def main(fd: int, memory: int, parent: int) -> None:
         parent: the parent's process id if the kernel may tie this process to it, 0 otherwise.
     """
     # A batch system sends these to all processes of a job. The parent then saves the run, with this worker.
-    # They are not ignored, since programs that an environment starts would inherit that.
+    # An empty handler, because programs that an environment starts would inherit SIG_IGN.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
     if parent and sys.platform == "linux":
@@ -160,7 +160,7 @@ def main(fd: int, memory: int, parent: int) -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:  # the parent died before the line above
             os._exit(1)
-    for inherited in (fd, memory):  # programs that an environment starts must not hold them
+    for inherited in (fd, memory):  # programs that an environment starts must not inherit them
         os.set_inheritable(inherited, False)
     connection, responder = Connection(fd), Responder(memory)
     try:

@@ -279,7 +279,7 @@ def test_a_broken_contract_is_an_error_at_once_and_keeps_its_kind():
 def test_a_failed_start_is_an_error_at_once_and_leaves_nothing(monkeypatch):
     monkeypatch.setattr("ding_lite.envs.workers.vector_env.START_SECONDS", 1.0)
     began = time.monotonic()
-    with pytest.raises(EnvWorkerError, match="reset_timeout=1 s, in the making"):
+    with pytest.raises(EnvWorkerError, match="reset_timeout=1 s, while making"):
         SubprocessVectorEnv(
             world(fault="hang", at=["make"], only=3), 4, num_workers=2, reset_timeout=1.0, restart_share=1.0
         )

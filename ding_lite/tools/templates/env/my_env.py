@@ -23,7 +23,7 @@ class MyEnv(gym.Env):
         self.action_space = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
 
     def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)  # seeds self.np_random; draw from it alone: a seed repeats an episode
+        super().reset(seed=seed)  # seeds self.np_random; draw only from it, so that a seed repeats an episode
         self.position, self.target = self.np_random.uniform(-1.0, 1.0, 2)
         self.velocity = 0.0
         self.steps = 0
@@ -36,11 +36,11 @@ class MyEnv(gym.Env):
         self.steps += 1
         distance = abs(self.position - self.target)
         # terminated: the task itself has ended, and no reward can follow. truncated: the episode was only
-        # cut, here by its time limit; learning then goes on to count on the value of the last observation.
+        # cut, here by its time limit; learning then bootstraps from the value of the last observation.
         terminated = bool(distance < 0.05 and abs(self.velocity) < 0.02)
         truncated = self.steps >= self.max_steps
         reward = 10.0 if terminated else -distance
-        # Numbers of the info dict that env.info_keys names are written to episodes.csv.
+        # env.info_keys names the numbers of the info dict that are written to episodes.csv.
         return self._observation(), float(reward), terminated, truncated, {"is_success": float(terminated)}
 
     def _observation(self):

@@ -8,7 +8,7 @@ from ding_lite.tools.env_check import check_env
 
 
 def test_environment_keeps_to_gymnasium_and_to_its_spaces():
-    findings = check_env(MyEnv)  # what `ding-lite check-env my_env:MyEnv` prints, such as what seeds decide
+    findings = check_env(MyEnv)  # the lines that `ding-lite check-env my_env:MyEnv` prints
     assert [finding for finding in findings if finding.verdict == "FAIL"] == []
 
 

@@ -22,24 +22,24 @@ def penalized_surrogate(ratio, advantage, epsilon):
 class MyPolicy(PPOPolicy):
     """PPO with a penalty in place of the clip."""
 
-    # New keys and their defaults. A config sets them as policy.learn.epsilon. All other keys are PPO's; those
-    # that only the loss of PPO reads (clip_ratio, dual_clip) change nothing here.
+    # New keys and their defaults. A config sets them as policy.learn.epsilon. All other keys are PPO's; keys
+    # that only the loss of PPO reads (clip_ratio, dual_clip) have no effect here.
     config = dict(learn=dict(epsilon=0.2))
 
     def policy_loss(self, batch):
         """Returns the loss () and a dict of metrics (), which are logged as learn/<name>.
 
         The fields of ``batch`` are (N, ...), with N valid samples: obs, action, log_prob (of the policy that
-        collected), advantage, and dist, the action distribution of the policy as it is now. The method only
-        computes with tensors: no ``.item()``, no ``if`` on their values, no random numbers of Python. So it
-        can be captured on a GPU.
+        collected), advantage, and dist, the action distribution of the current policy. The method only
+        computes with tensors: no ``.item()``, no ``if`` on their values, no random numbers of Python. So a
+        CUDA graph can capture it.
         """
         log_ratio = batch.dist.log_prob(batch.action) - batch.log_prob
         objective = penalized_surrogate(torch.exp(log_ratio), batch.advantage, self.cfg.learn.epsilon)
         loss = -weighted_mean(objective, batch.policy_weight)  # the weight is None on fresh samples
         entropy = batch.dist.entropy().mean()
         metrics = {"policy_loss": loss, "entropy_loss": entropy, "approx_kl": approx_kl(log_ratio)}
-        # Of this iteration, by its schedule, as self.clip_ratio is; self.cfg.learn.entropy_weight has none.
+        # self.entropy_weight follows its schedule, as self.clip_ratio does; the config's value is constant.
         return loss - self.entropy_weight * entropy, metrics
 
 
