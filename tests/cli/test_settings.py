@@ -95,7 +95,7 @@ ROWS = [
     ("W --policy ppo_offpolicy", KIND + "vectors", {"policy.learn.reuse": 9}),
     ("W --policy ppg_offpolicy", KIND + "vectors", {PPG: 3}),
     ("W --policy mine:Mine", KIND + "vectors", {RATE: 0.5, OBS: True}),
-    ("W --policy mine:Other", "settings: none, since mine:Other extends no policy of the library", {OBS: False}),
+    ("W --policy mine:Other", "none, since mine:Other extends no policy of the library", {OBS: False}),
     ("W env.kwargs.sees=symbols --policy mine:Mine", KIND + "grids", {RATE: 0.5, EPOCHS: 4}),
     ("W env.kwargs.sees=cells", KIND + "grids", {RATE: 1e-3, WRAPPERS: []}),
     ("W env.kwargs.sees=picture", KIND + "images", {WRAPPERS: ["frame_stack"]}),
