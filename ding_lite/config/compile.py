@@ -90,7 +90,7 @@ RUN_CONFIG: dict[str, Any] = dict(
         freq=Key(50_000, low=0, doc="env steps between saves of ckpt/last, beside the final save; 0: none"),
         minutes=Key(10.0, low=0, doc="minutes between saves of ckpt/last, for slow environments; 0: none"),
         keep_freq=Key(0, low=0, doc="env steps between snapshots ckpt/iteration_*; 0: none"),
-        keep=Key(3, low=1, doc="number of the newest snapshots to keep"),
+        keep=Key(3, low=1, needs="keep_freq", doc="number of the newest snapshots to keep"),
     ),
     logger=dict(
         trackers=Key(
@@ -103,6 +103,7 @@ RUN_CONFIG: dict[str, Any] = dict(
         freq=Key(
             5_000,
             low=1,
+            needs="trackers",
             doc="env steps between rows sent to trackers: at each multiple (metrics.csv has every iteration)",
         ),
     ),
@@ -270,7 +271,7 @@ def _contradictions(
 ) -> tuple[list[str], list[str]]:
     """Returns ``(faults, notes)`` about the keys of a complete config that contradict each other."""
     env, policy = values["env"], values["policy"]
-    faults, notes = without_effect(policy, schema["policy"], "policy")
+    faults, notes = without_effect(values, schema)
     faults += _envs().section_faults(env)
     if policy["collect"].get("n_step") is not None and source[SIZE] != "n_step":
         faults.append("policy.collect.n_step: it is in place of n_sample; remove one of the two")

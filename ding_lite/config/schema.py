@@ -58,8 +58,8 @@ class Key:
             the default, or any type if the default is None.
         low, high: inclusive bounds of a number, or of each item of a list.
         above, below: exclusive bounds.
-        needs: the condition under which the key has an effect, by paths of other keys in the section
-            ``policy``: "a.b" (it is set), "not a.b", "a.b=value", or several of these joined by " or ".
+        needs: the condition under which the key has an effect, by paths of other keys in its section, such as
+            ``policy``: "a.b" (it is set), "a.b=value", several joined by " or ", or "not a.b".
         strict: whether a value without effect is an error; else it is a note.
         faults: returns further faults of ``(value, path)``, one message each.
         doc: what the key does.
@@ -190,29 +190,30 @@ def refuse(origin: str, faults: Sequence[str]) -> None:
         raise ConfigError("\n  ".join([f"{origin} has {counted(len(faults), 'fault')}:", *faults]))
 
 
-def without_effect(values: Mapping[str, Any], schema: Schema, path: str) -> tuple[list[str], list[str]]:
+def without_effect(values: Mapping[str, Any], schema: Schema) -> tuple[list[str], list[str]]:
     """Returns ``(faults, notes)`` about the keys that were changed although they have no effect.
 
     Args:
-        values: a complete section.
-        schema: of the section.
-        path: of the section.
+        values: a complete config.
+        schema: of the config.
     """
     by_path = dict(leaves(values))
     faults: list[str] = []
     notes: list[str] = []
 
-    def holds(need: str) -> bool:
-        name, _, expected = need.removeprefix("not ").partition("=")
-        value = by_path.get(name)
-        return (str(value) == expected if expected else bool(value)) != need.startswith("not ")
+    def is_set(need: str) -> bool:
+        path, _, expected = need.partition("=")
+        value = by_path.get(path, expected or True)  # a class of the user may have other keys
+        return str(value) == expected if expected else bool(value)
 
-    for name, key in leaves(schema):
-        if key.needs and by_path[name] != key.default and not any(map(holds, key.needs.split(" or "))):
-            without, word = key.needs.removeprefix("not "), "with" if "not " in key.needs else "without"
-            needed = without.replace(" or ", f" or {path}.")
-            line = f"{path}.{name}={by_path[name]}: no effect {word} {path}.{needed}"
-            (faults if key.strict else notes).append(line)
+    for path, key in leaves(schema):
+        if not key.needs or by_path[path] == key.default:
+            continue
+        section, negated = path.partition(".")[0], key.needs.startswith("not ")
+        needs = [f"{section}.{need}" for need in key.needs.removeprefix("not ").split(" or ")]
+        if any(map(is_set, needs)) == negated:
+            without = f"{'with' if negated else 'without'} {' or '.join(needs)}"
+            (faults if key.strict else notes).append(f"{path}={by_path[path]}: no effect {without}")
     return faults, notes
 
 

@@ -23,6 +23,9 @@ from ding_lite.envs.wrappers import find_wrapper, wrap
 from ding_lite.errors import FOREIGN, DingLiteError, EnvError, error_text
 from ding_lite.rl.seeding import integer_seed
 
+EVALUATES: dict[str, Any] = dict(needs="evaluator_env_num or greedy_env_num")
+WORKERS: dict[str, Any] = dict(needs="manager.type=subprocess or manager.type=ray")
+
 CONFIG: dict[str, Any] = dict(
     type=Key(
         "gymnasium",
@@ -52,7 +55,7 @@ CONFIG: dict[str, Any] = dict(
     ),
     collector_env_num=Key(8, low=1, doc="number of environments that collect training data"),
     evaluator_env_num=Key(16, low=0, doc="number of environments that evaluate; 0: no evaluations"),
-    n_evaluator_episode=Key(16, low=1, doc="episodes of one evaluation"),
+    n_evaluator_episode=Key(16, low=1, **EVALUATES, doc="episodes of one evaluation"),
     greedy_env_num=Key(
         0,
         low=0,
@@ -63,11 +66,15 @@ CONFIG: dict[str, Any] = dict(
     stop_value=Key(
         None,
         float | None,
+        **EVALUATES,
         doc="the run ends as solved when the mean return of an evaluation reaches this, and also that of a "
         "second evaluation right after it; None: the run ends at its limit",
     ),
     max_eval_steps=Key(
-        10_000, low=1, doc="steps after which an evaluation episode is truncated, and reported as cut"
+        10_000,
+        low=1,
+        needs="evaluator_env_num",
+        doc="steps after which an evaluation episode is truncated, and reported as cut",
     ),
     seed_resets=Key(
         "every",
@@ -108,23 +115,29 @@ CONFIG: dict[str, Any] = dict(
             None,
             int | None,
             low=1,
+            **WORKERS,
             doc="worker processes or Ray actors; None: one per core, with double_buffer one per two cores; "
             "in a Ray cluster one per free CPU",
         ),
         double_buffer=Key(
-            False, doc="one half of the environments steps while the policy acts on the other half"
+            False, **WORKERS, doc="one half of the environments steps while the policy acts on the other half"
         ),
         step_timeout=Key(
             300.0,
             above=0,
+            **WORKERS,
             doc="seconds after which a worker that does not answer to a step counts as hung and is killed",
         ),
         reset_timeout=Key(
-            300.0, above=0, doc="as step_timeout, for a reset; at least 300 s for making environments"
+            300.0,
+            above=0,
+            **WORKERS,
+            doc="as step_timeout, for a reset; at least 300 s for making environments",
         ),
         restart_share=Key(
             0.01,
             low=0,
+            **WORKERS,
             doc="how many workers are replaced if they die, hang or raise: a share of the episodes so far, "
             "and at least 3; 0: none. Collector and evaluator count separately",
         ),

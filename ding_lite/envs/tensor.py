@@ -217,7 +217,8 @@ class TensorVectorEnv(WholeVectorEnv):
         Raises:
             ReplayError: if ``set_state`` returns None.
         """
-        obs = self.env.set_state(map_tree(_as_tensor, state["simulator"]))
+        tensors = lambda x: torch.from_numpy(np.array(x)) if isinstance(x, np.ndarray) else x  # noqa: E731
+        obs = self.env.set_state(map_tree(tensors, state["simulator"]))
         if obs is None:
             raise ReplayError(f"{self.backend}: set_state returned no observations")
         for name in ("waits", "returns", "lengths"):
@@ -249,8 +250,3 @@ def _as_wide(flags: Tensor, leaf: Tensor) -> Tensor:
 def _on_host(leaf: Tensor) -> np.ndarray:
     """Returns a copy of a tensor on the host."""
     return leaf.cpu().numpy().copy()
-
-
-def _as_tensor(leaf: Any) -> Any:
-    """Returns an array of a checkpoint as a tensor, and anything else as it is."""
-    return torch.from_numpy(np.array(leaf)) if isinstance(leaf, np.ndarray) else leaf

@@ -23,6 +23,8 @@ from ding_lite.trees import Tree, children
 
 # Names of observation groups for the critic only: an actor that reads them cannot be deployed.
 PRIVILEGED = ("critic", "privileged", "privileged_state")
+RNN: dict[str, Any] = dict(needs="model.rnn")
+GAIN: dict[str, Any] = dict(above=0, needs="model.init=orthogonal")
 # Methods with several results, and the methods whose results they must repeat.
 COMBINED = {
     "compute_actor_critic": ("compute_actor", "compute_critic"),
@@ -193,9 +195,9 @@ class VAC(ActorCritic):
             None, list[int] | None, low=1, doc="widths of layers after the encoder; None: 64-64 for vectors"
         ),
         rnn=Key(None, Literal["lstm", "gru"] | None, doc="recurrent layers behind each encoder; None: none"),
-        rnn_hidden_size=Key(128, low=1, doc="units of a recurrent layer"),
-        rnn_layers=Key(1, low=1, doc="number of recurrent layers"),
-        rnn_timescale=Key(64.0, low=2, doc="most steps that recurrent units remember at first (chrono init)"),
+        rnn_hidden_size=Key(128, low=1, **RNN, doc="units of a recurrent layer"),
+        rnn_layers=Key(1, low=1, **RNN, doc="number of recurrent layers"),
+        rnn_timescale=Key(64.0, low=2, **RNN, doc="most steps that units remember at first (chrono init)"),
         encoder_dtype=Key("float32", Literal["float32", "bfloat16"], doc="dtype that encoders compute in"),
         activation=Key(
             None, Literal[tuple(ACTIVATIONS)] | None, doc="None: tanh, or relu if there are images"
@@ -211,16 +213,16 @@ class VAC(ActorCritic):
         sigma_type=Key(
             "independent",
             Literal["independent", "conditioned", "fixed"],
-            doc="source of the std of Box actions",
+            doc="source of the std of raw Box actions",
         ),
-        initial_sigma_value=Key(1.0, above=0, high=7, doc="initial independent std, of the raw action"),
-        fixed_sigma_value=Key(0.3, above=0, doc="fixed std, of the raw action"),
+        initial_sigma_value=Key(1.0, above=0, high=7, needs="model.sigma_type=independent", doc="first std"),
+        fixed_sigma_value=Key(0.3, above=0, needs="model.sigma_type=fixed", doc="std, of the raw action"),
         bound_type=Key(None, Literal["tanh", "soft"] | None, doc='of the mean m; "soft" is 5 tanh(m / 5)'),
         init=Key("orthogonal", Literal["orthogonal", "normed", "torch"], doc='"normed": as the PPG authors'),
         init_gain=dict(
-            hidden=Key(2**0.5, above=0, doc="gain of the orthogonal init of hidden layers"),
-            policy=Key(0.01, above=0, doc="gain of the last layer of the policy"),
-            value=Key(1.0, above=0, doc="gain of the last layer of the value"),
+            hidden=Key(2**0.5, **GAIN, doc="gain of the orthogonal init of hidden layers"),
+            policy=Key(0.01, **GAIN, doc="gain of the last layer of the policy"),
+            value=Key(1.0, **GAIN, doc="gain of the last layer of the value"),
         ),
     )
 

@@ -138,19 +138,14 @@ class ImageEncoder(nn.Module):
         shape = tuple(space.shape or ())
         self.two_dimensional = len(shape) == 2
         shape = (*shape, 1) if self.two_dimensional else shape
-        self.channels_last = self.two_dimensional or self._channels_last(shape, channels)
-        self.in_shape = (shape[2], *shape[:2]) if self.channels_last else shape
-
-    @staticmethod
-    def _channels_last(shape: tuple[int, ...], channels: str | None) -> bool:
-        if channels is not None:
-            return channels == "last"
-        if shape[0] == shape[2]:
+        if not channels and shape[0] == shape[2] and not self.two_dimensional:
             raise ConfigError(
                 f"policy.model.encoder: the channels of an image of shape {shape} are ambiguous, because its "
                 'first and last dimension are equal; set policy.model.encoder.channels to "first" or "last"'
             )
-        return has_channels_last(shape)
+        is_last = channels == "last" if channels else has_channels_last(shape)
+        self.channels_last = self.two_dimensional or is_last
+        self.in_shape = (shape[2], *shape[:2]) if self.channels_last else shape
 
     def images(self, x: Tensor) -> Tensor:
         """Returns scaled float32 images (N, C, H, W) whose channels are adjacent in memory."""

@@ -155,11 +155,8 @@ class Policy:
             self._layer_generators.append(self.own_generator("layers on the device", device=self.device))
         self.model.eval()
         lay_out(self.model)
-        self.recurrence = (
-            None
-            if self.model.initial_hidden(1) is None
-            else Recurrence(self.cfg.learn.sequence_length, self.model.initial_hidden)
-        )
+        hidden = self.model.initial_hidden
+        self.recurrence = None if hidden(1) is None else Recurrence(self.cfg.learn.sequence_length, hidden)
         norm = self.cfg.normalize
         self.obs_norm: ObservationNorm | NoScale = NoScale()
         if norm.obs:
@@ -240,8 +237,7 @@ class Policy:
     @classmethod
     def default_model(cls) -> str:
         """Returns the ``policy.model.type`` of configs without one."""
-        name: str = merged_config(cls)["model"]["type"].default
-        return name
+        return str(merged_config(cls)["model"]["type"].default)
 
     # -- The modes
 

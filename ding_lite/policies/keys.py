@@ -10,6 +10,7 @@ from typing import Any, Literal
 from ding_lite.config.schema import DROPPED, Key, Name
 
 Schedule = Literal["constant", "linear", "cosine"]  # of rl.schedules.schedule
+KLType = Literal["exact", "k1", "k2", "k3"]
 OFF: dict[str, Any] = dict(needs="not on_policy", strict=True)
 DECAYING = "learn.lr_schedule=linear or learn.lr_schedule=cosine"
 REFERENCE: dict[str, Any] = dict(needs="learn.pretrained_model_path", strict=True)
@@ -32,13 +33,13 @@ POLICY: dict[str, Any] = dict(
             doc="steps of each environment in a rollout; sets n_sample to n_step times the environments",
         ),
     ),
-    learn=dict(sequence_length=Key(64, low=1, doc="most steps that gradients go back in recurrent networks")),
+    learn=dict(sequence_length=Key(64, low=1, needs="model.rnn", doc="most steps that gradients go back")),
     eval=dict(eval_freq=Key(10_000, low=0, doc="env steps between evaluations; 0: only at the end")),
     normalize=dict(
         obs=Key(
             False, bool | Literal["initial"], doc='scale to mean 0, std 1; "initial": from random steps only'
         ),
-        obs_samples=Key(1000, low=2, doc="random steps before training, over all environments"),
+        obs_samples=Key(1000, low=2, needs="normalize.obs or intrinsic.type", doc="initial random steps"),
         obs_clip=Key(10.0, above=0, needs="normalize.obs", doc="bound of scaled observations"),
     ),
 )
@@ -88,9 +89,7 @@ PPO: dict[str, Any] = dict(
         value_loss=Key("mse", Literal["mse", "smooth_l1"], doc="smooth_l1 is linear for errors above 1"),
         critic_warmup=Key(0, low=0, doc="number of first iterations in which only the value learns"),
         kl_beta=Key(0.0, low=0, **REFERENCE, doc="weight of KL(pi || pi_ref) to the frozen policy"),
-        kl_type=Key(
-            "exact", Literal["exact", "k1", "k2", "k3"], doc="exact, or estimated from the actions taken"
-        ),
+        kl_type=Key("exact", KLType, needs="learn.kl_beta", doc="exact, or estimated from the actions taken"),
         pretrained_model_path=Key(
             None, str | None, needs="learn.kl_beta", strict=True, doc="run of the frozen policy"
         ),

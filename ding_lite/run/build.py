@@ -28,7 +28,9 @@ from ding_lite.policies.ppo import PPOPolicy
 from ding_lite.ranks import Ranks
 from ding_lite.run.load import load_policy
 from ding_lite.run.resources import threads, torch_defaults
-from ding_lite.trees import example_observations, tree_leaves
+from ding_lite.trees import box_size, example_observations, tree_leaves
+
+OF_BOX = [f"policy.model.{key}" for key in ("box_distribution", "sigma_type", "bound_type")]
 
 
 def with_env_setting(cfg: Any, setting: EnvSetting | None) -> Any:
@@ -117,8 +119,9 @@ def build(
         return resources.enter_context(closing(envs))
 
     envs, greedy_num = make_side("collector"), share.env.greedy_env_num
-    if greedy_num and not isinstance(envs, TensorVectorEnv):
-        raise ConfigError(f"env.greedy_env_num: it needs environments of tensors, got {envs.backend}")
+    for key in ("greedy_env_num", "strict_truncation", "init_at_random_ep_len"):
+        if share.env[key] and not isinstance(envs, TensorVectorEnv):
+            raise ConfigError(f"env.{key}: it needs environments of tensors, got {envs.backend}")
     evaluator_envs = make_side("evaluator") if share.env.evaluator_env_num and not greedy_num else None
     resources.enter_context(threads(cfg.num_threads, envs.obs_space))
     lines = resources.enter_context(torch_defaults())
@@ -197,6 +200,9 @@ def description(config: Config, policy: Policy, collector: Collector) -> list[st
         lines.append(f"to load this run, {script}.py is executed: train under if __name__ == '__main__'")
     if cfg.env.greedy_env_num:
         lines.append(f"the last {cfg.env.greedy_env_num:,} environments play greedily: they evaluate")
+    typed = [key for key in OF_BOX if config.source.get(key, "default") != "default"]
+    if typed and not box_size(envs.action_space):
+        lines.append(f"{', '.join(typed)}: no effect without a Box action")
     lines += policy.lines
     if not envs.restorable:
         lines.append("open episodes are not saved: a resumed run begins new ones")

@@ -137,9 +137,8 @@ def test_faults_of_a_key_of_its_own_are_of_the_converted_value():
     ("values", "faults", "notes"),
     [
         ({}, 0, 0),
-        ({"final": 0.1}, 0, 1),
+        ({"final": 0.1, "units": 3}, 0, 1),
         ({"final": 0.1, "schedule": "cosine"}, 0, 0),
-        ({"uses": 3}, 1, 0),
         ({"uses": 3, "on_policy": False}, 0, 0),
         ({"uses": 3, "final": 0.1}, 1, 1),
     ],
@@ -151,8 +150,9 @@ def test_keys_without_effect_are_named(values, faults, notes):
             uses=Key(1, needs="not on_policy", strict=True),
             schedule="constant",
             final=Key(0.0, needs="schedule=linear or schedule=cosine"),
+            units=Key(1, needs="rnn"),  # a key of another class: nothing is known of it
         )
     )
-    found = without_effect(default_values(schema) | values, schema, "learn")
+    found = without_effect({"learn": default_values(schema) | values}, {"learn": schema})
     assert tuple(map(len, found)) == (faults, notes)
     assert all(line.startswith("learn.") and "no effect with" in line for lines in found for line in lines)
