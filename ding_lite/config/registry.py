@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import inspect
 import re
 import runpy
 import sys
@@ -240,7 +241,12 @@ class Registry:
             if schema is None:
                 return []
             accepted |= schema
-        return check(arguments, accepted, path)[1]
+        faults = check(arguments, accepted, path)[1]
+        if isinstance(value, Mapping) and "type" in value:  # env.type has its arguments in env.kwargs
+            required = [name for name, key in accepted.items() if key.default is inspect.Parameter.empty]
+            missing = [name for name in required if name not in arguments]
+            faults += [f"{path}: {kind!r} needs the argument {name!r}" for name in missing]
+        return faults
 
     def named_choices(self, items: Sequence[Any]) -> Iterator[tuple[str, Any, dict[str, Any]]]:
         """Yields name, class and arguments of each item of a list; a repeated name gets a number.

@@ -221,7 +221,8 @@ def arguments_of(factory: Callable[..., Any], leading: int = 1) -> Schema | None
     """Returns the schema of the keyword arguments of ``factory``, or None if it accepts any.
 
     The ``leading`` first parameters are left out: the library passes them, such as a space or environment.
-    Arguments without an entry in the ``config`` of the class accept any value.
+    Arguments without an entry in the ``config`` of the class accept any value; a required argument has the
+    default ``inspect.Parameter.empty``.
     """
     try:
         parameters = list(inspect.signature(factory).parameters.values())[leading:]
@@ -229,7 +230,7 @@ def arguments_of(factory: Callable[..., Any], leading: int = 1) -> Schema | None
         return None
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return None
-    schema: Schema = {parameter.name: Key(None) for parameter in parameters}
+    schema: Schema = {parameter.name: Key(parameter.default, Any) for parameter in parameters}
     if isinstance(factory, type) and isinstance(getattr(factory, "config", None), Mapping):
         schema |= {name: rule for name, rule in merged_config(factory).items() if name in schema}
     return schema

@@ -71,10 +71,7 @@ CONFIG: dict[str, Any] = dict(
         "second evaluation right after it; None: the run ends at its limit",
     ),
     max_eval_steps=Key(
-        10_000,
-        low=1,
-        needs="evaluator_env_num",
-        doc="steps after which an evaluation episode is truncated, and reported as cut",
+        10_000, low=1, needs="evaluator_env_num", doc="steps after which an evaluation truncates an episode"
     ),
     seed_resets=Key(
         "every",
@@ -129,10 +126,7 @@ CONFIG: dict[str, Any] = dict(
             doc="seconds after which a worker that does not answer to a step counts as hung and is killed",
         ),
         reset_timeout=Key(
-            300.0,
-            above=0,
-            **WORKERS,
-            doc="as step_timeout, for a reset; at least 300 s for making environments",
+            300.0, above=0, **WORKERS, doc="as step_timeout, for resets; at least 300 s to make environments"
         ),
         restart_share=Key(
             0.01,

@@ -44,5 +44,5 @@ def defaults_of(by_policy: Mapping[str, Key]) -> dict[str, list[str]]:
 
 
 def rules(key: Key) -> str:
-    """Returns type and range of a key, such as "int | None, at least 1"."""
-    return ", ".join(filter(None, (in_words(key.type), key.range)))
+    """Returns type, range and condition of a key, such as "int | None, at least 1, needs model.rnn"."""
+    return ", ".join(filter(None, (in_words(key.type), key.range, key.needs and f"needs {key.needs}")))
