@@ -276,11 +276,12 @@ def _contradictions(
     if policy["collect"].get("n_step") is not None and source[SIZE] != "n_step":
         faults.append("policy.collect.n_step: it is in place of n_sample; remove one of the two")
     rows = -(-policy["collect"]["n_sample"] // env["collector_env_num"]) * env["collector_env_num"]
-    if policy["learn"].get("batch_size", 0) > rows:
-        faults.append(
-            f"policy.learn.batch_size: a minibatch of {policy['learn']['batch_size']} samples is larger than "
-            f"a rollout, which has {rows}; decrease it, or increase policy.collect.n_sample"
-        )
+    size, more = policy["learn"].get("batch_size", 0), "decrease it, or increase policy.collect.n_sample"
+    if size > rows:
+        faults.append(f"policy.learn.batch_size: {size} samples are more than a rollout has, {rows}; {more}")
+    kinds = {kind for key, kind in policy["learn"].items() if key.endswith("_schedule")}
+    if source.get(LENGTH, "default") not in DERIVED and kinds <= {"constant", "adaptive"}:
+        notes.append(f"{LENGTH}={policy['learn']['schedule_env_step']}: no effect without a schedule")
     return faults, notes
 
 

@@ -244,8 +244,7 @@ class Registry:
         faults = check(arguments, accepted, path)[1]
         if isinstance(value, Mapping) and "type" in value:  # env.type has its arguments in env.kwargs
             required = [name for name, key in accepted.items() if key.default is inspect.Parameter.empty]
-            missing = [name for name in required if name not in arguments]
-            faults += [f"{path}: {kind!r} needs the argument {name!r}" for name in missing]
+            faults += [f"{path}: {kind!r} needs the argument {n!r}" for n in required if n not in arguments]
         return faults
 
     def named_choices(self, items: Sequence[Any]) -> Iterator[tuple[str, Any, dict[str, Any]]]:

@@ -30,7 +30,7 @@ from ding_lite.run.load import load_policy
 from ding_lite.run.resources import threads, torch_defaults
 from ding_lite.trees import box_size, example_observations, tree_leaves
 
-OF_BOX = [f"policy.model.{key}" for key in ("box_distribution", "sigma_type", "bound_type")]
+OF_BOX = ("box_distribution", "sigma_type", "initial_sigma_value", "bound_type")  # of policy.model
 
 
 def with_env_setting(cfg: Any, setting: EnvSetting | None) -> Any:
@@ -200,9 +200,9 @@ def description(config: Config, policy: Policy, collector: Collector) -> list[st
         lines.append(f"to load this run, {script}.py is executed: train under if __name__ == '__main__'")
     if cfg.env.greedy_env_num:
         lines.append(f"the last {cfg.env.greedy_env_num:,} environments play greedily: they evaluate")
-    typed = [key for key in OF_BOX if config.source.get(key, "default") != "default"]
+    typed = [key for key in OF_BOX if config.source.get(f"policy.model.{key}", "default") != "default"]
     if typed and not box_size(envs.action_space):
-        lines.append(f"{', '.join(typed)}: no effect without a Box action")
+        lines.append(f"policy.model: {', '.join(typed)}: no effect without a Box action")
     lines += policy.lines
     if not envs.restorable:
         lines.append("open episodes are not saved: a resumed run begins new ones")
