@@ -167,8 +167,8 @@ class Collector:
         """Truncates the episodes that a worker lost, at their last known observations.
 
         An episode was lost if it was open after row ``t - 1`` and row ``t`` is not valid: no environment
-        executed the policy's action for its last observation. Row 0 needs no truncation, since the previous
-        rollout ended with a bootstrap there.
+        executed the policy's action for its last observation. A loss at row 0 truncates nothing: the previous
+        rollout bootstrapped from that observation.
         """
         was_valid, terminated, truncated = (
             self.storage.arrays[name][t - 1, self.envs.groups[group]]

@@ -5,8 +5,8 @@ policy adds: value, advantage, value_target. Two more are not (T, B): ``last_obs
 observation after the last row, and ``final``, if episodes were truncated: ``final.obs`` (K, ...), their true
 last observations, for the rows ``final.t`` (K,) of the environments ``final.env`` (K,).
 
-A recurrent policy adds hidden states (``data.hidden``): ``hidden`` (slots, B, ...), before the rows at which
-runs may begin; ``last_hidden`` (B, ...), after the last row; ``final.hidden`` (K, ...).
+A recurrent policy adds hidden states (``data.hidden``): ``hidden`` (slots, B, ...), before rows 0, L, 2 L
+... with L = ``sequence_length``; ``last_hidden`` (B, ...), after the last row; ``final.hidden`` (K, ...).
 
 This is the only module that imports treetensor: the warnings of that import are silenced here.
 """
@@ -67,11 +67,12 @@ def as_field(tree: Any) -> Any:
 
 
 def view(number: Any) -> np.ndarray:
-    """Returns a CPU tensor as an array that shares its memory, and an array as it is."""
-    if isinstance(number, np.ndarray):
+    """Returns an array on the host; it shares the memory of an array, or of a tensor on the CPU."""
+    if isinstance(number, np.ndarray):  # the usual case
         return number
-    array: np.ndarray = (number.detach() if number.requires_grad else number).numpy()
-    return array
+    if isinstance(number, Tensor):
+        return (number.detach() if number.requires_grad else number).cpu().numpy()
+    return np.asarray(number)
 
 
 def to_device(tree: Any, device: torch.device) -> Any:
@@ -90,7 +91,7 @@ def flat(tree: Any) -> Any:
 
 
 class RolloutStorage:
-    """Arrays (T, B, ...) that are allocated at the first row and reused for every rollout.
+    """Arrays (T + 1, B, ...) that are allocated at the first row and reused for every rollout.
 
     The arrays are on the host, where the environments are. A complete rollout goes to a device in one copy.
 
@@ -129,7 +130,7 @@ class RolloutStorage:
                 return target
 
         def copied(leaf: np.ndarray, value: Any) -> np.ndarray:
-            array, target = as_array(value), leaf[envs]
+            array, target = view(value), leaf[envs]
             if array.shape != target.shape:
                 raise _misshapen(name, target.shape, array.shape)
             np.copyto(target, array, casting="same_kind")  # raises a TypeError instead of rounding floats
@@ -141,7 +142,7 @@ class RolloutStorage:
         """Allocates the arrays of a field; ``value`` is its first row, for ``envs`` environments."""
 
         def zeros(leaf: Any) -> np.ndarray:
-            leaf = as_array(leaf)
+            leaf = view(leaf)
             if leaf.shape[:1] != (envs,) or leaf.dtype.kind not in "biuf":
                 raise _misshapen(name, f"({envs}, ...)", f"{leaf.shape} of {leaf.dtype}")
             return np.zeros((self.steps + 1, self.num_envs, *leaf.shape[1:]), leaf.dtype)
@@ -168,10 +169,3 @@ def _misshapen(name: str, expected: Any, got: Any) -> ContractError:
         f"the field {name!r} of a rollout: expected {expected} for each row, got {got}. The first dimension "
         "is that of the environments"
     )
-
-
-def as_array(value: Any) -> np.ndarray:
-    """Returns an array on the host; it shares the memory of a tensor on the CPU."""
-    if isinstance(value, Tensor):
-        return value.numpy() if value.is_cpu else value.cpu().numpy()
-    return np.asarray(value)

@@ -162,8 +162,8 @@ class Samples:
 
         A short last minibatch stays; a single sample joins the one before. With runs a minibatch has about
         ``size`` samples. All ranks take the same number of minibatches: a rank with fewer valid rows has
-        smaller ones, with less weight in the mean gradient. Dropping samples of the other ranks instead would
-        bias the gradient towards rollouts in which more episodes end.
+        smaller ones, with less weight in the mean gradient, or others have larger ones. Dropping samples of
+        the other ranks instead would bias the gradient towards rollouts in which more episodes end.
 
         Args:
             size: samples of a minibatch.
@@ -277,7 +277,7 @@ class Group(NamedTuple):
 
 
 class Store:
-    """Samples of the last iterations, on the host, in memory that is allocated once.
+    """Samples of the last iterations, on the host, in memory that is allocated once per phase.
 
     Leaves keep their dtype: uint8 images stay uint8.
 

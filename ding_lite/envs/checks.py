@@ -1,6 +1,6 @@
 """Checks what environments return before a policy acts on it or learns from it, on every backend.
 
-Numbers that are not finite are found before they are stored, shown to a network, or learned from.
+Numbers that are not finite are found before a network reads them.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Watch:
         self._check(transition.obs, rows, "observation", transition)
 
     def _check(self, obs: Tree, rows: slice, name: str, transition: Transition | None = None) -> None:
-        """Refuses wrong numbers, and masks without a legal action where the next action is used."""
+        """Refuses wrong numbers, and masks without a legal action unless the next action is discarded."""
         if fault := first_fault(self._leaves, obs, name):
             self._refuse(fault, rows)
         if self._masked:

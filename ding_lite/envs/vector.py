@@ -78,7 +78,7 @@ class Transition(NamedTuple):
         reward: (B,) float32
         terminated, truncated: (B,) bool, never both
         valid: (B,) bool, False where nothing was stepped: the row is a reset (NEXT_STEP), or its worker was
-            replaced. If an episode was open then, it is lost; its last step is in the previous row
+            replaced: its open episode is lost, and ended with the previous row
         final_obs: (K, ...), the true last observations of the truncated episodes of the environments
             ``final_env``; None if K is 0
         final_env: (K,), rows of these environments

@@ -138,8 +138,8 @@ class NumpyActing:
     def _random(self, shape: tuple[int, ...], width: int) -> np.ndarray:
         """Returns Normals for a Box, else logarithms of Exponentials; an action needs ``width`` of them.
 
-        One large draw gives the same numbers as one draw for each row; with Normals only if a row has a
-        multiple of 16 numbers, which is what torch fills at a time.
+        One draw serves the whole rollout, with the same numbers as a draw for each row. torch fills Normals
+        16 at a time, so if a row has no multiple of 16 numbers, each row is drawn on its own.
         """
         count = math.prod(shape)
         if self._used + count > len(self._noise):

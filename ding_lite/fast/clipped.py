@@ -113,7 +113,7 @@ class ClippedSlopes:
         return loss, metrics, of_log_prob[:, None] * z / sigma, direct
 
     def _surrogate(self, batch: Batch, log_prob: np.ndarray, entropy: float) -> Any:
-        """Returns the policy loss, its metrics, and its slopes (N,) by the log-probs."""
+        """Returns the policy loss, its metrics, and the slopes (N,) of its surrogate by the log-probs."""
         clip, dual_clip = self.policy.clip_ratio, self.policy.cfg.learn.dual_clip
         advantage, log_ratio = view(batch.advantage), log_prob - view(batch.log_prob)
         # rl.losses.clipped_surrogate documents these bounds of log r.

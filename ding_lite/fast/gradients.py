@@ -2,8 +2,8 @@
 
 A loss is written in torch; PPO's own is also in NumPy (``fast.clipped``). For small networks on the CPU
 (``fast.stacks``) NumPy computes the last linear outputs, which become leaves of autograd. torch computes the
-loss from these leaves, and NumPy backpropagates its slopes by them. Autograd differentiates as usual whatever
-else a loss reads, such as log sigma or a further head.
+loss from these leaves, and NumPy backpropagates its gradient from them. Autograd differentiates as usual
+whatever else a loss reads, such as log sigma or a further head.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class ByGraph(ByAutograd):
         if len(batch) != self.size:
             return super().__call__(batch)
         total, metrics, parts, flat = self._captured(vars(batch))
-        # A copy, because the next replay overwrites its results; gradients are read before it.
+        # Copies of loss and metrics, which are read after the next replay has overwritten its results.
         total, *numbers = torch.stack([torch.as_tensor(x) for x in (total, *metrics.values())])
         return Gradient(total, dict(zip(metrics, numbers, strict=True)), parts, flat)
 

@@ -1,8 +1,8 @@
 """Small networks in NumPy: their linear layers, forward and backward, on the memory of torch's parameters.
 
 On small batches calls to torch cost more than their arithmetic. A model names its networks
-(``ActorCritic.stacks``); torch runs what follows them. :func:`numpy_stacks` reads the parameters' arrays once
-for a rollout, an evaluation or a phase, during which only gradient steps may change the model.
+(``ActorCritic.stacks``). :func:`numpy_stacks` reads the parameters' arrays once for a rollout, an evaluation
+or a phase, during which only gradient steps may change the model.
 
 Shapes: N samples, F features, K outputs of a network.
 """
@@ -30,8 +30,8 @@ MANY_NUMBERS = 2**15  # outputs of the widest layer from which torch's kernels a
 THIN = 2**4  # NumPy multiplies matrices with fewer rows or columns than this, whatever their size
 BLOCK = 2**11  # samples whose outputs of all layers stay in the cache of a core
 SCRATCH = -1  # number of the memory for temporary results; the outputs of layers have numbers from 0
-MAX_INDICES = 8  # in an observation; torch looks up more indices as fast
-METHODS = frozenset(("forward", "logit", "stacks", *COMBINED["stacks"]))  # methods that NumPy does not call
+MAX_INDICES = 8  # in a leaf of an observation; torch looks up more indices as fast
+METHODS = frozenset(("forward", "logit", "stacks", *COMBINED["stacks"]))  # set on a module, torch must run it
 PLAIN: list[tuple[tuple[str, ...], Any]] = [((), None)]  # leaves of observations that are vectors
 _ones = lru_cache(partial(np.ones, dtype=np.float32))
 

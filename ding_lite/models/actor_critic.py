@@ -24,6 +24,7 @@ from ding_lite.trees import Tree, children
 # Names of observation groups for the critic only: an actor that reads them cannot be deployed.
 PRIVILEGED = ("critic", "privileged", "privileged_state")
 RNN: dict[str, Any] = dict(needs="model.rnn")
+FREE: dict[str, Any] = dict(needs="model.sigma_type=independent")
 GAIN: dict[str, Any] = dict(above=0, needs="model.init=orthogonal")
 # Methods with several results, and the methods whose results they must repeat.
 COMBINED = {
@@ -215,7 +216,7 @@ class VAC(ActorCritic):
             Literal["independent", "conditioned", "fixed"],
             doc="source of the std of raw Box actions",
         ),
-        initial_sigma_value=Key(1.0, above=0, high=7, needs="model.sigma_type=independent", doc="first std"),
+        initial_sigma_value=Key(1.0, above=0, high=7, **FREE, doc="initial std, of the raw action"),
         fixed_sigma_value=Key(0.3, above=0, needs="model.sigma_type=fixed", doc="std, of the raw action"),
         bound_type=Key(None, Literal["tanh", "soft"] | None, doc='of the mean m; "soft" is 5 tanh(m / 5)'),
         init=Key("orthogonal", Literal["orthogonal", "normed", "torch"], doc='"normed": as the PPG authors'),

@@ -6,7 +6,7 @@
     eval_mode.forward(obs)            -> {"action"}                  acts greedily
 
 Everything is batched. The forward of a recurrent policy also takes hidden states (B, ...), and returns the
-next ones as "hidden". Where policy and value share layers, collecting also returns the "value".
+next ones as "hidden". If it is recurrent, or policy and value share layers, collecting also returns "value".
 
 These modes are for scripts. A collector and an evaluator call the functions of :meth:`Policy.acting`.
 
@@ -35,7 +35,7 @@ from ding_lite.config.schema import merged_config
 from ding_lite.data.hidden import begin_episodes
 from ding_lite.data.modes import Acting, CollectMode, EvalMode, LearnMode
 from ding_lite.data.replay import Replay
-from ding_lite.data.rollout import Rollout, as_array, require_rollout, to_device
+from ding_lite.data.rollout import Rollout, require_rollout, to_device, view
 from ding_lite.data.samples import Batch, Recurrence, Samples, Store
 from ding_lite.data.timer import Timer
 from ding_lite.envs.checks import first_fault
@@ -60,7 +60,6 @@ from ding_lite.trees import (
     children,
     example_observations,
     from_tree,
-    is_branch,
     leading_size,
     map_space,
     map_tree,
@@ -73,7 +72,7 @@ from ding_lite.trees import (
 FIELDS = ("learn", "collect", "eval")
 OUTPUTS = {"actor": "dist", "critic": "new_value", "auxiliary": "auxiliary"}  # model output: batch field
 GPU_LAYER = 2**16  # weights; a gradient step on 64 x 64 weights takes four times as long on a GPU
-# The methods that are not called when NumPy or a CUDA graph acts.
+# If one of these is overridden, torch acts, because NumPy and CUDA graphs do not call all of them.
 OF_ACTING = ("_forward_collect", "_forward_eval", "_to_env", "_process_transition", "scaled", "distribution")
 STORED = ("reward", "terminated", "truncated", "valid")  # fields of a transition
 LIBRARY: set[tuple[str, FunctionType]] = set()  # the methods of the library's policies, by their names
@@ -369,8 +368,7 @@ class Policy:
             self._hidden_of_act = begin_episodes(self._hidden_of_act, np.asarray(first, bool), initial)
 
     def _to_env(self, action: Any) -> Tree:
-        action = map_tree(as_array, action) if is_branch(action) else as_array(action)
-        return self.model.actor_head.out.to_env(action)
+        return self.model.actor_head.out.to_env(map_tree(view, action))
 
     # -- The model
 

@@ -114,7 +114,7 @@ class Intrinsic:
 
         Args:
             rollout: with the field ``intrinsic_reward``.
-            weight: (T, B), min(1, pi/mu) of each step, for V-trace on rollouts that are not fresh.
+            weight: (T, B), min(1, pi_prox/mu) of each step, for V-trace on rollouts that are not fresh.
         """
         valid = rollout.valid
         table = StepTable(rollout, self.obs_norm, self.device)

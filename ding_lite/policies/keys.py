@@ -10,7 +10,6 @@ from typing import Any, Literal
 from ding_lite.config.schema import DROPPED, Key, Name
 
 Schedule = Literal["constant", "linear", "cosine"]  # of rl.schedules.schedule
-KLType = Literal["exact", "k1", "k2", "k3"]
 OFF: dict[str, Any] = dict(needs="not on_policy", strict=True)
 DECAYING = "learn.lr_schedule=linear or learn.lr_schedule=cosine"
 REFERENCE: dict[str, Any] = dict(needs="learn.pretrained_model_path", strict=True)
@@ -46,7 +45,7 @@ POLICY: dict[str, Any] = dict(
 
 PPO: dict[str, Any] = dict(
     on_policy=Key(True, doc="learn from each rollout once it is collected, or draw from a replay buffer"),
-    recompute_adv=Key(False, doc="compute values and advantages again at each pass; off-policy by V-trace"),
+    recompute_adv=Key(False, doc="compute credit again before every later pass; off-policy by V-trace"),
     nstep_return=Key(False, doc="value targets of nstep steps in place of GAE's; off-policy not corrected"),
     nstep=Key(3, low=1, needs="nstep_return", doc="rewards in a value target"),
     intrinsic=dict(
@@ -89,7 +88,9 @@ PPO: dict[str, Any] = dict(
         value_loss=Key("mse", Literal["mse", "smooth_l1"], doc="smooth_l1 is linear for errors above 1"),
         critic_warmup=Key(0, low=0, doc="number of first iterations in which only the value learns"),
         kl_beta=Key(0.0, low=0, **REFERENCE, doc="weight of KL(pi || pi_ref) to the frozen policy"),
-        kl_type=Key("exact", KLType, needs="learn.kl_beta", doc="exact, or estimated from the actions taken"),
+        kl_type=Key(
+            "exact", Literal["exact", "k1", "k2", "k3"], needs="learn.kl_beta", doc="exact, or estimated"
+        ),
         pretrained_model_path=Key(
             None, str | None, needs="learn.kl_beta", strict=True, doc="run of the frozen policy"
         ),

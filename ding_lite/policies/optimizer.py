@@ -75,11 +75,6 @@ class Optimizer:
         self._counts = torch.zeros(len(self.parameters), device=self.parameters[0].device)  # steps of each
         # Whether Python reads the norm before a step. On a GPU it would wait; Adam on mps ignores found_inf.
         self.on_host = self._counts.device.type in ("cpu", "mps")
-        # A cache of the tensors that a step changes; the key says which parameters have a gradient.
-        self._tensors: dict[tuple[bool, ...], Any] = {}
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_tensors": {}}  # a copy has other tensors
 
     def gradient_of(self, objective: Objective) -> ByAutograd:
         """Returns the fastest function batch -> Gradient; it is valid while only steps change the model.
@@ -109,7 +104,7 @@ class Optimizer:
             NumericsError: after a step that was not finite; on a GPU at the end, so that no step waits.
         """
         history: list[Metrics] = []
-        self._tensors = {}
+        tensors: dict[tuple[bool, ...], Any] = {}  # that a step changes, by which parameters have a gradient
         if gradient_of.calls_layers:
             self.model.train()
         try:
@@ -117,7 +112,7 @@ class Optimizer:
                 gradient = gradient_of(batch)
                 if self.ranks.size > 1:
                     gradient = self._averaged(gradient, len(batch))
-                norm = self._step(gradient, rate)
+                norm = self._step(gradient, rate, tensors)
                 history.append({**gradient.metrics, "grad_norm": norm})
                 if self.on_host and not math.isfinite(norm):
                     raise _not_finite(gradient_of.objective, len(history), history[-1], batch)
@@ -133,16 +128,16 @@ class Optimizer:
 
     @torch.no_grad()
     @np.errstate(all="ignore")
-    def _step(self, gradient: Gradient, rate: float) -> Any:
+    def _step(self, gradient: Gradient, rate: float, tensors: dict[tuple[bool, ...], Any]) -> Any:
         """Takes Adam's step, and returns the gradient's norm; not finite if the loss is not finite."""
         reached = tuple([part is not None for part in gradient.parts])
-        if reached not in self._tensors:
+        if reached not in tensors:
             # Views in the order of memory, because Adam's kernel copies what is not contiguous.
             views: Any = [p.detach().as_strided((p.numel(),), (1,)) for p in self.parameters]
             moments = self._means.split(self.sizes), self._squares.split(self.sizes)
             columns = [list(compress(x, reached)) for x in (views, *moments, self._counts.unbind())]
-            self._tensors[reached] = (*columns, self._counts.new_tensor(reached))
-        parameters, means, squares, counts, one_each = self._tensors[reached]
+            tensors[reached] = (*columns, self._counts.new_tensor(reached))
+        parameters, means, squares, counts, one_each = tensors[reached]
         flat, parts = gradient.flat, [part for part in gradient.parts if part is not None]
         norm: Any
         is_bad: Any = None  # as GradScaler's found_inf: if it is 1, nothing changes

@@ -124,7 +124,7 @@ class PPOPolicy(Policy):
 
         Args:
             rollout: fresh or old; for a recurrent policy with ``hidden`` and ``last_hidden``.
-            weight: (T, B), min(1, pi/mu) of each step, for V-trace; targets of ``nstep_return`` ignore it.
+            weight: (T, B), min(1, pi_prox/mu), for V-trace; targets of ``nstep_return`` ignore it.
         """
         collect, valid, is_recurrent = self.cfg.collect, rollout.valid, self.recurrence is not None
         if "value" in rollout:  # computed while acting
@@ -164,7 +164,7 @@ class PPOPolicy(Policy):
         credit["explained_variance"] = explained_variance(value, target)
         if isinstance(self.obs_norm, ObservationNorm):
             credit["obs_clipped"] = self.obs_norm.clipped_share(rollout.obs, valid)
-        if not self.value_norm.std:  # value heads have no scale yet: targets as values turn value_clip off
+        if not self.value_norm.std:  # value heads have no scale yet: with V_old = R, value_clip never binds
             rollout = as_rollout(to_dict(rollout) | {"value": rollout.value_target})
         self.value_norm.update_and_rescale(target, self.model.value_heads)
         self.set_coefficients()
@@ -202,7 +202,7 @@ class PPOPolicy(Policy):
 
         On-policy: ``uses`` passes over the fresh rollout. Off-policy: passes over every live sample, until
         ceil(uses n_sample / batch_size) steps are taken, or no sample may be drawn. ``credit_is_old``: the
-        value network was trained after the advantages were computed.
+        value network was trained since credit was assigned.
         """
         renews = self.cfg.recompute_adv or self.cfg.nstep_return
         if self.cfg.on_policy:

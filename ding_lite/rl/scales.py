@@ -1,6 +1,6 @@
 """Running mean and variance, and the scales of observations, rewards and values that are built on them.
 
-Each scale is updated once per iteration, with the valid rows of the rollout:
+Each scale is updated once per iteration, with the valid rows of the rollout (``obs="initial"`` never):
 
     rewards        before the advantages of the rollout are computed
     values         before the first epoch, with the value targets
@@ -111,8 +111,8 @@ class ValueNorm(RunningMeanStd):
         """Adds raw targets (N,), and rescales the last linear layer of each value head in place.
 
         Predictions in raw units stay the same: w <- w std / std', b <- (std b + mean - mean') / std'
-        (arXiv:1602.07714, eq. 9). If std was 0, the heads are not rescaled. If it was not, targets that
-        differ only by rounding are ignored: else std would shrink, and the weights grow, at each update.
+        (arXiv:1602.07714, eq. 9). From std 0 the heads stay as they are. Later, targets that are equal up to
+        rounding are ignored: they would shrink std, and increase the weights, at each update.
         """
         old_mean, old_std = float(self.mean), float(self.std)
         batch = RunningMeanStd(ranks=self.ranks)
