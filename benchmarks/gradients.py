@@ -50,14 +50,14 @@ def ways_of(size: int, space: gym.Space, samples: int) -> dict[str, Callable[[],
     rollout = policy.collect_mode.get_train_sample(as_rollout(fields))
     batch = next(policy.minibatches(rollout).batches)
     own, any_loss = policy.objective, policy.objective._replace(slopes=None)
-    optimizer = policy.optimizer
+    optimizer, tensors = policy.optimizer, {}
     gradients = {
         "autograd": ByAutograd(own, policy.model, optimizer.parameters),
         "NumPy layers, any loss": optimizer.gradient_of(any_loss),
         "NumPy layers and slopes": optimizer.gradient_of(own),
     }
     return {
-        name: lambda g=gradient: optimizer._step(g(batch), policy.learning_rate)
+        name: lambda g=gradient: optimizer._step(g(batch), policy.learning_rate, tensors)
         for name, gradient in gradients.items()
     }
 

@@ -23,7 +23,6 @@ from ding_lite.envs.wrappers import find_wrapper, wrap
 from ding_lite.errors import FOREIGN, DingLiteError, EnvError, error_text
 from ding_lite.rl.seeding import integer_seed
 
-EVALUATES: dict[str, Any] = dict(needs="evaluator_env_num or greedy_env_num")
 WORKERS: dict[str, Any] = dict(needs="manager.type=subprocess or manager.type=ray")
 
 CONFIG: dict[str, Any] = dict(
@@ -55,7 +54,7 @@ CONFIG: dict[str, Any] = dict(
     ),
     collector_env_num=Key(8, low=1, doc="number of environments that collect training data"),
     evaluator_env_num=Key(16, low=0, doc="number of environments that evaluate; 0: no evaluations"),
-    n_evaluator_episode=Key(16, low=1, **EVALUATES, doc="episodes of one evaluation"),
+    n_evaluator_episode=Key(16, low=1, needs="evaluator_env_num", doc="episodes of one evaluation"),
     greedy_env_num=Key(
         0,
         low=0,
@@ -66,7 +65,7 @@ CONFIG: dict[str, Any] = dict(
     stop_value=Key(
         None,
         float | None,
-        **EVALUATES,
+        needs="evaluator_env_num or greedy_env_num",
         doc="the run ends as solved when the mean return of an evaluation reaches this, and also that of a "
         "second evaluation right after it; None: the run ends at its limit",
     ),

@@ -31,7 +31,7 @@ def spied(policy):
     for name, optimizer in policy.parts.items():
         if name.endswith("optimizer"):
             step = optimizer._step
-            optimizer._step = lambda gradient, rate, n=name, step=step: log.append(n) or step(gradient, rate)
+            optimizer._step = lambda *arguments, n=name, step=step: log.append(n) or step(*arguments)
     return log
 
 
