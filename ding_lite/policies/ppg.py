@@ -181,10 +181,11 @@ class PPGPolicy(PPOPolicy):
 
     @property
     def auxiliary_objective(self) -> Objective:
-        def loss(batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-            return checked(self.auxiliary_loss(batch), self, "auxiliary_loss")
-
+        loss = self.checked_auxiliary_loss
         return Objective(loss, AUXILIARY_READS, self.with_outputs, name="the auxiliary loss")
+
+    def checked_auxiliary_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        return checked(self.auxiliary_loss(batch), self, "auxiliary_loss")
 
 
 @POLICY_REGISTRY.register("ppg_offpolicy")

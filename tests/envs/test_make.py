@@ -38,8 +38,8 @@ def test_environment_of_ones_own_is_made_however_it_is_named(kind, expected):
 @pytest.mark.parametrize(
     ("kind", "key", "value"),
     [
-        ("vector", "wrappers", ["time_limit"]),
-        ("env_pool", "wrappers", ["time_limit"]),
+        ("vector", "wrappers", ["frame_stack"]),
+        ("env_pool", "wrappers", ["frame_stack"]),
         ("env_pool", "action_mask", "info"),
         ("vector", "action_mask", "info"),
     ],
