@@ -19,7 +19,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from ding_lite.cli import main as run
 
         code = run(argv)
-    # The search at exit is skipped, too, except with ale_py: its nanobind reports frozen objects as leaked.
+    # The search at exit is skipped, except with ale_py: its nanobind reports frozen objects as leaked.
     if "ale_py" not in sys.modules:
         gc.freeze()
     return code

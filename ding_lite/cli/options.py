@@ -63,7 +63,7 @@ class Command(Described):
         self.params.append(click.Option(["--debug"], is_flag=True, help="show the traceback of an error"))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parses the words; refuses a repeated option with one value, and a key with hyphens before it."""
+        """Parses the words; refuses a repeated option, unless it takes several values, and --key."""
         for word in args:
             if word.startswith("--") and "." in word.partition("=")[0]:
                 raise click.UsageError(f"a key has no hyphens: {word[2:]} (for W&B: ${{args_no_hyphens}})")

@@ -279,8 +279,9 @@ def _contradictions(
     size, more = policy["learn"].get("batch_size", 0), "decrease it, or increase policy.collect.n_sample"
     if size > rows:
         faults.append(f"policy.learn.batch_size: {size} samples are more than a rollout has, {rows}; {more}")
-    kinds = {kind for key, kind in policy["learn"].items() if key.endswith("_schedule")}
-    if source.get(LENGTH, "default") not in DERIVED and kinds <= {"constant", "adaptive"}:
+    kinds = [kind for key, kind in policy["learn"].items() if key.endswith("_schedule")]
+    is_unused = policy["type"] in POLICIES and all(kind in ("constant", "adaptive") for kind in kinds)
+    if is_unused and source.get(LENGTH, "default") not in DERIVED:
         notes.append(f"{LENGTH}={policy['learn']['schedule_env_step']}: no effect without a schedule")
     return faults, notes
 

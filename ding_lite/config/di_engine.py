@@ -1,7 +1,8 @@
 """Configs of DI-engine: ``(main_config, create_config)`` becomes one config of ding_lite.
 
 The values of the pair are kept, in the units of ding_lite; missing keys get ding_lite's defaults, except
-``recompute_adv`` of PPO, ``value_norm_std`` and ``adam_eps``. Each key of the pair ends in one of four ways:
+``recompute_adv`` of PPO, ``value_norm_std``, ``adam_eps`` and, off-policy, ``max_use``. Each key of the pair
+ends in one of four ways:
 
 * it means the same here (``SAME``, ``SAME_BY_POLICY``);
 * it is converted, with a note where a number or a name changes;

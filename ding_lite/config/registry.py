@@ -244,7 +244,8 @@ class Registry:
         faults = check(arguments, accepted, path)[1]
         if isinstance(value, Mapping) and "type" in value:  # env.type has its arguments in env.kwargs
             required = [name for name, key in accepted.items() if key.default is inspect.Parameter.empty]
-            faults += [f"{path}: {kind!r} needs the argument {n!r}" for n in required if n not in arguments]
+            name, missing = name_of(kind), [argument for argument in required if argument not in arguments]
+            faults += [f"{path}: an argument is missing: {{'type': {name!r}, {x!r}: ...}}" for x in missing]
         return faults
 
     def named_choices(self, items: Sequence[Any]) -> Iterator[tuple[str, Any, dict[str, Any]]]:

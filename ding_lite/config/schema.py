@@ -230,7 +230,8 @@ def arguments_of(factory: Callable[..., Any], leading: int = 1) -> Schema | None
         return None
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return None
-    schema: Schema = {parameter.name: Key(parameter.default, Any) for parameter in parameters}
+    plain = inspect.Parameter.POSITIONAL_OR_KEYWORD  # the library passes some that are for keywords only
+    schema: Schema = {p.name: Key(p.default if p.kind is plain else None, Any) for p in parameters}
     if isinstance(factory, type) and isinstance(getattr(factory, "config", None), Mapping):
         schema |= {name: rule for name, rule in merged_config(factory).items() if name in schema}
     return schema

@@ -84,7 +84,7 @@ class Evaluator:
         envs: made for evaluation; only the evaluator steps them.
         policy: acts; an evaluation does not change it.
         n_episode: episodes of this rank in one evaluation.
-        max_steps: length at which an episode is truncated, if its environment has no time limit.
+        max_steps: length at which an open episode is truncated; a time limit may end it earlier.
         ranks: each plays its own ``n_episode`` episodes, and gets the evaluation of all.
         greedy: whether the policy takes its most likely actions; else it draws them.
     """

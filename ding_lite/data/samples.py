@@ -205,7 +205,7 @@ class Samples:
     def _batches(self, fields: dict[str, Any], groups: Sequence[Group]) -> Iterator[Batch]:
         trees = [name for name, field in fields.items() if is_branch(field)]
         batches = (map_tree(lambda leaf, g=group: leaf.index_select(0, g.rows), fields) for group in groups)
-        # Small minibatches are gathered together, in far fewer calls.
+        # Few samples are gathered for all minibatches together, in far fewer calls.
         if sum(leaf.nbytes for leaf in tree_leaves(fields)) <= SHUFFLED_BYTES:
             order, sizes = torch.cat([group.rows for group in groups]), [len(group.rows) for group in groups]
             parts = map_tree(lambda leaf: leaf.index_select(0, order).split_with_sizes(sizes), fields)

@@ -1,6 +1,7 @@
-"""Checks what environments return before a policy acts on it or learns from it, on every backend.
+"""Checks what environments return, on every backend.
 
-Numbers that are not finite are found before a network reads them.
+Numbers that are not finite are found before a policy acts on them or learns from them; in tensors at the end
+of a rollout (``data.tensors``), before anything is learned from it.
 """
 
 from __future__ import annotations

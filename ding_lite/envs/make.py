@@ -70,7 +70,7 @@ CONFIG: dict[str, Any] = dict(
         "second evaluation right after it; None: the run ends at its limit",
     ),
     max_eval_steps=Key(
-        10_000, low=1, needs="evaluator_env_num", doc="steps after which an evaluation truncates an episode"
+        10_000, low=1, doc="steps after which an evaluation episode is truncated, and reported as cut"
     ),
     seed_resets=Key(
         "every",

@@ -26,7 +26,7 @@ from ding_lite.trees import Tree, leading_size, map_tree, value_at
 
 # Number of weights in a layer up to which NumPy is faster, with several threads and with one.
 MAX_WEIGHTS, MAX_WEIGHTS_OF_ONE_THREAD = 2**14, 2**18
-MANY_NUMBERS = 2**15  # outputs of the widest layer from which torch's kernels are faster than NumPy's
+MANY_NUMBERS = 2**15  # samples x units of the widest layer from which torch is faster than NumPy
 THIN = 2**4  # NumPy multiplies matrices with fewer rows or columns than this, whatever their size
 BLOCK = 2**11  # samples whose outputs of all layers stay in the cache of a core
 SCRATCH = -1  # number of the memory for temporary results; the outputs of layers have numbers from 0
@@ -208,7 +208,7 @@ class NumpyLayers:
         return view(y)
 
     def backward(self, slope: np.ndarray, *, to_input: bool = False) -> np.ndarray | None:
-        """Writes the gradients of the parameters, and returns the gradient of the input if it is computed.
+        """Writes the gradients of the parameters; returns the input's gradient, None without ``to_input``.
 
         Args:
             slope: (N, K), the gradient of the last output; it may be overwritten.

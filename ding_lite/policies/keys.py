@@ -32,20 +32,22 @@ POLICY: dict[str, Any] = dict(
             doc="steps of each environment in a rollout; sets n_sample to n_step times the environments",
         ),
     ),
-    learn=dict(sequence_length=Key(64, low=1, needs="model.rnn", doc="most steps that gradients go back")),
+    learn=dict(sequence_length=Key(64, low=1, doc="most steps that gradients go back in recurrent networks")),
     eval=dict(eval_freq=Key(10_000, low=0, doc="env steps between evaluations; 0: only at the end")),
     normalize=dict(
         obs=Key(
             False, bool | Literal["initial"], doc='scale to mean 0, std 1; "initial": from random steps only'
         ),
-        obs_samples=Key(1000, low=2, needs="normalize.obs or intrinsic.type", doc="initial random steps"),
+        obs_samples=Key(1000, low=2, needs="normalize.obs or intrinsic.type", doc="random steps, in total"),
         obs_clip=Key(10.0, above=0, needs="normalize.obs", doc="bound of scaled observations"),
     ),
 )
 
 PPO: dict[str, Any] = dict(
     on_policy=Key(True, doc="learn from each rollout once it is collected, or draw from a replay buffer"),
-    recompute_adv=Key(False, doc="compute credit again before every later pass; off-policy by V-trace"),
+    recompute_adv=Key(
+        False, doc="compute old values and advantages again at each pass; off-policy by V-trace"
+    ),
     nstep_return=Key(False, doc="value targets of nstep steps in place of GAE's; off-policy not corrected"),
     nstep=Key(3, low=1, needs="nstep_return", doc="rewards in a value target"),
     intrinsic=dict(
@@ -82,9 +84,7 @@ PPO: dict[str, Any] = dict(
             0.2, above=0, doc="epsilon of the clip: no gain from a ratio outside of 1 - eps .. 1 + eps"
         ),
         dual_clip=Key(None, float | None, above=1, doc="bound of r where A is negative (arXiv:1912.09729)"),
-        value_clip=Key(
-            None, float | None, above=0, needs="not nstep_return", doc="epsilon of the value's clip"
-        ),
+        value_clip=Key(None, float | None, above=0, doc="epsilon of the value's clip"),
         value_loss=Key("mse", Literal["mse", "smooth_l1"], doc="smooth_l1 is linear for errors above 1"),
         critic_warmup=Key(0, low=0, doc="number of first iterations in which only the value learns"),
         kl_beta=Key(0.0, low=0, **REFERENCE, doc="weight of KL(pi || pi_ref) to the frozen policy"),

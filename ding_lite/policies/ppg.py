@@ -121,6 +121,7 @@ class PPGPolicy(PPOPolicy):
     def auxiliary_phase(self) -> dict[str, float]:
         """Takes E_aux epochs over all samples since the last phase, and drops them. Returns metrics."""
         learn, history = self.cfg.learn, []
+        size = learn.aux_batch_size or learn.batch_size
         rate = (learn.aux_learning_rate or self.learning_rate) * self.schedules.factor("lr")
         samples = self.store.samples()  # with raw observations
         samples.inputs, samples.device = self.scaled, self.device
@@ -129,7 +130,7 @@ class PPGPolicy(PPOPolicy):
         before = self.measured(samples.some(MEASURED))
         gradient_of = self.aux_optimizer.gradient_of(self.auxiliary_objective)
         for _ in range(learn.aux_train_epoch):
-            epoch = samples.minibatches(self.aux_optimizer.size, self.aux_order, ranks=self.ranks)
+            epoch = samples.minibatches(size, self.aux_order, ranks=self.ranks)
             history += self.aux_optimizer.steps(gradient_of, epoch.batches, rate)
         after = self.measured(samples.some(MEASURED))
         self.store.forget()

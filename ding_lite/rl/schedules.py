@@ -33,7 +33,7 @@ def schedule(kind: str, progress: float, final: float = 0.0) -> float:
 def has_schedule(learn: Mapping[str, Any]) -> bool:
     """Returns whether a coefficient of the section ``policy.learn`` changes with the env steps."""
     kinds = [kind for key, kind in learn.items() if key.endswith("_schedule")]
-    return not {"constant", ADAPTIVE}.issuperset(kinds)
+    return not all(kind in ("constant", ADAPTIVE) for kind in kinds)
 
 
 def adapted_rate(rate: float, kl: float, desired_kl: float) -> float:

@@ -200,9 +200,11 @@ def description(config: Config, policy: Policy, collector: Collector) -> list[st
         lines.append(f"to load this run, {script}.py is executed: train under if __name__ == '__main__'")
     if cfg.env.greedy_env_num:
         lines.append(f"the last {cfg.env.greedy_env_num:,} environments play greedily: they evaluate")
-    typed = [key for key in OF_BOX if config.source.get(f"policy.model.{key}", "default") != "default"]
-    if typed and not box_size(envs.action_space):
-        lines.append(f"policy.model: {', '.join(typed)}: no effect without a Box action")
+    conditions: list[Any] = [("learn.sequence_length", policy.recurrence, "a recurrent network")]
+    conditions += [(f"model.{key}", box_size(envs.action_space), "a Box action") for key in OF_BOX]
+    for key, is_used, what in conditions:
+        if not is_used and config.source.get(f"policy.{key}", "default") != "default":
+            lines.append(f"policy.{key}: no effect without {what}")
     lines += policy.lines
     if not envs.restorable:
         lines.append("open episodes are not saved: a resumed run begins new ones")

@@ -115,7 +115,7 @@ def changed_config(
 
 
 def rate_from_here(policy: Policy, max_env_step: int) -> list[str]:
-    """Returns a line for the user if the schedule of the learning rate ends before the run; else none."""
+    """Returns a line for the user if the learning rate's schedule has ended, or ends before the run."""
     if not isinstance(policy, PPOPolicy) or policy.cfg.learn.lr_schedule in ("constant", ADAPTIVE):
         return []
     learn, now, end = policy.cfg.learn, policy.schedules.env_step, policy.cfg.learn.schedule_env_step

@@ -47,7 +47,7 @@ def exit_at_once(number: int, frame: FrameType | None) -> NoReturn:
 
 @contextlib.contextmanager
 def stop_signals(request_stop: Callable[[str], None]) -> Iterator[Callable[[], None]]:
-    """Calls ``request_stop(name)`` for a signal in the block; SIGINT after it raises KeyboardInterrupt.
+    """Calls ``request_stop(name)`` for a signal in the block; a SIGINT after that raises KeyboardInterrupt.
 
     In the main thread, it replaces handlers that are Python's defaults or :func:`exit_at_once`. A program
     keeps handlers of its own, and under nohup it goes on when the terminal is closed.
