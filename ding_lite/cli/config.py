@@ -36,6 +36,8 @@ def run(source: options.Source, json: bool, explain: str | None, output: Path | 
     from ding_lite.config.schema import leaves
     from ding_lite.config.values import plain
 
+    if sum(map(bool, (json, explain is not None, output))) > 1:
+        raise ConfigError("--json, --explain and -o exclude each other")
     if explain is not None:
         _explain(explain, source)
         return
@@ -44,7 +46,8 @@ def run(source: options.Source, json: bool, explain: str | None, output: Path | 
         print(note, file=sys.stderr)
     if output:
         save_config(config, output)
-        print(f"{output} is written   try: ding-lite train -c {output}")
+        imports = "".join(f" --import {module}" for module in source.imports)
+        print(f"{output} is written   try: ding-lite train -c {output}{imports}")
     elif json:
         options.print_json(config.as_json(), indent=2)
     else:

@@ -266,8 +266,8 @@ class Source(NamedTuple):
         if self.config:
             if self.env or self.policy or self.plain:
                 raise ConfigError(
-                    "-c excludes --env, --policy and --plain; with -c, change the environment by "
-                    "env.env_id=ID and the policy by policy.type=NAME"
+                    "-c excludes --env, --policy and --plain: a config names both. For another policy begin "
+                    "with --env ID --policy NAME; for another environment type env.env_id=ID"
                 )
             config = load_config(self.config, overrides)
         elif self.plain:

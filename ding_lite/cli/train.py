@@ -72,7 +72,8 @@ def run(
 
     --env ID begins with the shipped config of this task, or else with settings for its kind of
     observations, and the first line says which; keys of the command line replace them. `ding-lite config`
-    with the same words and -o FILE writes them to a file; --plain uses only the defaults of the keys.
+    with --env, --policy, the same keys and -o FILE writes them to a file; --plain uses only the defaults
+    of the keys.
 
     With several seeds (-s 0,1,2) each one is a process with a run folder of its own: runs/EXP_NAME_s0,
     runs/EXP_NAME_s1, ... (--exp-name DIR and --resume DIR: DIR_s0, DIR_s1, ...). A seed that fails does
@@ -83,17 +84,19 @@ def run(
     ding-lite train --resume runs/cartpole_ppo --max-env-step 500000
     ding-lite train -c cartpole_ppo --exp-name runs/mine --resume auto
     """
-    from ding_lite.config.compile import parse_overrides
+    from ding_lite.config.compile import LENGTH, differences, parse_overrides
     from ding_lite.ranks import kept_before_restart, restarts
     from ding_lite.run.checkpoint import checkpoints_of
     from ding_lite.run.display import display_for, lines_of_seeds
     from ding_lite.run.folder import is_replaceable
     from ding_lite.run.pipeline import SerialPipeline
     from ding_lite.run.resources import keep_freed_memory
-    from ding_lite.run.resume import folder_of
+    from ding_lite.run.resume import FREE, effect_of, folder_of
     from ding_lite.run.signals import EXIT_CODES, stop_signals
     from ding_lite.tools.parallel import Job, exit_code_of, seeds_report
 
+    if override and resume is None:
+        raise ConfigError("--override is for --resume")
     if resume == AUTO and exp_name is None:
         raise ConfigError("--resume auto continues the run of --exp-name DIR: name its folder")
     if resume not in (None, AUTO) and (exp_name or init_from):
@@ -145,10 +148,20 @@ def run(
     if resume is None:
         pipeline = SerialPipeline(source.read(), folder=exp_name, init_from=init_from, seed=seed, **arguments)
     else:
-        # With --resume, a config only names modules that the user trusts.
-        trust = source.read().trusted if source else options.import_modules(source.imports)
+        # Of a config beside --resume only the modules count, which the user trusts.
+        beside = source.read() if source else None
+        trust = beside.trusted if beside else options.import_modules(source.imports)
         changes = parse_overrides(source.overrides) | ({} if seed is None else {"seed": seed})
         pipeline = SerialPipeline.resume(resume, changes=changes, override=override, trust=trust, **arguments)
+        if beside:  # such as a file that was edited
+            other = {path for path, *_ in differences(pipeline.config.values, beside.values)}
+            if paths := sorted(
+                path for path in other - {"exp_name", "seed", LENGTH} if effect_of(path) != FREE
+            ):
+                pipeline.say(
+                    f"WARNING: the run has its saved config. {source.config or source.env} differs in "
+                    f"{', '.join(paths)}, and is not used; key.path=value changes a key"
+                )
     try:
         for _ in pipeline:
             pass

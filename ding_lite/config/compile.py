@@ -12,6 +12,7 @@ Each default is declared in the class that reads it. A section is checked agains
 from __future__ import annotations
 
 import ast
+import contextlib
 import copy
 import dataclasses
 import importlib
@@ -60,7 +61,7 @@ from ding_lite.errors import FOREIGN, CheckpointError, ConfigError, RegistryErro
 # Sources of values, besides "default" and the name of a config file.
 COMMAND_LINE = "command line"
 DERIVED = ("default", "max_env_step", "name", "n_step")  # sources of values that no user wrote
-SIZE, LENGTH = "policy.collect.n_sample", "policy.learn.schedule_env_step"
+SIZE, ROWS, LENGTH = "policy.collect.n_sample", "policy.collect.n_step", "policy.learn.schedule_env_step"
 POLICIES = ("ppo", "ppo_offpolicy", "ppg", "ppg_offpolicy")  # of the library
 CONFIG_FOLDER = Path(__file__).parents[1] / "_configs"  # of an installed package
 if not CONFIG_FOLDER.is_dir():
@@ -78,6 +79,11 @@ RUN_CONFIG: dict[str, Any] = dict(
     seed=Key(0, low=0, doc="the source of all random numbers of the run"),
     max_env_step=Key(1_000_000, low=1, doc="steps to train for, counted over all environments"),
     max_train_iter=Key(None, int | None, low=1, doc="optimiser steps to train for"),
+    init_from=Key(
+        None,
+        str | None,
+        doc="run, checkpoint or file of weights that a new run begins with, as --init-from says",
+    ),
     num_threads=Key(
         "auto",
         int | Literal["auto"],
@@ -167,7 +173,11 @@ class Config:
 
     def written(self) -> dict[str, Any]:
         """Returns the part of the config that the user wrote, without defaults, as plain data."""
-        return without_sources(plain(self.values), self.source, DERIVED)
+        written, learn = without_sources(plain(self.values), self.source, DERIVED), self.values.policy.learn
+        length, limit = learn.get("schedule_env_step"), self.values.max_env_step
+        if has_schedule(learn) and length not in (None, limit):  # by --max-env-step
+            set_value(written, LENGTH, length)
+        return written
 
 
 # The forms of a config in Python: a dict, a file or a name, a compiled config, DI-engine's pair.
@@ -196,8 +206,7 @@ def compile_config(
     Raises:
         ConfigError: listing every fault, each with the whole path of its key and the remedy.
     """
-    overrides = overrides or {}
-    written, saved, notes, trusted = _as_written(user, overrides, origin)
+    written, overrides, saved, notes, trusted = _as_written(user, overrides or {}, origin)
     schema, faults = schema_of(written)
     checked, value_faults = check(written, schema)
     faults, defaults = faults + value_faults, default_values(schema)
@@ -222,11 +231,12 @@ def compile_config(
 
 def _as_written(
     user: Any, overrides: Mapping[str, Any], origin: str
-) -> tuple[dict[str, Any], Mapping[str, str], list[str], list[str]]:
+) -> tuple[dict[str, Any], Mapping[str, Any], Mapping[str, str], list[str], list[str]]:
     """Returns a config in any form that :func:`compile_config` accepts, with the overrides in it.
 
     Returns:
-        the config as one nested dict; the sources in a run's ``config.json``; notes; modules to trust.
+        the config as one nested dict; the overrides by key; the sources in a run's ``config.json``; notes;
+        modules to trust.
     """
     notes: list[str] = []
     trusted: list[str] = []
@@ -240,27 +250,51 @@ def _as_written(
         values, saved = values["config"], dict(values["source"])
     if isinstance(values.get("env"), str):
         values["env"] = env_section(values["env"])
+    overrides = by_key(overrides, values)
     if "env.env_id" in overrides and _section(values, "env").get("type", "gymnasium") != "gymnasium":
         overrides = {"env.type": "gymnasium", **overrides}  # other types do not read the id
     if "max_env_step" in overrides and saved.get(LENGTH) == "max_env_step":
         overrides = {LENGTH: None, **overrides}  # it follows max_env_step again
     for path, value in overrides.items():
         set_value(values, path, decode(copy.deepcopy(value)))
-    return values, saved, notes, trusted
+    return values, overrides, saved, notes, trusted
+
+
+def by_key(overrides: Mapping[str, Any], user: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns overrides by key: a section as a dict changes only its own keys, as a text its ``type``."""
+    schema, _ = schema_of(user)
+    to_do, keys = [*overrides.items()], dict[str, Any]()
+    while to_do:
+        path, value = to_do.pop(0)
+        section: Any = schema
+        for name in path.split("."):
+            section = section.get(name) if isinstance(section, dict) else None
+        is_section = isinstance(section, dict)
+        if is_section and isinstance(value, str) and "type" in section:
+            value = env_section(value) if path == "env" else {"type": value}
+        if is_section and isinstance(value, Mapping):
+            to_do = [(f"{path}.{name}", inner) for name, inner in value.items()] + to_do
+        else:
+            keys[path] = value
+    return keys
 
 
 def _derive(values: dict[str, Any], source: dict[str, str], name: str) -> None:
     """Sets the values that follow from others: rows, the length of the schedules, whole paths, the name."""
     collect, learn = values["policy"]["collect"], values["policy"]["learn"]
-    if collect.get("n_step") is not None and source[SIZE] in DERIVED:
+    typed = [path for path in (ROWS, SIZE) if source.get(path) == COMMAND_LINE]
+    if typed == [SIZE]:  # in place of the config's n_step
+        collect["n_step"] = None
+    if collect.get("n_step") is not None and (source[SIZE] in DERIVED or typed == [ROWS]):
         collect["n_sample"] = collect["n_step"] * values["env"]["collector_env_num"]
         source[SIZE] = "n_step"
     if "schedule_env_step" in learn and learn["schedule_env_step"] is None:
         learn["schedule_env_step"] = values["max_env_step"]
         source[LENGTH] = "max_env_step"
-    reference = learn.get("pretrained_model_path")
-    if reference is not None and Path(reference).exists():  # a resumed run may begin in another folder
-        learn["pretrained_model_path"] = str(Path(reference).absolute())
+    for section, key in ((learn, "pretrained_model_path"), (values, "init_from")):
+        file = section.get(key)
+        if file is not None and Path(file).exists():  # a resumed run may begin in another folder
+            section[key] = str(Path(file).absolute())
     if not values["exp_name"]:
         name = name or f"{env_name(values['env'])}_{name_of(values['policy']['type'])}"
         values["exp_name"], source["exp_name"] = re.sub(r"[^\w.-]", "_", name), "name"
@@ -279,11 +313,16 @@ def _contradictions(
     size, more = policy["learn"].get("batch_size", 0), "decrease it, or increase policy.collect.n_sample"
     if size > rows:
         faults.append(f"policy.learn.batch_size: {size} samples are more than a rollout has, {rows}; {more}")
-    kinds = [kind for key, kind in policy["learn"].items() if key.endswith("_schedule")]
-    is_unused = policy["type"] in POLICIES and all(kind in ("constant", "adaptive") for kind in kinds)
+    is_unused = policy["type"] in POLICIES and not has_schedule(policy["learn"])
     if is_unused and source.get(LENGTH, "default") not in DERIVED:
         notes.append(f"{LENGTH}={policy['learn']['schedule_env_step']}: no effect without a schedule")
     return faults, notes
+
+
+def has_schedule(learn: Mapping[str, Any]) -> bool:
+    """Returns whether a coefficient of the section ``policy.learn`` changes with the env steps."""
+    kinds = [kind for key, kind in learn.items() if key.endswith("_schedule")]
+    return not all(kind in ("constant", "adaptive") for kind in kinds)
 
 
 def schema_of(user: Mapping[str, Any]) -> tuple[Schema, list[str]]:
@@ -459,9 +498,9 @@ def python_source(config: Mapping[str, Any], comments: Sequence[str] = ()) -> st
 def parse_overrides(tokens: Sequence[str]) -> dict[str, Any]:
     """Returns ``["a.b=3"]`` as ``{"a.b": 3}``.
 
-    A value is a Python literal, or true, false, none, null, inf, -inf or nan in any case, or a list of words
-    without quotes (the shell removes them); any other text is a string. If a key is repeated, its last value
-    counts.
+    A value is a Python literal, JSON, or true, false, none, null, inf, -inf or nan in any case, or a list of
+    words without quotes (the shell removes them); any other text is a string. If a key is repeated, its
+    last value counts.
 
     Raises:
         ConfigError: for a token without "=" or key.
@@ -482,9 +521,11 @@ def _value(text: str) -> Any:
     try:
         return ast.literal_eval(text.strip())
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        with contextlib.suppress(ValueError, RecursionError):
+            return json.loads(text)
         if words := re.fullmatch(r"\[([\w.:-]+(?:,\s*[\w.:-]+)*)\]", text):
             return [_value(word.strip()) for word in words[1].split(",")]
-        return LITERALS.get(text.lower(), text)
+        return LITERALS.get(text.strip().lower(), text)
 
 
 def without_sources(

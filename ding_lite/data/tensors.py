@@ -1,4 +1,4 @@
-"""Collects rollouts of tensors: they stay on the simulator's device, and no step waits for the device.
+"""Collects rollouts of tensors: they stay on the simulator's device, for which no step waits.
 
 obs (N, ...) --policy--> action --simulator--> step --rows of tensors--> rollout (T, N)
 
@@ -25,7 +25,6 @@ from ding_lite.errors import EnvContractError, EnvError, NotFiniteError
 from ding_lite.ranks import ALONE, Ranks
 from ding_lite.trees import Tree, map_tree, named_leaves, path_text
 
-INITIAL_CAPACITY = 2  # initial capacity for last observations: truncated episodes per environment
 OF_EPISODES = ("episode_return", "episode_length")  # rows that are not fields of a rollout
 
 
@@ -61,10 +60,7 @@ class TensorCollector(Collector):
         self._has_warned = not envs.has_last_obs  # by the notes of envs, that values are approximate
         self._written: set[str] = set()  # the names of the rows of this rollout
         super().__init__(envs, policy, n_sample)
-        # Beyond the capacity, the observation before the last one is used. Its hidden state is not always
-        # stored, so with hidden states there is capacity for all rows.
-        capacity = INITIAL_CAPACITY * envs.num_envs if self.hidden is None else self.n_sample
-        self.finals = LastObservations(capacity, envs.device)
+        self.finals = LastObservations(self.n_sample, envs.device)
 
     def _start_from(self, obs: Tree) -> None:
         self.current = to_device(obs, self.envs.device)
@@ -143,13 +139,7 @@ class TensorCollector(Collector):
             fields |= self.hidden.fields()
         cuts = fields["truncated"].nonzero()
         if len(cuts):
-            beyond = cuts[self.finals.capacity :].unbind(1)
-            last = self.finals.first(len(cuts))
-            last["obs"] = map_tree(
-                lambda stored, rows: torch.cat([stored, rows[beyond]]), last["obs"], fields["obs"]
-            )
-            approximate = approximate.clamp(min=len(beyond[0]))
-            fields["final"] = {**last, "t": cuts[:, 0], "env": cuts[:, 1]}
+            fields["final"] = {**self.finals.first(len(cuts)), "t": cuts[:, 0], "env": cuts[:, 1]}
         self._refuse_not_finite(fields)
         self._note_episodes((fields["terminated"] | fields["truncated"]).nonzero())
         means = {name: torch.stack(numbers).mean() for name, numbers in log.items()}
@@ -253,7 +243,7 @@ class LastObservations:
     """The last observations (K, ...) of truncated episodes; adding them does not wait for the device.
 
     Args:
-        capacity: number of episodes.
+        capacity: most rows that are added between two calls of ``clear``.
         device: of the simulator.
     """
 
@@ -270,13 +260,11 @@ class LastObservations:
         if self._rows is None:
             self._rows = map_tree(lambda leaf: leaf.new_zeros((self.capacity + 1, *leaf.shape[1:])), last)
         index = self._count + cut.cumsum(0) - 1
-        index = index.masked_fill(~cut, self.capacity).clamp(max=self.capacity)  # other rows go to the end
+        index = index.masked_fill(~cut, self.capacity)  # other rows go to the end
         map_tree(lambda rows, leaf: rows.index_copy_(0, index, leaf), self._rows, last)
         self._count += cut.sum()
 
     def first(self, count: int) -> dict[str, Any]:
-        """Returns the first of ``count`` added rows, up to the capacity; grows it if there were more."""
-        first: dict[str, Any] = map_tree(lambda rows: rows[: min(count, self.capacity)], self._rows)
-        if count > self.capacity:
-            self.capacity, self._rows = 2 * count, None
+        """Returns the first ``count`` added rows."""
+        first: dict[str, Any] = map_tree(lambda rows: rows[:count], self._rows)
         return first

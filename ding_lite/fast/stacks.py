@@ -72,11 +72,12 @@ def _blas() -> Any:
 
 
 def is_changed(model: nn.Module) -> bool:
-    """Returns whether a module has a forward hook or a method of its own, which NumPy would not call."""
+    """Returns whether a module has a hook or a method of its own, which NumPy would not call."""
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     return any(
-        module._forward_hooks or module._forward_pre_hooks or not METHODS.isdisjoint(vars(module))
+        any(getattr(module, name) for name in hooks) or not METHODS.isdisjoint(vars(module))
         for module in model.modules()
-    )
+    ) or any(parameter._backward_hooks for parameter in model.parameters())
 
 
 def numpy_stacks(model: Any, names: Sequence[str]) -> dict[str, NumpyStack] | None:
@@ -97,7 +98,9 @@ def numpy_stacks(model: Any, names: Sequence[str]) -> dict[str, NumpyStack] | No
         if None in layers:
             return None
         result[name] = NumpyStack(layers[0], layers[1], detached)
-    return result
+    networks = {network for stack in result.values() for network in (stack.encoder, stack.head)}
+    keys = [key for network in networks for key in network.keys]
+    return result if len(keys) == len({*keys}) else None  # the gradients of tied layers would share memory
 
 
 def numpy_layers(*parts: Any) -> NumpyLayers | None:

@@ -255,7 +255,7 @@ class VAC(ActorCritic):
         by_kind = has_image(obs_space) and obs_groups is None
         self.share_encoder = by_kind if share_encoder is None else share_encoder
         self.detaches_value = False  # whether the value's gradient stops at shared features
-        self.activation = activation = activation or ("relu" if has_image(obs_space) else "tanh")
+        self.activation = activation = activation or usual_activation(obs_space)
 
         def make_encoder(name: str) -> Encoder | RecurrentEncoder:
             choice = encoder if obs_groups is None else for_groups(encoder, obs_groups[name])
@@ -379,6 +379,11 @@ class PPG(VAC, PhasicActorCritic):
     def stacks(self) -> dict[str, Stack] | None:
         stacks = super().stacks()
         return stacks and {**stacks, "auxiliary": Stack(self.actor_encoder, self.auxiliary_head)}
+
+
+def usual_activation(obs_space: gym.Space) -> str:
+    """Returns the activation of models whose config names none."""
+    return "relu" if has_image(obs_space) else "tanh"
 
 
 def value_head(

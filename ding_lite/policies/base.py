@@ -15,6 +15,7 @@ Shapes: T steps, B environments, N samples.
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -129,7 +130,7 @@ class Policy:
         seed: int = 0,
     ) -> None:
         refuse_methods(type(self))
-        self.cfg: Any = EasyDict(cfg)
+        self.cfg: Any = EasyDict(copy.deepcopy(dict(cfg)))  # a loop may change it
         self.obs_space, self.action_space, self.seed = obs_space, action_space, seed
         self.fields = tuple(f for f in FIELDS if enable_field is None or f in enable_field)
         self.ranks = ranks.current()
@@ -488,8 +489,13 @@ class Policy:
     # -- State
 
     def keep(self, name: str, part: Any) -> Any:
-        """Adds ``part``, which has state_dict and load_state_dict, to the saved state, and returns it."""
-        self.parts[name] = part
+        """Adds ``part``, which has state_dict and load_state_dict, to the saved state, and returns it.
+
+        Raises:
+            ContractError: if another part has this name.
+        """
+        if self.parts.setdefault(name, part) is not part:
+            raise ContractError(f"keep: there is a part {name!r} already; choose another name")
         return part
 
     def say(self, line: str) -> None:

@@ -85,6 +85,12 @@ class Optimizer:
         networks that NumPy runs      NumPy                    torch's autograd
         anywhere                      torch's autograd         torch's autograd
         """
+        known = {id(p) for p in self.parameters}
+        if any(p.requires_grad and id(p) not in known for p in self.model.parameters()):
+            raise ContractError(
+                "a parameter of the model was replaced or unfrozen after the policy was built: the optimiser "
+                "does not have it. Change the model before, in its class or as model=..."
+            )
         if self.pool is not None and not self.pool.failed and not is_changed(self.model):
             return ByGraph(self.size, self.pool, objective, self.model, self.parameters)
         stacks = numpy_stacks(self.model, objective.reads)

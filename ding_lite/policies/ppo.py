@@ -100,8 +100,8 @@ class PPOPolicy(Policy):
     def use_reference(self, reference: Policy) -> None:
         """Sets the frozen policy that ``learn.kl_beta`` refers to, as ``load_policy`` returns it."""
         learn = self.cfg.learn
-        self.reference = self.keep("reference", Reference(reference, learn.kl_beta, learn.kl_type))
-        self.reference.check_fits(self)
+        fitting = Reference(reference, learn.kl_beta, learn.kl_type).fitting(self)
+        self.reference = self.keep("reference", fitting)
         self.say(f"stays near {learn.pretrained_model_path}: {learn.kl_beta:g} KL ({learn.kl_type})")
 
     # -- Credit
@@ -229,7 +229,7 @@ class PPOPolicy(Policy):
     def take_steps(
         self, passes: Iterable[Pass], optimizer: Optimizer, objective: Objective
     ) -> dict[str, Any]:
-        """Takes the steps of passes; in the warm-up and after target_kl, on the value loss alone."""
+        """Takes the steps of passes; in the warm-up and after target_kl only those of the value loss."""
         learn, history, epochs = self.cfg.learn, [], 0
         if self.schedules.iteration < learn.critic_warmup and "actor" in objective.reads:
             if "critic" not in objective.reads:

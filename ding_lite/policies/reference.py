@@ -39,8 +39,8 @@ class Reference:
         self.hidden: Tree | None = None
 
     @torch.no_grad()
-    def check_fits(self, policy: Policy) -> None:
-        """Raises ConfigError unless the actions of a policy can be compared with the reference's."""
+    def fitting(self, policy: Policy) -> Reference:
+        """Returns itself; raises ConfigError unless its actions can be compared with a policy's."""
         obs = example_observations(policy.obs_space, 2)
         try:
             dists = [
@@ -56,6 +56,7 @@ class Reference:
                 f"observations and actions, {policy.obs_space} and {policy.action_space}; it was made for "
                 f"{self.policy.obs_space} and {self.policy.action_space}: {error}"
             ) from error
+        return self
 
     @torch.no_grad()
     def add_logits(self, rollout: Rollout) -> None:

@@ -59,17 +59,18 @@ def kl_estimate(log_ratio: Tensor, kind: str) -> Tensor:
     return torch.expm1(-log_ratio) + log_ratio
 
 
-def reference_kl(log_prob: Tensor, reference: Tensor, collected: Tensor, kind: str) -> Tensor:
+def reference_kl(log_prob: Tensor, reference: Tensor, denominator: Tensor, kind: str) -> Tensor:
     """Returns terms r k whose mean over actions of mu is KL(pi || pi_ref), with r = pi / mu.
 
     Without r, k1 would have the gradient of -KL(mu || pi), which has no minimum: each step would move pi
     further from mu. k3 would have the gradient of another KL.
 
     Args:
-        log_prob, reference, collected: log-probs of the actions under pi, pi_ref and mu.
+        log_prob, reference: log-probs of the actions under pi and pi_ref.
+        denominator: log-probs under the policy in the ratio's denominator.
         kind: the estimate k, see :func:`kl_estimate`.
     """
-    return torch.exp(log_prob - collected) * kl_estimate(log_prob - reference, kind)
+    return torch.exp(log_prob - denominator) * kl_estimate(log_prob - reference, kind)
 
 
 ERRORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {

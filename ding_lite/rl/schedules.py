@@ -30,12 +30,6 @@ def schedule(kind: str, progress: float, final: float = 0.0) -> float:
     return final + (1.0 - final) * 0.5 * (1.0 + math.cos(math.pi * progress))
 
 
-def has_schedule(learn: Mapping[str, Any]) -> bool:
-    """Returns whether a coefficient of the section ``policy.learn`` changes with the env steps."""
-    kinds = [kind for key, kind in learn.items() if key.endswith("_schedule")]
-    return not all(kind in ("constant", ADAPTIVE) for kind in kinds)
-
-
 def adapted_rate(rate: float, kl: float, desired_kl: float) -> float:
     """Returns the next pass's learning rate, adapted to bring the KL to the old policy near ``desired_kl``.
 

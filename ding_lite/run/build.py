@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import shutil
 from contextlib import ExitStack, closing
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,7 +26,7 @@ from ding_lite.policies.ppo import PPOPolicy
 from ding_lite.ranks import Ranks
 from ding_lite.run.load import load_policy
 from ding_lite.run.resources import threads, torch_defaults
-from ding_lite.trees import box_size, example_observations, tree_leaves
+from ding_lite.trees import box_size
 
 OF_BOX = ("box_distribution", "sigma_type", "initial_sigma_value", "bound_type")  # of policy.model
 
@@ -151,29 +149,6 @@ def build(
         limits = env.n_evaluator_episode, env.max_eval_steps
         evaluator = Evaluator(evaluator_envs, policy, *limits, ranks)
     return policy, collector, evaluator
-
-
-def refuse_small_disk(folder: Path, policy: Policy, n_sample: int) -> None:
-    """Compares the samples that PPG saves for its auxiliary phase with the free space at a run's folder.
-
-    Args:
-        folder: of the run.
-        policy: of the run; each of its ranks saves its own samples.
-        n_sample: transitions in a rollout of a rank.
-
-    Raises:
-        ConfigError: if the disk has no room for a checkpoint.
-    """
-    learn = policy.cfg.learn
-    iterations = learn.get("aux_freq", 0) if learn.get("aux_train_epoch") else 0
-    rollout = n_sample * sum(leaf.nbytes for leaf in tree_leaves(example_observations(policy.obs_space, 1)))
-    planned, free = iterations * policy.ranks.size * rollout, shutil.disk_usage(folder).free
-    if planned > free:
-        raise ConfigError(
-            f"policy.learn.aux_freq: a checkpoint has the observations of {iterations:,} iterations, "
-            f"{planned / 1e9:,.1f} GB, and the disk of {folder} has {free / 1e9:,.1f} GB free. Lower it or "
-            "policy.collect.n_sample, or choose another folder"
-        )
 
 
 def description(config: Config, policy: Policy, collector: Collector) -> list[str]:

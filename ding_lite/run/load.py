@@ -21,6 +21,7 @@ from ding_lite.config.values import decode, encode
 from ding_lite.envs.space_json import spaces_from_json
 from ding_lite.envs.wrappers import ActionMap
 from ding_lite.errors import CheckpointError, ConfigError, error_text
+from ding_lite.models.actor_critic import usual_activation
 from ding_lite.policies.base import Policy
 from ding_lite.rl.scales import RAW
 from ding_lite.run.checkpoint import METADATA, SUFFIX, Checkpoint, load_of_run
@@ -187,13 +188,23 @@ def warm_start(policy: Policy, path: str | Path) -> list[str]:
                 "WARNING: the weights have no scale of observations, so with policy.normalize.obs the policy "
                 "acts differently from before; policy.normalize.obs=False keeps its actions"
             )
+        if "spaces" in saved:
+            weights = sum(leaf.numel() for leaf in theirs["model"].values())
+            trained_for = spaces_from_json(weights, saved["spaces"])["action"]
+            if trained_for != policy.action_space:
+                messages.append(
+                    f"WARNING: the weights were trained for actions in {trained_for}, and act in "
+                    f"{policy.action_space} here: an output of the network means another action"
+                )
         by_script = "model" in saved.get("given", ())
         trained_with = {} if by_script else saved["config"]["policy"]["model"]
         model_cfg = encode(policy.cfg.model, "policy.model")
+        usual = {"activation": usual_activation(policy.obs_space)}  # instead of None
+        pairs = [(key, trained_with[key], model_cfg.get(key)) for key in MEANINGS if key in trained_with]
         wrong = [
-            f"policy.model.{key}={trained_with[key]!r} (here {model_cfg.get(key)!r})"
-            for key in MEANINGS
-            if key in trained_with and trained_with[key] != model_cfg.get(key)
+            f"policy.model.{key}={one!r} (here {other!r})"
+            for key, one, other in pairs
+            if (one or usual.get(key)) != (other or usual.get(key))
         ]
         wrong += [key for name, key in SCALES.items() if theirs.get(name) is not None and name not in current]
         if wrong:

@@ -36,7 +36,7 @@ from ding_lite.envs.space_json import spaces_to_json
 from ding_lite.errors import CheckpointError, ContractError, counted, error_text
 from ding_lite.policies.base import Policy
 from ding_lite.ranks import joined, keep_for_restart
-from ding_lite.run.build import build, description, refuse_small_disk, with_env_setting
+from ding_lite.run.build import build, description, with_env_setting
 from ding_lite.run.checkpoint import SNAPSHOT, checkpoints_of, newest_of_run, on_host
 from ding_lite.run.display import display_for, score_text
 from ding_lite.run.folder import RunFolder, locked, new_run_folder
@@ -47,6 +47,11 @@ from ding_lite.run.progress import VALUES, Progress
 from ding_lite.run.resume import FREE, NOT_BIT_EQUAL, changed_config, config_of, folder_of, rate_from_here
 from ding_lite.run.signals import stop_signals
 from ding_lite.run.trackers import TrackedRun, Trackers
+
+OF_SCRIPT = {  # what a script may pass, for the first lines of a run
+    "env_setting": "the environments: type, kwargs, wrappers, manager and numbers in env have no effect",
+    "model": "the model: policy.model has no effect",
+}
 
 
 class SerialPipeline:
@@ -105,15 +110,16 @@ class SerialPipeline:
         trust: Sequence[str] = (),
         display: Hook | None = None,
     ) -> None:
-        config = as_config(config).replaced({} if seed is None else {"seed": seed})
+        changes = {"seed": seed, "init_from": None if init_from is None else str(init_from)}
+        config = as_config(config).replaced({key: x for key, x in changes.items() if x is not None})
         config = config.limited({"max_train_iter": max_train_iter, "max_env_step": max_env_step})
         config = dataclasses.replace(config, trusted=(*config.trusted, *trust))
         with ExitStack() as undo:
             self.ranks = undo.enter_context(joined())
             self._build(undo, config, env_setting, model)
             lines = list(config.notes)
-            if init_from is not None:
-                lines += warm_start(self.policy, init_from)
+            if self.cfg.init_from is not None:
+                lines += warm_start(self.policy, self.cfg.init_from)
             if steps := self.policy.warm_up_steps:
                 stream = self.ranks.stream
                 self.policy.warm_up(self.collector.random_observations(steps, self.cfg.seed, *stream))
@@ -174,6 +180,8 @@ class SerialPipeline:
             lines += rate_from_here(self.policy, self.cfg.max_env_step)
             if "env.stop_value" in changed:
                 self.progress.solved = False
+            if self.progress.solved:
+                lines.append("the run is solved: it takes no step; env.stop_value=None lets it go on")
             if any(key.startswith("env.") and effect != FREE for key, effect in changed.items()):
                 self.progress.best_eval_value = None  # the saved returns are of another task
             begins = f"resumed from {file} at {self.progress.env_step:,} env steps"
@@ -210,7 +218,6 @@ class SerialPipeline:
         """Opens the run's folder, which ``undo`` closes, and adds the library's hooks, on rank 0."""
         if self.ranks.is_first:
             cfg, policy = self.cfg, self.policy
-            refuse_small_disk(self.folder, policy, self.collector.n_sample)
             weights = sum(tensor.numel() for tensor in policy.model.state_dict().values())
             spaces = spaces_to_json(weights, obs=policy.obs_space, action=policy.action_space)
             maps = [action_map.as_json() for action_map in policy.action_maps]
@@ -229,7 +236,7 @@ class SerialPipeline:
             self.evaluator.envs.say = lambda line: self.say(f"in evaluation: {line}")
             self.evaluator.envs.explain = self.collector.envs.explain
         self.collector.envs.say = self.say  # last: both may be the same environments
-        lines = [f"run {self.folder}", *lines]
+        lines = [f"run {self.folder}", *(f"a script passes {OF_SCRIPT[x]}" for x in self.given), *lines]
         for line in lines + description(self.config, self.policy, self.collector):
             self.say(line)
 

@@ -16,12 +16,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ding_lite.config.compile import LENGTH, Config, compile_config, differences
+from ding_lite.config.compile import LENGTH, Config, compile_config, differences, has_schedule
 from ding_lite.config.registry import importing_only
 from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.policies.base import Policy
 from ding_lite.policies.ppo import PPOPolicy
-from ding_lite.rl.schedules import ADAPTIVE, has_schedule, schedule
+from ding_lite.rl.schedules import ADAPTIVE, schedule
 from ding_lite.run.checkpoint import Checkpoint, find_checkpoint
 from ding_lite.run.load import refusing
 

@@ -15,7 +15,15 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from ding_lite.config.compile import COMMAND_LINE, POLICIES, Config, compile_config, merged, shipped_configs
+from ding_lite.config.compile import (
+    COMMAND_LINE,
+    POLICIES,
+    Config,
+    by_key,
+    compile_config,
+    merged,
+    shipped_configs,
+)
 from ding_lite.config.registry import POLICY_REGISTRY, env_name, env_section, name_of, names_in
 from ding_lite.config.schema import leaves, set_value
 from ding_lite.envs.checks import FLOAT32_MAX
@@ -43,8 +51,8 @@ def settings(env: str, policy: str = "ppo") -> dict[str, Any]:
 
 def config_for(env: str, policy: str = "ppo", overrides: Mapping[str, Any] | None = None) -> Config:
     """Returns the config of :func:`settings` with overrides; its first note says which settings these are."""
-    overrides = overrides or {}
     task = {"env": env_section(env), "policy": {"type": policy}}
+    overrides = by_key(overrides or {}, task)
     env_overrides = {path: value for path, value in overrides.items() if path.startswith(("env.", *TYPES))}
     typed = compile_config(task, env_overrides, origin=COMMAND_LINE).values
     bases = map(name_of, POLICY_REGISTRY.get_class(typed.policy.type).__mro__)

@@ -28,8 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ding_lite.config.compile import Config, parse_overrides, python_source, without_sources
-from ding_lite.config.values import decode
+from ding_lite.config.compile import Config, compile_config, parse_overrides, python_source
 from ding_lite.errors import ConfigError, DingLiteError
 from ding_lite.rl.seeding import integer_seed
 from ding_lite.run.checkpoint import checkpoints_of, read_json, write_whole
@@ -292,12 +291,8 @@ def report(folder: Path, seeds: Sequence[int]) -> dict[str, Any]:
 
 
 def _write_best(folder: Path, best: FrozenTrial, seeds: Sequence[int]) -> Path:
-    """Writes the config of the best trial, with every key that differs from its default, to best.py.
-
-    This includes keys that the command line set, or that were derived: so it trains as the trial did.
-    """
-    saved = decode(read_json(run_folder(folder, best.number, seeds[0]) / "config.json"))
-    config = without_sources(saved["config"], saved["source"], ("default",))
+    """Writes the keys of the best trial's config that are not defaults to best.py."""
+    config = compile_config(read_json(run_folder(folder, best.number, seeds[0]) / "config.json")).written()
     config["exp_name"] = f"{folder.name}_best"
     file = folder / "best.py"
     comment = (

@@ -56,6 +56,8 @@ def test_the_limit_of_this_run_leaves_the_schedules_and_the_key_moves_both(well,
         config = json.loads((tmp_path / name / "config.json").read_text())["config"]
         ends.append((config["max_env_step"], config["policy"]["learn"]["schedule_env_step"]))
     assert ends == [(1000, 512), (1000, 1000), (900, 900)]
+    assert "is not used" not in well("train", "-c", "tiny.py", "--resume", "key")
+    assert "policy.learn.epoch_per_collect" in well("train", "-c", "cartpole_ppo", "--resume", "key")
 
 
 def test_weights_come_from_a_file_of_torch(well, tmp_path):

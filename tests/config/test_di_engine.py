@@ -389,7 +389,8 @@ def test_installed_di_engine_is_imported(tmp_path, monkeypatch):
     installed.mkdir()
     (package / "__init__.py").write_text("n_sample = 128\n")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "dizoo", raising=False)
+    monkeypatch.setitem(sys.modules, "dizoo", None)  # so that it is removed after the test
+    monkeypatch.delitem(sys.modules, "dizoo")
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: DI-engine\nVersion: 0.5.3\n")
     tail = "main_config.policy.collect.n_sample = n_sample\n"
     config = load_config(theirs(tmp_path, "from dizoo import n_sample\n", tail))

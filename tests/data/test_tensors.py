@@ -195,19 +195,6 @@ def test_strict_truncation_refuses_an_unknown_last_observation():
         collector_of(NoLast(N, max_episode_steps=5), strict=True).collect()
 
 
-@pytest.mark.filterwarnings("ignore:.*truncated episodes have no last observation")
-def test_truncated_episodes_without_room_are_approximate_once():
-    collector = collector_of(Pendulum(N, max_episode_steps=1))
-    obs = [collector.collect().final.obs.clone() for _ in range(2)]
-    assert [len(each) for each in obs] == [N * STEPS] * 2
-    assert "approximate_truncations" not in collector.metrics()
-    first = collector_of(Pendulum(N, max_episode_steps=1))
-    rollout = first.collect()
-    assert first.metrics()["approximate_truncations"] == N * STEPS - 2 * N
-    assert torch.equal(rollout.final.obs[2 * N :], rollout.obs.flatten(0, 1)[2 * N :])
-    assert not torch.isclose(rollout.final.obs[: 2 * N], rollout.obs.flatten(0, 1)[: 2 * N]).all()
-
-
 class Poisoned(CartPole):
     """Gives other numbers in the last two environments, and keeps the actions of each step."""
 
@@ -411,7 +398,7 @@ def test_steps_of_each_environment_give_the_size_of_a_rollout():
     assert found.replaced({"env.collector_env_num": 8}).values.policy.collect.n_sample == 8 * STEPS
     assert "n_sample" not in found.written()["policy"]["collect"]
     with pytest.raises(ConfigError, match="n_step: it is in place of n_sample"):
-        config(**{"policy.collect.n_sample": 64})
+        config(**{"policy.collect.n_sample": 64}).replaced({"policy.collect.n_step": 2})
 
 
 def test_episodes_of_training_may_begin_at_random_times():

@@ -144,8 +144,6 @@ def record(
             policy.use_reference(frozen)
     of_tensors = autoreset == "tensors"
     collector = (TensorCollector if of_tensors else Collector)(vector, plain, cfg.collect.n_sample)
-    if of_tensors:
-        collector.finals.capacity = collector.n_sample  # else some are approximate in the first rollout
     warm_up = plain.warm_up_steps
     if warm_up:
         obs = collector.random_observations(warm_up, seed)

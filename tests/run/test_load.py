@@ -150,7 +150,7 @@ def test_weights_and_scales_are_those_of_the_run_and_all_else_is_new(trained, tm
         assert digest(getattr(new, scale).state_dict()) == digest(getattr(old, scale).state_dict())
     assert (new.reward_scale.std, new.reward_scale.running_return) == (old.reward_scale.std, None)
     assert (new.schedules.env_step, pipeline.progress.iteration, pipeline.cfg.seed) == (0, 0, 7)
-    assert f"begins from the weights of {trained}/ckpt/best" in log
+    assert f"begins from the weights of {pipeline.cfg.init_from}/ckpt/best" in log
 
 
 def test_the_values_of_a_model_that_a_script_gives_are_raw(trained, tmp_path):
@@ -163,7 +163,9 @@ def test_the_values_of_a_model_that_a_script_gives_are_raw(trained, tmp_path):
 
 
 def test_ppo_weights_begin_a_ppg_run_whose_auxiliary_head_is_new(trained, tmp_path):
-    config = merged(CONFIG, {"policy": {"type": "ppg", "model": {"arch": "dual"}, "learn": {"aux_freq": 1}}})
+    config = merged(
+        CONFIG, {"policy": {"type": "ppg", "model": {"activation": "tanh"}, "learn": {"aux_freq": 1}}}
+    )
     del config["policy"]["learn"]["epoch_per_collect"]
     pipeline, log = begin(config, tmp_path / "run", trained)
     old, new = load_policy(trained).model.state_dict(), pipeline.policy.model.state_dict()

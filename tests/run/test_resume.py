@@ -288,6 +288,7 @@ def test_a_solved_run_goes_on_to_a_new_bar(tmp_path):
     finished(SerialPipeline(solved, folder=run))
     again = SerialPipeline.resume(run, trust=TRUST)
     assert ([*again], again.status) == ([], "solved")
+    assert "it takes no step; env.stop_value=None" in (run / "log.txt").read_text()
     again = SerialPipeline.resume(run, changes={"env.stop_value": None}, trust=TRUST)
     assert (len([*again]), again.status) == (5, "finished")
 
