@@ -17,6 +17,7 @@ import torch
 
 from ding_lite.config.compile import Config
 from ding_lite.config.schema import leaves
+from ding_lite.envs.make import backend_of
 from ding_lite.envs.workers.cores import cores
 from ding_lite.tools.parallel import error_of, python_path
 
@@ -49,8 +50,9 @@ def settings(config: Config) -> list[Setting]:
     powers = [2**power for power in range(cores().bit_length() + 1)] + [WORKERS_PER_CORE * cores()]
     counts = sorted({min(env.collector_env_num, count) for count in powers})
     candidates: list[Setting] = []
-    if env.manager.type != "env_pool":  # no other backend has the same environments
-        candidates += [{"env.manager.type": kind} for kind in ("auto", "base")]
+    backend = backend_of(env)
+    if backend not in ("vector", "env_pool"):  # no other backend has the same environments and resets
+        candidates.append({"env.manager.type": "base"})
         for count in counts:
             candidates.append({"env.manager.type": "subprocess", "env.manager.worker_num": count})
         if env.collector_env_num > 1:
@@ -58,7 +60,7 @@ def settings(config: Config) -> list[Setting]:
     candidates += [{"num_threads": 2**power} for power in range(cores().bit_length())]
     if torch.cuda.is_available():
         candidates += [{"policy.device": device} for device in ("cpu", "cuda")]
-    values = dict(leaves(config.values))
+    values = dict(leaves(config.values)) | {"env.manager.type": backend}
     return [setting for setting in candidates if any(values.get(key) != setting[key] for key in setting)]
 
 
