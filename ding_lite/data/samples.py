@@ -161,9 +161,9 @@ class Samples:
         """Cuts the samples into minibatches, in random order, without replacement.
 
         A short last minibatch stays; a single sample joins the one before. With runs a minibatch has about
-        ``size`` samples. All ranks take the same number of minibatches: a rank with fewer valid rows has
-        smaller ones, with less weight in the mean gradient, or others have larger ones. Dropping samples of
-        the other ranks instead would bias the gradient towards rollouts in which more episodes end.
+        ``size`` samples. All ranks take the same number of minibatches. Their sizes differ, and the mean
+        gradient weights each by its size. No sample is dropped: that would bias the gradient towards rollouts
+        in which more episodes end.
 
         Args:
             size: samples of a minibatch.

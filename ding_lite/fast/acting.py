@@ -138,8 +138,8 @@ class NumpyActing:
     def _random(self, shape: tuple[int, ...], width: int) -> np.ndarray:
         """Returns Normals for a Box, else logarithms of Exponentials; an action needs ``width`` of them.
 
-        One draw serves the whole rollout, with the same numbers as a draw for each row. torch fills Normals
-        16 at a time, so if a row has no multiple of 16 numbers, each row is drawn on its own.
+        One draw for all rows gives the same numbers as a draw for each row, but Normals only if a row needs a
+        multiple of 16 of them, as torch fills them; otherwise each row is drawn on its own.
         """
         count = math.prod(shape)
         if self._used + count > len(self._noise):

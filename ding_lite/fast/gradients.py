@@ -108,7 +108,7 @@ def checked(returned: Any, policy: Any, method: str) -> tuple[Tensor, dict[str, 
 
 
 class ByAutograd:
-    """The gradient of an objective by torch's autograd; valid while only gradient steps change the model.
+    """The gradient of an objective by torch's autograd. Only gradient steps may change the model meanwhile.
 
     It is the base class of the faster ways. The next call overwrites the numbers of a result.
 

@@ -257,7 +257,7 @@ class NumpyLayers:
 
 
 class NumpyStack(NamedTuple):
-    """A network: an encoder, which others may share, and a head.
+    """A network: an encoder, which others may share, and a head; or all layers in ``encoder`` alone.
 
     Attributes:
         detached: whether the gradient of the head stops at the features.

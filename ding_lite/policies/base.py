@@ -392,7 +392,7 @@ class Policy:
         )
 
     def distribution(self, obs: Any, logit: Any) -> Distribution:
-        """Returns the action distribution with the parameters ``logit``; illegal actions are masked."""
+        """Returns the action distribution with the parameters ``logit``; of ``obs`` only the mask is read."""
         obs, mask = obs.obs if isinstance(obs, Sequences) else obs, None
         if not isinstance(obs, Tensor) and MASK_KEY in obs:
             mask = map_tree(lambda leaf: leaf.bool(), obs[MASK_KEY])

@@ -120,7 +120,7 @@ class PPOPolicy(Policy):
 
     @torch.no_grad()
     def credit(self, rollout: Rollout, weight: Tensor | None = None) -> dict[str, Tensor]:
-        """Returns value, advantage and value_target (T, B) by the newest value network.
+        """Returns value, advantage and value_target (T, B); computes values that the rollout does not have.
 
         Args:
             rollout: fresh or old; for a recurrent policy with ``hidden`` and ``last_hidden``.
@@ -347,7 +347,10 @@ class PPOPolicy(Policy):
 
     @property
     def objective(self) -> Objective:
-        """The loss of gradient steps; with ``reads=("critic",)`` the value loss alone."""
+        """The loss of gradient steps; with ``reads=("critic",)`` the value loss alone.
+
+        Where ``clipped_slopes`` returns the same loss in NumPy, it runs instead of the methods above.
+        """
         return Objective(self.loss, ("actor", "critic"), self.with_outputs, clipped_slopes(self), "the loss")
 
     # -- Schedules

@@ -5,8 +5,8 @@
     target_t = V(s_t) + c_t A_t
 
 On fresh data c = 1: GAE (arXiv:1506.02438, eq. 16). With c = min(1, pi/mu) the targets are V-trace's
-(arXiv:1802.01561, eq. 1). The weight of a step multiplies its target but not its advantage, because the
-surrogate loss multiplies the advantage by the ratio already.
+(arXiv:1802.01561, eq. 1). The weight of a step scales its target but not its advantage, which the surrogate
+loss multiplies by the ratio.
 
 Shapes: T steps, B environments, N samples. Rewards, values, advantages and targets share one unit.
 """
