@@ -155,9 +155,8 @@ def run(
         pipeline = SerialPipeline.resume(resume, changes=changes, override=override, trust=trust, **arguments)
         if beside:  # such as a file that was edited
             other = {path for path, *_ in differences(pipeline.config.values, beside.values)}
-            if paths := sorted(
-                path for path in other - {"exp_name", "seed", LENGTH} if effect_of(path) != FREE
-            ):
+            other -= {"exp_name", "seed", "init_from", LENGTH}
+            if paths := sorted(path for path in other if effect_of(path) != FREE):
                 pipeline.say(
                     f"WARNING: the run has its saved config. {source.config or source.env} differs in "
                     f"{', '.join(paths)}, and is not used; key.path=value changes a key"

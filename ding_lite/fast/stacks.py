@@ -9,7 +9,6 @@ Shapes: N samples, F features, K outputs of a network.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple
@@ -88,41 +87,31 @@ def numpy_stacks(model: Any, names: Sequence[str]) -> dict[str, NumpyStack] | No
     stacks: Mapping[str, Stack] | None = model.stacks() if names else None
     if not stacks or not stacks.keys() >= set(names) or is_changed(model):
         return None
-    users = Counter(stacks[name].encoder for name in names)
     in_numpy, result = cache(numpy_layers), {}
     for name in names:
-        encoder, head, detached = stacks[name]
-        is_shared = users[encoder] > 1 or detached  # else one sequence of layers is faster
-        parts = [(encoder,), (head,)] if is_shared else [(encoder, head), ()]
-        layers: Any = [in_numpy(*part) for part in parts]
-        if None in layers:
+        encoder, head = (in_numpy(part) for part in stacks[name][:2])
+        if encoder is None or head is None:
             return None
-        result[name] = NumpyStack(layers[0], layers[1], detached)
+        result[name] = NumpyStack(encoder, head, stacks[name].detached)
     networks = {network for stack in result.values() for network in (stack.encoder, stack.head)}
     keys = [key for network in networks for key in network.keys]
     return result if len(keys) == len({*keys}) else None  # the gradients of tied layers would share memory
 
 
-def numpy_layers(*parts: Any) -> NumpyLayers | None:
+def numpy_layers(part: Any) -> NumpyLayers | None:
     """Returns an encoder, or layers in sequence, in NumPy; None if torch is as fast, or must run them.
 
     NumPy runs linear layers, with or without an activation after each, and embedding tables before them.
-
-    Args:
-        parts: an encoder, or sequences of layers.
     """
-    leaves, layers = PLAIN, []
-    for part in parts:
-        if type(part) is Encoder:
-            leaves = list(zip(part.paths, part.leaves, strict=True))
-            before = [layer for leaf in part.leaves for layer in getattr(leaf, "layers", ())]
-            layers += [*before, *part.trunk]
-            if part.dtype != torch.float32 or not all(map(_is_known, part.leaves)) or (before and leaves[1:]):
-                return None
-        elif type(part) is nn.Sequential:
-            layers += part
-        else:
+    leaves, layers = PLAIN, part
+    if type(part) is Encoder:
+        leaves = list(zip(part.paths, part.leaves, strict=True))
+        before = [layer for leaf in part.leaves for layer in getattr(leaf, "layers", ())]
+        layers = [*before, *part.trunk]
+        if part.dtype != torch.float32 or not all(map(_is_known, part.leaves)) or (before and leaves[1:]):
             return None
+    elif type(part) is not nn.Sequential:
+        return None
     linear: list[tuple[nn.Linear, type | None]] = []
     for layer in layers:
         if _is_small(layer):
@@ -257,7 +246,7 @@ class NumpyLayers:
 
 
 class NumpyStack(NamedTuple):
-    """A network: an encoder, which others may share, and a head; or all layers in ``encoder`` alone.
+    """A network: an encoder, which others may share, and a head.
 
     Attributes:
         detached: whether the gradient of the head stops at the features.
