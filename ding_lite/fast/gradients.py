@@ -19,8 +19,7 @@ from ding_lite.data.rollout import as_field, view
 from ding_lite.data.samples import Batch
 from ding_lite.errors import ContractError
 from ding_lite.fast.cuda_graphs import CapturedFunction, GraphPool
-from ding_lite.fast.stacks import BLOCK, NumpyLayers, NumpyStack, blocks
-from ding_lite.trees import map_tree
+from ding_lite.fast.stacks import NumpyLayers, NumpyStack
 
 Number = Tensor | float
 Metrics = Mapping[str, Number]
@@ -38,7 +37,7 @@ class Objective(NamedTuple):
         loss: batch with these outputs -> (0-d loss, dict of 0-d metrics).
         reads: outputs of the model: "actor", "auxiliary", "critic".
         with_outputs: (batch, {output: its value}) -> the batch for the loss.
-        slopes: computes this loss, a mean over samples, and its slopes in NumPy (``fast.clipped``); or None.
+        slopes: computes this loss and its slopes in NumPy (``fast.clipped``); or None.
         name: of the loss, for messages.
     """
 
@@ -192,21 +191,6 @@ class ThroughStacks(ByAutograd):
 
     @np.errstate(all="ignore")  # the optimiser looks for numbers that are not finite
     def __call__(self, batch: Batch) -> Gradient:
-        if self.calls_layers or len(batch) <= BLOCK:
-            return self._gradient(batch)
-        fields = {name: map_tree(view, field) for name, field in vars(batch).items() if field is not None}
-        # NumPy's losses are means over samples, so the gradient is the mean of the blocks' gradients.
-        numbers: Any = 0.0
-        flat = torch.zeros_like(self.flat)
-        for part in blocks(fields):
-            gradient, share = self._gradient(Batch(**part)), len(part["value_target"]) / len(batch)
-            flat += share * self.flat
-            numbers += share * np.array([gradient.loss, *gradient.metrics.values()])
-        self.flat.copy_(flat)
-        total, *means = numbers.tolist()
-        return gradient._replace(loss=total, metrics=dict(zip(gradient.metrics, means, strict=True)))
-
-    def _gradient(self, batch: Batch) -> Gradient:
         self._array.fill(0)
         features = {encoder: encoder.of_obs(batch.obs) for encoder in self._encoders}
         raw = {name: head.forward(features[encoder]) for name, (encoder, head, _) in self.stacks.items()}

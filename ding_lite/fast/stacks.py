@@ -16,47 +16,31 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from threadpoolctl import ThreadpoolController
-from torch import Tensor, nn
+from torch import nn
 
 from ding_lite.data.rollout import view
 from ding_lite.models.actor_critic import COMBINED, Stack
 from ding_lite.models.encoders import Encoder, IndexEncoder, VectorEncoder
-from ding_lite.trees import Tree, leading_size, map_tree, value_at
+from ding_lite.trees import value_at
 
 # Number of weights in a layer up to which NumPy is faster, with several threads and with one.
 MAX_WEIGHTS, MAX_WEIGHTS_OF_ONE_THREAD = 2**14, 2**18
-MANY_NUMBERS = 2**15  # samples x units of the widest layer from which torch is faster than NumPy
-THIN = 2**4  # NumPy multiplies matrices with fewer rows or columns than this, whatever their size
-BLOCK = 2**11  # samples whose outputs of all layers stay in the cache of a core
-SCRATCH = -1  # number of the memory for temporary results; the outputs of layers have numbers from 0
+BLOCK = 2**16  # samples x units of the widest layer that run at once: they stay in the cache of a core
 MAX_INDICES = 8  # in a leaf of an observation; torch looks up more indices as fast
 METHODS = frozenset(("forward", "logit", "stacks", *COMBINED["stacks"]))  # set on a module, torch must run it
 PLAIN: list[tuple[tuple[str, ...], Any]] = [((), None)]  # leaves of observations that are vectors
 _ones = lru_cache(partial(np.ones, dtype=np.float32))
 
 
-def _elu(x: Tensor, scratch: Tensor) -> Tensor:
-    below = torch.clamp(x, max=0, out=scratch).exp_().sub_(1)
-    return torch.maximum(x, below, out=x)  # in half the time of torch's elu
-
-
-# By activation: (input, scratch memory) -> output; (gradient g of output, output) -> gradient of input.
-# Small batches run in NumPy, large ones in torch, which overwrites the first argument.
-OF_FEW: dict[type | None, tuple[Any, Any]] = {
-    nn.Tanh: (lambda x, _: np.tanh(x, out=x), lambda g, y: g - y * y * g),
-    nn.ReLU: (lambda x, _: np.maximum(x, 0, out=x), lambda g, y: g * (y > 0)),
+# By activation: input, which is overwritten, -> output; (gradient g of output, output) -> gradient of input.
+ACTIVATIONS: dict[type | None, tuple[Any, Any]] = {
+    nn.Tanh: (lambda x: np.tanh(x, out=x), lambda g, y: g - y * y * g),
+    nn.ReLU: (lambda x: np.maximum(x, 0, out=x), lambda g, y: g * (y > 0)),
     nn.ELU: (
-        lambda x, _: np.maximum(x, np.exp(np.minimum(x, 0)) - 1, out=x),
+        lambda x: np.maximum(x, np.exp(np.minimum(x, 0)) - 1, out=x),
         lambda g, y: g * (np.minimum(y, 0) + 1),
     ),
-    None: (lambda x, _: x, lambda g, _: g),
-}
-ATEN = torch.ops.aten
-OF_MANY: dict[type | None, tuple[Any, Any]] = {
-    nn.Tanh: (lambda x, _: x.tanh_(), lambda g, y: ATEN.tanh_backward.grad_input(g, y, grad_input=g)),
-    nn.ReLU: (lambda x, _: x.relu_(), lambda g, y: ATEN.threshold_backward.grad_input(g, y, 0, grad_input=g)),
-    nn.ELU: (_elu, lambda g, y: ATEN.elu_backward.grad_input(g, 1, 1, 1, True, y, grad_input=g)),
-    None: OF_FEW[None],
+    None: (lambda x: x, lambda g, _: g),
 }
 
 
@@ -116,7 +100,7 @@ def numpy_layers(part: Any) -> NumpyLayers | None:
     for layer in layers:
         if _is_small(layer):
             linear.append((layer, None))
-        elif type(layer) in OF_FEW and linear and not linear[-1][1] and getattr(layer, "alpha", 1.0) == 1.0:
+        elif linear and not linear[-1][1] and type(layer) in ACTIVATIONS and getattr(layer, "alpha", 1) == 1:
             linear[-1] = (linear[-1][0], type(layer))
         else:
             return None
@@ -162,12 +146,8 @@ class NumpyLayers:
         tables = [leaf.table.weight for _, leaf in leaves if type(leaf) is IndexEncoder]
         self.parameters = [*tables, *(p for layer, _ in linear for p in (layer.weight, layer.bias))]
         self.keys = [id(p) for p in self.parameters]
-        tensors = [(layer.weight.detach(), layer.bias.detach(), activation) for layer, activation in linear]
-        arrays: Any = [(view(weight), view(bias), activation) for weight, bias, activation in tensors]
-        self._layers: tuple[Any, Any] = arrays, tensors
-        self._widest = max((len(bias) for _, bias, _ in tensors), default=0)
-        # The outputs and slopes of large batches are written into the same memory again: it is in the cache.
-        self._memory = cache(_memory)
+        self._layers = [(view(layer.weight), view(layer.bias), activation) for layer, activation in linear]
+        self._block = max(1, BLOCK // max((len(bias) for _, bias, _ in self._layers), default=1))
 
     def of_obs(self, obs: Any) -> np.ndarray:
         """Returns the output (N, K) for observations (N, ...), arrays or tensors on the CPU."""
@@ -183,52 +163,60 @@ class NumpyLayers:
 
     def forward(self, x: np.ndarray) -> np.ndarray:
         """Returns the output (N, K) for features (N, F)."""
-        is_many = self._is_many = len(x) * self._widest >= MANY_NUMBERS
-        kernels, layers = OF_MANY if is_many else OF_FEW, self._layers[is_many]
-        y: Any = torch.from_numpy(x) if is_many else x
-        outputs = self._outputs = [y]  # of all layers, for :meth:`backward`
-        for k, (weight, bias, activation) in enumerate(layers):
-            out = scratch = None
-            if is_many:
-                scratch = self._memory(len(x), len(bias), SCRATCH)
-                if k + 1 < len(layers):  # the last output is returned, so it needs new memory
-                    out = self._memory(len(x), len(bias), k)
-            y = _product(y, weight.T, out)
+        size = self._block
+        blocks = [x] if len(x) <= size else [x[k : k + size] for k in range(0, len(x), size)]
+        self._outputs = [self._outputs_of(block) for block in blocks]
+        last = [outputs[-1] for outputs in self._outputs]
+        return last[0] if len(last) == 1 else np.concatenate(last)
+
+    def _outputs_of(self, x: np.ndarray) -> list[np.ndarray]:
+        """Returns features and the output of each layer, for :meth:`backward`."""
+        outputs = [x]
+        for weight, bias, activation in self._layers:
+            y = outputs[-1] @ weight.T
             y += bias
-            y = kernels[activation][0](y, scratch)
-            outputs.append(y)
-        return view(y)
+            outputs.append(ACTIVATIONS[activation][0](y))
+        return outputs
 
     def backward(self, slope: np.ndarray, *, to_input: bool = False) -> np.ndarray | None:
         """Writes the gradients of the parameters; returns the input's gradient, None without ``to_input``.
 
         Args:
-            slope: (N, K), the gradient of the last output; it may be overwritten.
+            slope: (N, K), the gradient of the last output.
             to_input: whether to compute the gradient of the input.
         """
-        ones, left, is_many = _ones(len(slope)), len(self.parameters), self._is_many
-        kernels: Any = OF_MANY if is_many else OF_FEW
-        y: Any = torch.from_numpy(slope) if is_many else slope
-        for k, (weight, _, activation) in reversed(list(enumerate(self._layers[is_many]))):
-            x = self._outputs[k]
-            y = kernels[activation][1](y, self._outputs[k + 1])
+        has_tables = len(self.parameters) > 2 * len(self._layers)
+        start, inputs = 0, []
+        for outputs in self._outputs:
+            part = slope[start : start + len(outputs[0])]
+            inputs.append(self._backward(part, outputs, to_input or has_tables, is_first=not start))
+            start += len(part)
+        if inputs[0] is None:
+            return None
+        of_input = inputs[0] if len(inputs) == 1 else np.concatenate(inputs)
+        if has_tables:
+            self._into_tables(of_input)
+        return of_input
+
+    def _backward(
+        self, y: np.ndarray, outputs: Sequence[np.ndarray], to_input: bool, is_first: bool
+    ) -> np.ndarray | None:
+        """Writes the gradients of the linear layers by the first block of samples; adds those by others."""
+        ones, left = _ones(len(y)), len(self.parameters)
+        for k, (weight, _, activation) in reversed(list(enumerate(self._layers))):
+            y = ACTIVATIONS[activation][1](y, outputs[k + 1])
             left -= 2
-            gradient = self.gradients[left]
-            _product(y.T, x, torch.from_numpy(gradient) if is_many else gradient)
-            # The sum over samples, in a third of the time of sum().
-            np.matmul(ones, view(y), out=self.gradients[left + 1])
-            if not (left or to_input):
+            # A product with ones is the sum over samples, in a third of the time of sum().
+            for gradient, a, b in zip(self.gradients[left:], (y.T, ones), (outputs[k], y), strict=False):
+                if is_first:
+                    np.matmul(a, b, out=gradient)
+                else:
+                    gradient += a @ b
+            if not (k or to_input):
                 return None
-            out: Any = self._memory(*x.shape, SCRATCH - k % 2) if is_many and k else None
             # With one output it is an outer product, which takes a quarter of the time.
-            if y.shape[1] == 1:
-                y = (torch.mul if is_many else np.multiply)(y, weight, out=out)
-            else:
-                y = _product(y, weight, out)
-        slope = view(y)
-        if left:
-            self._into_tables(slope)
-        return slope
+            y = y * weight if y.shape[1] == 1 else y @ weight
+        return y
 
     def _into_tables(self, slope: np.ndarray) -> None:
         """Writes the gradients of the embedding tables, from the gradient of all features (N, F)."""
@@ -258,29 +246,7 @@ class NumpyStack(NamedTuple):
 
     def __call__(self, obs: Any) -> np.ndarray:
         """Returns raw outputs (N, K) of observations (N, ...)."""
-        if leading_size(obs) <= BLOCK:
-            return self.head.forward(self.encoder.of_obs(obs))
-        return np.concatenate([self.head.forward(self.encoder.of_obs(part)) for part in blocks(obs)])
-
-
-def blocks(samples: Tree) -> list[Tree]:
-    """Returns samples (N, ...) in parts that stay in the cache while a network runs on them."""
-    count = leading_size(samples)
-    return [map_tree(lambda x, k=k: x[k : k + BLOCK], samples) for k in range(0, count, BLOCK)]
-
-
-@torch.inference_mode(False)
-def _memory(rows: int, columns: int, which: int) -> Tensor:
-    return torch.empty(rows, columns)
-
-
-def _product(a: Any, b: Any, out: Any = None) -> Any:
-    """Returns a @ b, of arrays or of tensors. torch.mm takes three quarters of the time of np.matmul."""
-    if isinstance(a, np.ndarray):
-        return np.matmul(a, b, out=out)
-    if min(*a.shape, *b.shape) >= THIN:
-        return torch.mm(a, b, out=out)
-    return torch.from_numpy(np.matmul(view(a), view(b), out=None if out is None else view(out)))
+        return self.head.forward(self.encoder.of_obs(obs))
 
 
 def _rows(leaf: IndexEncoder, x: np.ndarray) -> np.ndarray:
