@@ -186,7 +186,8 @@ class NumpyLayers:
             to_input: whether to compute the gradient of the input.
         """
         has_tables = len(self.parameters) > 2 * len(self._layers)
-        start, inputs = 0, []
+        inputs: list[Any] = []
+        start = 0
         for outputs in self._outputs:
             part = slope[start : start + len(outputs[0])]
             inputs.append(self._backward(part, outputs, to_input or has_tables, is_first=not start))
