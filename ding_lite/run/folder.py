@@ -231,7 +231,8 @@ class RunFolder(Hook):
             if resume_at is None:
                 changes = _git("rev-parse", "HEAD") + _git("status", "--short") + _git("diff", "HEAD")
                 write_whole(place / "git.txt", changes)
-            settings = {"config": saved["config"], "source": saved["source"], "versions": versions()}
+            settings = {name: saved[name] for name in ("config", "source", "former")}
+            settings["versions"] = versions()
             write_whole(place / "config.json", json.dumps(settings, indent=2) + "\n")
             self._files = files.pop_all()
 

@@ -27,7 +27,7 @@ from typing import Any
 
 import torch
 
-from ding_lite.config.compile import AnyConfig, Config, as_config
+from ding_lite.config.compile import AnyConfig, Config, as_config, differences
 from ding_lite.config.registry import HOOK_REGISTRY, SCRIPT, env_name, importing_only
 from ding_lite.config.values import encode
 from ding_lite.data.episodes import Evaluation
@@ -185,6 +185,11 @@ class SerialPipeline:
             if any(key.startswith("env.") and effect != FREE for key, effect in changed.items()):
                 self.progress.best_eval_value = None  # the saved returns are of another task
             begins = f"resumed from {file} at {self.progress.env_step:,} env steps"
+            self._former = dict(saved.get("former", {}))
+            for key, before, _ in differences(old.values, config.values):
+                if changed.get(key, FREE) != FREE:
+                    name = f"{key} before"
+                    self._former[name] = [*self._former.get(name, []), repr(before)]
             self._open(undo, display, str(saved.get("id")), self.progress.env_step, [begins, *lines])
             if changed or file.stem != "last":
                 self.save()  # else an interruption before the next save would lose the changes
@@ -203,6 +208,7 @@ class SerialPipeline:
         choices = HOOK_REGISTRY.named_choices(self.cfg.hooks)
         self.hooks: dict[str, Hook] = {name: cls(**arguments) for name, cls, arguments in choices}
         self._all_hooks = [*self.hooks.values()]
+        self._former: dict[str, list[str]] = {}  # earlier values of keys that a resumed run has changed
         self._stateful: dict[str, Any] = {n: x for n, x in self.hooks.items() if hasattr(x, "state_dict")}
         self.files: Any = None  # a RunFolder on rank 0
         # The value of --import that a command needs for each module of the user; a notebook has none.
@@ -222,6 +228,7 @@ class SerialPipeline:
             spaces = spaces_to_json(weights, obs=policy.obs_space, action=policy.action_space)
             maps = [action_map.as_json() for action_map in policy.action_maps]
             others = {"spaces": spaces, "action_maps": maps, "given": self.given, "id": run_id}
+            others["former"] = self._former
             saved = {**self.config.as_json(), **others, "imports": self._imports}
             tracked = TrackedRun(self.folder.absolute(), saved["config"], resume_at, run_id)
             trackers = Trackers(cfg.logger.trackers, cfg.logger.freq, tracked)

@@ -49,7 +49,7 @@ class Run(NamedTuple):
 
     Attributes:
         folder: of the run.
-        config: its complete config.
+        config: its complete config; a run that was resumed with changes also has the values before them.
         columns: the env steps and the requested columns of metrics.csv, by name; each (N,), NaN where a
             cell is missing.
         status: how it ended; see :class:`ListedRun`.
@@ -147,7 +147,8 @@ def read_run(folder: Path, wanted: Collection[str] = (SCORE,)) -> Run:
     """
     file = folder / "config.json"
     try:
-        config = dict(read_json(file)["config"])
+        settings = read_json(file)
+        config = {**settings["config"], **settings.get("former", {})}
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(f"cannot read the config in {file}: {error!r}") from error
     run = Run(folder, config, _read_columns(folder / "metrics.csv", {*wanted, ENV_STEP}))

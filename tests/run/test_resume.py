@@ -17,6 +17,7 @@ from ding_lite.config.schema import leaves
 from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.run.checkpoint import checkpoints_of, load_checkpoint
 from ding_lite.run.resume import EFFECTS, FREE, REFUSED, WARNED, effect_of
+from ding_lite.tools.runs import read_run, settings_of
 
 TRUST = ["small_worlds", __name__]
 ITERATIONS = 6
@@ -233,6 +234,9 @@ def test_changes_are_told_and_refused_ones_are_an_error(tmp_path):
     assert (saved["policy"]["learn"]["learning_rate"], saved["checkpoint"]["freq"]) == (1e-5, 99), "at once"
     with SerialPipeline.resume(run, changes={"env.evaluator_env_num": 2}) as again:
         assert len(again.evaluator.evaluate("once more").returns) == 2
+    SerialPipeline.resume(run, changes={"policy.learn.learning_rate": 1e-4}).close()
+    former = settings_of(read_run(run).config)["policy.learn.learning_rate before"]
+    assert former == ["0.0003", "1e-05"], "for the tools that group runs by config"
 
 
 def test_override_applies_what_is_refused_with_new_episodes(tmp_path):
