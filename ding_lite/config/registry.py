@@ -302,13 +302,14 @@ def name_of(kind: Any) -> str:
     """
     if isinstance(kind, str):
         return kind
-    named = kind if hasattr(kind, "__qualname__") else type(kind)  # a functools.partial has no name
-    if named.__module__.startswith("ding_lite."):
+    if not hasattr(kind, "__qualname__"):  # such as a functools.partial
+        return f"{type(kind).__module__}:<{type(kind).__qualname__}>"
+    if kind.__module__.startswith("ding_lite."):
         entries = (item for registry in REGISTRIES for item in registry.entries.items())
         if registered := next((name for name, entry in entries if entry is kind), None):
             return registered
-    module = script_name() if named.__module__ == SCRIPT else named.__module__
-    return f"{module}:{named.__qualname__}"
+    module = script_name() if kind.__module__ == SCRIPT else kind.__module__
+    return f"{module}:{kind.__qualname__}"
 
 
 def env_name(env: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ from easydict import EasyDict
 from ding_lite.config.compile import Config
 from ding_lite.config.registry import POLICY_REGISTRY, SCRIPT, env_name, script_name
 from ding_lite.config.schema import leaves, set_value
-from ding_lite.config.values import decode, encode
+from ding_lite.config.values import PLACES, decode, encode
 from ding_lite.data.collector import Collector
 from ding_lite.data.episodes import Evaluator
 from ding_lite.data.samples import even_sizes
@@ -173,6 +173,11 @@ def description(config: Config, policy: Policy, collector: Collector) -> list[st
         lines.append("WARNING: only this notebook or shell can load the run: write its classes to a .py file")
     elif (script := script_name()) in config.trusted:
         lines.append(f"to load this run, {script}.py is executed: train under if __name__ == '__main__'")
+    for key, name in leaves(encode(cfg)):
+        if isinstance(name, str) and PLACES.fullmatch(key) and "<" in name:  # a lambda, or made in a function
+            lines.append(
+                f"WARNING: {key}: nothing can load {name} again; define it at the top level of a module"
+            )
     if cfg.env.greedy_env_num:
         lines.append(f"the last {cfg.env.greedy_env_num:,} environments play greedily: they evaluate")
     conditions: list[Any] = [("learn.sequence_length", policy.recurrence, "a recurrent network")]

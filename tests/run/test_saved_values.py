@@ -4,9 +4,11 @@ import contextlib
 import json
 import math
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -110,6 +112,12 @@ def test_value_that_cannot_be_saved_is_refused_when_the_run_is_built(value, what
     assert message.startswith(f"env.kwargs.value[0].mode[1]: {what} cannot be saved with the run; give a ")
     assert "convert it in the environment" in message
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("kind", [lambda: gym.make("CartPole-v1"), partial(gym.make, "CartPole-v1")])
+def test_a_run_says_which_of_its_classes_nothing_can_load_again(kind, tmp_path):
+    SerialPipeline(small_config(env={"type": kind}), folder=tmp_path / "run").close()
+    assert "WARNING: env.type: nothing can load" in (tmp_path / "run" / "log.txt").read_text()
 
 
 @pytest.mark.parametrize(
