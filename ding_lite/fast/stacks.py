@@ -163,20 +163,16 @@ class NumpyLayers:
 
     def forward(self, x: np.ndarray) -> np.ndarray:
         """Returns the output (N, K) for features (N, F)."""
-        size = self._block
-        blocks = [x] if len(x) <= size else [x[k : k + size] for k in range(0, len(x), size)]
-        self._outputs = [self._outputs_of(block) for block in blocks]
+        self._outputs = []  # features and the output of each layer, by block, for :meth:`backward`
+        for k in range(0, len(x), self._block):
+            outputs = [x[k : k + self._block]]
+            for weight, bias, activation in self._layers:
+                y = outputs[-1] @ weight.T
+                y += bias
+                outputs.append(ACTIVATIONS[activation][0](y))
+            self._outputs.append(outputs)
         last = [outputs[-1] for outputs in self._outputs]
         return last[0] if len(last) == 1 else np.concatenate(last)
-
-    def _outputs_of(self, x: np.ndarray) -> list[np.ndarray]:
-        """Returns features and the output of each layer, for :meth:`backward`."""
-        outputs = [x]
-        for weight, bias, activation in self._layers:
-            y = outputs[-1] @ weight.T
-            y += bias
-            outputs.append(ACTIVATIONS[activation][0](y))
-        return outputs
 
     def backward(self, slope: np.ndarray, *, to_input: bool = False) -> np.ndarray | None:
         """Writes the gradients of the parameters; returns the input's gradient, None without ``to_input``.
@@ -186,38 +182,29 @@ class NumpyLayers:
             to_input: whether to compute the gradient of the input.
         """
         has_tables = len(self.parameters) > 2 * len(self._layers)
-        inputs: list[Any] = []
-        start = 0
+        start, of_input = 0, []
         for outputs in self._outputs:
-            part = slope[start : start + len(outputs[0])]
-            inputs.append(self._backward(part, outputs, to_input or has_tables, is_first=not start))
-            start += len(part)
-        if inputs[0] is None:
+            end, left = start + len(outputs[0]), len(self.parameters)
+            y, ones = slope[start:end], _ones(end - start)
+            for k, (weight, _, activation) in reversed(list(enumerate(self._layers))):
+                y, left = ACTIVATIONS[activation][1](y, outputs[k + 1]), left - 2
+                # A product with ones is the sum over samples, in a third of the time of sum().
+                for gradient, a, b in zip(self.gradients[left:], (y.T, ones), (outputs[k], y), strict=False):
+                    if start:
+                        gradient += a @ b
+                    else:
+                        np.matmul(a, b, out=gradient)
+                if k or to_input or has_tables:
+                    # With one output it is an outer product, which takes a quarter of the time.
+                    y = y * weight if y.shape[1] == 1 else y @ weight
+            start = end
+            of_input.append(y)
+        if not (to_input or has_tables):
             return None
-        of_input = inputs[0] if len(inputs) == 1 else np.concatenate(inputs)
+        whole = of_input[0] if len(of_input) == 1 else np.concatenate(of_input)
         if has_tables:
-            self._into_tables(of_input)
-        return of_input
-
-    def _backward(
-        self, y: np.ndarray, outputs: Sequence[np.ndarray], to_input: bool, is_first: bool
-    ) -> np.ndarray | None:
-        """Writes the gradients of the linear layers by the first block of samples; adds those by others."""
-        ones, left = _ones(len(y)), len(self.parameters)
-        for k, (weight, _, activation) in reversed(list(enumerate(self._layers))):
-            y = ACTIVATIONS[activation][1](y, outputs[k + 1])
-            left -= 2
-            # A product with ones is the sum over samples, in a third of the time of sum().
-            for gradient, a, b in zip(self.gradients[left:], (y.T, ones), (outputs[k], y), strict=False):
-                if is_first:
-                    np.matmul(a, b, out=gradient)
-                else:
-                    gradient += a @ b
-            if not (k or to_input):
-                return None
-            # With one output it is an outer product, which takes a quarter of the time.
-            y = y * weight if y.shape[1] == 1 else y @ weight
-        return y
+            self._into_tables(whole)
+        return whole
 
     def _into_tables(self, slope: np.ndarray) -> None:
         """Writes the gradients of the embedding tables, from the gradient of all features (N, F)."""
