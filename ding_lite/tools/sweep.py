@@ -78,6 +78,8 @@ def search_space(searches: Sequence[str]) -> Space:
         key, _, values = search.partition("=")
         if key in ("seed", "exp_name"):
             raise ConfigError(f"the search space: the sweep sets {key} itself; give seeds as -s 0,1,2")
+        if key in space:
+            raise ConfigError(f"the search space: {key} is given twice")
         try:
             space[key] = _distribution(values.strip())
         except (ValueError, TypeError, SyntaxError, AttributeError, KeyError) as fault:
