@@ -20,7 +20,7 @@ import json
 import pprint
 import re
 import textwrap
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -52,6 +52,7 @@ from ding_lite.config.schema import (
     meant,
     merged_config,
     refuse,
+    selected,
     set_value,
     without_effect,
 )
@@ -173,7 +174,8 @@ class Config:
 
     def written(self) -> dict[str, Any]:
         """Returns the part of the config that the user wrote, without defaults, as plain data."""
-        written, learn = without_sources(plain(self.values), self.source, DERIVED), self.values.policy.learn
+        written = selected(plain(self.values), lambda path, _: self.source.get(path) not in DERIVED)
+        learn = self.values.policy.learn
         length, limit = learn.get("schedule_env_step"), self.values.max_env_step
         if has_schedule(learn) and length not in (None, limit):  # by --max-env-step
             set_value(written, LENGTH, length)
@@ -526,28 +528,6 @@ def _value(text: str) -> Any:
         if words := re.fullmatch(r"\[([\w.:-]+(?:,\s*[\w.:-]+)*)\]", text):
             return [_value(word.strip()) for word in words[1].split(",")]
         return LITERALS.get(text.strip().lower(), text)
-
-
-def without_sources(
-    section: Mapping[str, Any], source: Mapping[str, str], left_out: Collection[str], path: str = ""
-) -> dict[str, Any]:
-    """Returns a section without the values that come from some sources.
-
-    Args:
-        section: of a config, as plain data.
-        source: the source of each value, as :attr:`Config.source`.
-        left_out: the sources whose values are left out.
-        path: of the section in ``source``, with a dot at its end.
-    """
-    kept: dict[str, Any] = {}
-    for name, value in section.items():
-        place = f"{path}{name}"
-        if isinstance(value, dict) and value:
-            if inner := without_sources(value, source, left_out, f"{place}."):
-                kept[name] = inner
-        elif source.get(place) not in left_out:
-            kept[name] = value
-    return kept
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:

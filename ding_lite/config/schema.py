@@ -168,6 +168,19 @@ def leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]
             yield where, value
 
 
+def selected(tree: Mapping[str, Any], is_kept: Callable[[str, Any], bool], path: str = "") -> dict[str, Any]:
+    """Returns a nested dict with only the leaves for which ``is_kept("a.b.c", leaf)`` is true."""
+    kept: dict[str, Any] = {}
+    for name, value in dict(tree).items():
+        where = f"{path}.{name}" if path else str(name)
+        if isinstance(value, Mapping) and value:
+            if inner := selected(value, is_kept, where):
+                kept[name] = inner
+        elif is_kept(where, value):
+            kept[name] = value
+    return kept
+
+
 def set_value(tree: Any, path: str, value: Any) -> None:
     """Sets one value of a nested dict, in place, and creates the sections above it.
 

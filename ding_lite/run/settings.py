@@ -25,7 +25,7 @@ from ding_lite.config.compile import (
     shipped_configs,
 )
 from ding_lite.config.registry import POLICY_REGISTRY, env_name, env_section, name_of, names_in
-from ding_lite.config.schema import leaves, set_value
+from ding_lite.config.schema import leaves, selected
 from ding_lite.envs.checks import FLOAT32_MAX
 from ding_lite.envs.make import make_vector_env
 from ding_lite.errors import ConfigError
@@ -65,11 +65,8 @@ def config_for(env: str, policy: str = "ppo", overrides: Mapping[str, Any] | Non
         # The user's classes may lack a key, or change its default: such a value of the preset is left out.
         of_library = dict(leaves(compile_config({**task, "policy": {"type": base}}).values))
         of_user = dict(leaves(typed))
-        fitting: dict[str, Any] = {}
-        for path, value in leaves(preset):
-            if path not in of_library or (path in of_user and of_user[path] == of_library[path]):
-                set_value(fitting, path, value)
-        preset = fitting
+        same = {path for path, value in of_library.items() if path in of_user and of_user[path] == value}
+        preset = selected(preset, lambda path, _: path not in of_library or path in same)
     try:
         config = compile_config(merged(preset, task), overrides, origin=origin)
     except ConfigError as error:
@@ -102,9 +99,9 @@ def _settings_of(policy: str, task: Any, env_overrides: Any, name: str) -> tuple
     if shipped:  # these keys describe the environment, for every policy
         stem, config = next(iter(shipped.items()))
         known = dict(leaves(compile_config(task, env_overrides).values))
-        for path, value in leaves(config):
-            if not path.startswith("policy.") or (path.startswith(OF_TASK) and path in known):
-                set_value(preset, path, value)
+        of_env = selected(config, lambda path, _: not path.startswith("policy."))
+        of_task = selected(config, lambda path, _: path.startswith(OF_TASK) and path in known)
+        preset = {**of_env, **of_task}
         note += f"; network, entropy and discount from {stem}"
     env = compile_config(merged(preset, task), env_overrides).values.env
     with contextlib.closing(make_vector_env(env, 1, 0)) as envs:
