@@ -135,21 +135,17 @@ class CsvFile:
     Args:
         file: continued if it exists.
         env_step: rows after this env step are dropped.
-        lines: for the user; one is added if the file is damaged, and so renamed.
+
+    Raises:
+        CheckpointError: if a line is not a row of numbers; the file stays as it is.
     """
 
-    def __init__(self, file: Path, env_step: float, lines: list[str]) -> None:
+    def __init__(self, file: Path, env_step: float) -> None:
         self.file = file
         try:
             self._begin([], env_step)
         except (ValueError, KeyError, csv.Error) as error:
-            aside = file.with_name(f"{file.stem}_damaged_{time.time_ns()}.csv")
-            file.rename(aside)
-            lines.append(
-                f"WARNING: {file.name} has a damaged line ({error}). It is now {aside.name}, and a new "
-                f"{file.name} begins"
-            )
-            self._begin([], env_step)
+            raise CheckpointError(f"{file.name} has a damaged line ({error}): mend or move it") from error
 
     def write(self, rows: Sequence[Mapping[str, float]]) -> None:
         """Appends rows and passes them to the operating system."""
@@ -202,15 +198,12 @@ class RunFolder(Hook):
             :mod:`ding_lite.run.load` needs to build the policy.
         keep: number of snapshots to keep.
         resume_at: env step that a resumed run continues from; later rows are dropped. None for a new run.
-        lines: for the user; lines about damaged files are added.
 
     Raises:
-        CheckpointError: if the folder cannot be written to, as on a full disk.
+        CheckpointError: if the folder cannot be written to, as on a full disk, or a CSV file is damaged.
     """
 
-    def __init__(
-        self, folder: Path, saved: Mapping[str, Any], keep: int, resume_at: int | None, lines: list[str]
-    ) -> None:
+    def __init__(self, folder: Path, saved: Mapping[str, Any], keep: int, resume_at: int | None) -> None:
         self.folder = folder
         self.place = place = folder.absolute()  # an environment may change the working directory
         self._row = resume_at or 0  # env step of the last row
@@ -224,8 +217,8 @@ class RunFolder(Hook):
                 leftover.unlink()
             self.checkpoints = files.enter_context(closing(Checkpoints(place / "ckpt", saved, keep)))
             self._log = files.enter_context(opened(place / "log.txt", "a"))
-            self._metrics = files.enter_context(closing(CsvFile(place / "metrics.csv", last_step, lines)))
-            self._episodes = files.enter_context(closing(CsvFile(place / "episodes.csv", last_step, lines)))
+            self._metrics = files.enter_context(closing(CsvFile(place / "metrics.csv", last_step)))
+            self._episodes = files.enter_context(closing(CsvFile(place / "episodes.csv", last_step)))
             # If this session is killed, no file says how it ended.
             (place / "result.json").unlink(missing_ok=True)
             if resume_at is None:

@@ -232,7 +232,7 @@ class SerialPipeline:
             saved = {**self.config.as_json(), **others, "imports": self._imports}
             tracked = TrackedRun(self.folder.absolute(), saved["config"], resume_at, run_id)
             trackers = Trackers(cfg.logger.trackers, cfg.logger.freq, tracked)
-            self.files = RunFolder(self.folder, saved, cfg.checkpoint.keep, resume_at, lines)
+            self.files = RunFolder(self.folder, saved, cfg.checkpoint.keep, resume_at)
             undo.callback(self.files.close)
             self.files.checkpoints.remove_after(self.progress.iteration)
             self._all_hooks += [HealthCheck(), self.files, trackers, display or Hook()]
