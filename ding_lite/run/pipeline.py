@@ -48,11 +48,6 @@ from ding_lite.run.resume import FREE, NOT_BIT_EQUAL, changed_config, config_of,
 from ding_lite.run.signals import stop_signals
 from ding_lite.run.trackers import TrackedRun, Trackers
 
-OF_SCRIPT = {  # what a script may pass, for the first lines of a run
-    "env_setting": "the environments: type, kwargs, wrappers, manager and numbers in env have no effect",
-    "model": "the model: policy.model has no effect",
-}
-
 
 class SerialPipeline:
     """Builds the parts of a run from a config, and trains iteration by iteration.
@@ -243,7 +238,8 @@ class SerialPipeline:
             self.evaluator.envs.say = lambda line: self.say(f"in evaluation: {line}")
             self.evaluator.envs.explain = self.collector.envs.explain
         self.collector.envs.say = self.say  # last: both may be the same environments
-        lines = [f"run {self.folder}", *(f"a script passes {OF_SCRIPT[x]}" for x in self.given), *lines]
+        given = [f"a script passes {x}: the keys of the config for it have no effect" for x in self.given]
+        lines = [f"run {self.folder}", *given, *lines]
         for line in lines + description(self.config, self.policy, self.collector):
             self.say(line)
 
