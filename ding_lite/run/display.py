@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
@@ -14,16 +13,15 @@ from typing import Any, TextIO
 from ding_lite.run.hooks import Hook
 
 DETAILS = ("acting: ", "gradients: ")  # lines that begin with these are only in log.txt
-# The metrics that a line shows, and their formats, by short names.
-SHOWN = {
-    "return": ("collect/episode_return", "  return {}"),
-    "success": ("collect/is_success", "  success {:.0%}"),
-    "length": ("collect/episode_length", "  length {:.0f}"),
-    "longest": ("collect/episode_length_max", " (max {:.0f})"),
-    "rate": ("learn/cur_lr", "  lr {:.2g}"),
-    "speed": ("time/env_steps_per_second", "  {:,.0f} steps/s"),
+RETURN = "collect/episode_return"
+SHOWN = {  # the metrics in a line, and their formats; a terminal that is too narrow cuts the last ones
+    RETURN: "  return {}",
+    "collect/is_success": "  success {:.0%}",
+    "time/env_steps_per_second": "  {:,.0f} steps/s",
+    "collect/episode_length": "  length {:.0f}",
+    "collect/episode_length_max": " (max {:.0f})",
+    "learn/cur_lr": "  lr {:.2g}",
 }
-FIRST_TO_GO = ("longest", "length", "success", "limit", "share")  # in this order, if the line is too long
 STEPS = re.compile(r" *([\d,]+)(?:/[\d,]+)? steps  ")  # begins the lines about an iteration
 ENDED = re.compile(r"(?:solved|finished|interrupted|failed)\b.* env steps and |ding-lite train: error: ")
 
@@ -69,29 +67,20 @@ class Display(Hook):
         now = time.monotonic()
         if now - self._last_line_at >= self.seconds_between:
             self._last_line_at = now
-            self.write(self.line(pipeline, shutil.get_terminal_size((10_000, 0)).columns))
+            self.write(self.line(pipeline))
 
-    def line(self, pipeline: Any, width: int) -> str:
-        """Returns steps, share done, time left, and the metrics that fit; before there are any, the phase."""
+    def line(self, pipeline: Any) -> str:
+        """Returns steps, share done, time left, and the metrics; before there are any, the phase."""
         progress, limit = pipeline.progress, pipeline.cfg.max_env_step
         steps, to_do = progress.env_step, max(0, limit - progress.env_step)
-        texts = {
-            "steps": f"{steps:>9,}",
-            "limit": f"/{limit:,}",
-            "unit": " steps",
-            "share": f"  {min(1.0, steps / limit):.0%}",
-            "left": f"  left {timedelta(seconds=to_do * progress.wall_time // steps) if steps else '?'}",
-        }
-        metrics = {name: progress.metrics[name] for name, _ in SHOWN.values() if name in progress.metrics}
-        if "collect/episode_return" in metrics:
-            metrics["collect/episode_return"] = score_text(metrics["collect/episode_return"])
-        texts |= {key: text.format(metrics[name]) for key, (name, text) in SHOWN.items() if name in metrics}
+        left = timedelta(seconds=to_do * progress.wall_time // steps) if steps else "?"
+        text = f"{steps:>9,}/{limit:,} steps  {min(1.0, steps / limit):.0%}  left {left}"
+        metrics = {name: progress.metrics[name] for name in SHOWN if name in progress.metrics}
         if not metrics:
-            texts["phase"] = f"  {pipeline.policy.timer.phase or 'starting'}"
-        for name in FIRST_TO_GO:
-            if sum(map(len, texts.values())) > width:
-                texts.pop(name, None)
-        return "".join(texts.values())
+            return f"{text}  {pipeline.policy.timer.phase or 'starting'}"
+        if RETURN in metrics:
+            metrics[RETURN] = score_text(metrics[RETURN])
+        return text + "".join(SHOWN[name].format(value) for name, value in metrics.items())
 
 
 class LiveDisplay(Display):
@@ -117,7 +106,7 @@ class LiveDisplay(Display):
         from rich.text import Text
 
         def last_line() -> Text:
-            return Text(self.line(pipeline, self._console.width), no_wrap=True, overflow="ellipsis")
+            return Text(self.line(pipeline), no_wrap=True, overflow="ellipsis")
 
         live = Live(get_renderable=last_line, console=self._console, refresh_per_second=5, transient=True)
         self._drawing.enter_context(live)
