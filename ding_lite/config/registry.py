@@ -147,26 +147,18 @@ class Registry:
     leading: int = 1
     entries: dict[str, Any] = field(default_factory=dict)
 
-    def register(self, name: str, *, force: bool = False) -> Callable[[T], T]:
-        """Registers the decorated class or function.
-
-        Args:
-            name: of the entry.
-            force: replaces an entry of the same name.
+    def register(self, name: str) -> Callable[[T], T]:
+        """Registers the decorated class or function; one that is defined again replaces the old one.
 
         Raises:
             RegistryError: if the name is registered already; the message names both entries.
         """
 
         def decorate(entry: T) -> T:
-            if force:
-                self.names()  # first registers the library's entries
-            existing = self.entries.get(name)
-            if existing is not None and not force and name_of(existing) != name_of(entry):
-                raise RegistryError(
-                    f"{self.noun} {name!r} is registered twice: by {name_of(existing)} and by "
-                    f"{name_of(entry)}. Choose another name, or pass force=True to replace it."
-                )
+            existing = self.entries.setdefault(name, entry)
+            if name_of(existing) != name_of(entry):
+                both = f"{name_of(existing)} and by {name_of(entry)}"
+                raise RegistryError(f"{self.noun} {name!r} is registered twice: by {both}")
             self.entries[name] = entry
             return entry
 

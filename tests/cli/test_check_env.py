@@ -10,7 +10,7 @@ WORLD = """\
 import broken_worlds
 from ding_lite import ENV_REGISTRY
 
-ENV_REGISTRY.register("my_sound", force=True)(broken_worlds.Sound)
+ENV_REGISTRY.register("my_sound")(broken_worlds.Sound)
 
 
 class Cut(broken_worlds.Sound):

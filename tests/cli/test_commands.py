@@ -57,11 +57,11 @@ def test_explain_says_what_a_key_does(well):
 def test_list_has_every_kind_and_what_a_module_registers(well, tmp_path):
     (tmp_path / "mine.py").write_text(
         "from ding_lite import POLICY_REGISTRY, PPOPolicy\n\n\n"
-        '@POLICY_REGISTRY.register("mine", force=True)\nclass Mine(PPOPolicy):\n    """PPO of my own."""\n'
+        '@POLICY_REGISTRY.register("another")\nclass Mine(PPOPolicy):\n    """PPO of my own."""\n'
     )
     first = "cartpole_ppo Classic control: CartPole-v1, the first config to try; it trains in seconds."
     lines = [" ".join(line.split()) for line in well("list", "--import", "mine.py").splitlines()]
-    assert {"policies", "models", "configs", "mine PPO of my own.", first} <= set(lines)
+    assert {"policies", "models", "configs", "another PPO of my own.", first} <= set(lines)
     assert "cartpole_ppo" not in well("list", "policies")
 
 

@@ -94,13 +94,13 @@ class Line(LengthEnv):
         return super().step(action)
 
 
-@POLICY_REGISTRY.register("mine", force=True)
+@POLICY_REGISTRY.register("mine")
 class Mine(PPOPolicy):
     pass
 """
 WATCH = """
 from ding_lite import HOOK_REGISTRY, Hook
-HOOK_REGISTRY.register("watching", force=True)(Hook)
+HOOK_REGISTRY.register("watching")(Hook)
 """
 SMALL = (
     *("policy.collect.n_sample=64", "policy.learn.batch_size=32", "policy.eval.eval_freq=0"),

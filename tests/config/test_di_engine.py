@@ -304,7 +304,7 @@ def test_environment_of_the_users_own_takes_its_keys():
         def __init__(self, size):
             self.size = size
 
-    ENV_REGISTRY.register("sized_of_di_engine", force=True)(Sized)
+    ENV_REGISTRY.register("sized_of_di_engine")(Sized)
     env = compiled(env_type="sized_of_di_engine", env=dict(size=3)).values.env
     assert (env.type, dict(env.kwargs), env.collector_env_num) == ("sized_of_di_engine", {"size": 3}, 8)
 
