@@ -31,7 +31,6 @@ from ding_lite.errors import CheckpointError, error_text
 SUFFIX = ".safetensors"
 SNAPSHOT = "iteration_"  # and eight digits, so that names sort by iteration
 LARGEST_JSON = 2**24  # bytes: a config is some kB, and one with large arrays in env.kwargs some MB
-DEEPEST, LARGEST_INT = 100, 2**128  # of JSON data; the states of NumPy's generators have 128 bits
 ARRAY = "__array__"  # the tree has {"__array__": name} in place of an array
 METADATA = "ding_lite"  # the key of the text in the metadata of safetensors
 BITS = 256  # of the digest, as booleans: safetensors sorts arrays by dtype, booleans last, then by name
@@ -57,7 +56,6 @@ def packed(state: Mapping[str, Any], config: Mapping[str, Any], copy: bool) -> t
     """
     arrays: dict[str, Any] = {}
     content = {"state": _without_arrays(state, "state", arrays), "config": config}
-    refuse_unusual(content)
     if copy:
         arrays = {name: array.copy() for name, array in arrays.items()}
     return arrays, json.dumps(content)
@@ -95,7 +93,6 @@ def load_checkpoint(file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         with safe_open(file, "numpy") as contents:
             content = json.loads(contents.metadata()[METADATA])
             arrays = {name: contents.get_tensor(name) for name in contents.keys()}  # noqa: SIM118
-        refuse_unusual(content)
         state, config = _with_arrays(content["state"], arrays), content["config"]
         if not (isinstance(state, dict) and isinstance(config, dict)):
             raise CheckpointError("its state and its config must be JSON objects")
@@ -109,18 +106,6 @@ def _digests_of(stream: IO[bytes]) -> tuple[bytes, bytes]:
     with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data, memoryview(data)[:-BITS] as view:
         digest = np.frombuffer(hashlib.sha256(view).digest(), np.uint8)
         return data[-BITS:], np.unpackbits(digest).tobytes()
-
-
-def refuse_unusual(data: Any, depth: int = 0) -> None:
-    """Refuses JSON data that no run has and that would fail late: nested deeply, or with huge numbers.
-
-    Raises:
-        CheckpointError: if it is such data.
-    """
-    if depth > DEEPEST or (isinstance(data, int) and abs(data) > LARGEST_INT):
-        raise CheckpointError(f"it has more than {DEEPEST} levels, or a number of more than 128 bits")
-    for part in data.values() if isinstance(data, dict) else data if isinstance(data, list) else ():
-        refuse_unusual(part, depth + 1)
 
 
 def find_checkpoint(path: str | Path, name: str = "best") -> Path:
@@ -272,9 +257,7 @@ def read_json(file: Path) -> Any:
         OSError, ValueError, RecursionError: if it cannot be read.
     """
     with opened(file, largest=LARGEST_JSON) as stream:
-        data = json.loads(stream.read())
-    refuse_unusual(data)
-    return data
+        return json.loads(stream.read())
 
 
 @contextlib.contextmanager
