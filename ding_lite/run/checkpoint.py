@@ -17,7 +17,7 @@ import json
 import math
 import mmap
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -283,13 +283,18 @@ def write_whole(file: Path, data: bytes | str) -> None:
         temporary.write_bytes(data.encode() if isinstance(data, str) else data)
 
 
-def on_host(tree: Any) -> Any:
-    """Returns a state tree with NumPy arrays in place of tensors."""
+def map_state(function: Callable[[Any], Any], tree: Any) -> Any:
+    """Returns a state tree with ``function(leaf)`` in place of each leaf."""
     if isinstance(tree, Mapping):
-        return {key: on_host(value) for key, value in tree.items()}
+        return {key: map_state(function, value) for key, value in tree.items()}
     if isinstance(tree, (list, tuple)):
-        return [on_host(value) for value in tree]
-    return tree.detach().cpu().numpy() if hasattr(tree, "detach") else tree  # torch is not imported here
+        return [map_state(function, value) for value in tree]
+    return function(tree)
+
+
+def on_host(leaf: Any) -> Any:
+    """Returns a tensor as a NumPy array, and any other leaf as it is; torch is not imported here."""
+    return leaf.detach().cpu().numpy() if hasattr(leaf, "detach") else leaf
 
 
 def _without_arrays(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:

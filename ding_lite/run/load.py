@@ -24,7 +24,7 @@ from ding_lite.errors import CheckpointError, ConfigError, error_text
 from ding_lite.models.actor_critic import usual_activation
 from ding_lite.policies.base import Policy
 from ding_lite.rl.scales import RAW
-from ding_lite.run.checkpoint import METADATA, SUFFIX, Checkpoint, load_of_run
+from ding_lite.run.checkpoint import METADATA, SUFFIX, Checkpoint, load_of_run, map_state
 
 # Normalisers that weights were trained with, and the config key that turns each on.
 SCALES = {
@@ -71,7 +71,7 @@ def policy_of(checkpoint: Checkpoint, device: str, trust: Sequence[str], model: 
     file, state, saved = checkpoint
     with refusing(f"the policy of {file} cannot be built", saved, trust), importing_only(trust):
         config = decode({**saved["config"]["policy"], "device": device})
-        policy_state = as_tensors(state["policy"])
+        policy_state = map_state(as_tensor, state["policy"])
         weights = sum(leaf.numel() for leaf in policy_state["model"].values())
         saved_spaces = spaces_from_json(weights, saved["spaces"])
         spaces, seed = (saved_spaces["obs"], saved_spaces["action"]), int(saved["config"]["seed"])
@@ -146,13 +146,9 @@ def _refuse_misfit(model: Mapping[str, Any], spaces: Sequence[gym.Space], weight
     built.load_state_dict(weights, assign=True)
 
 
-def as_tensors(tree: Any) -> Any:
-    """Returns a state tree with its NumPy arrays as torch tensors that share their memory."""
-    if isinstance(tree, Mapping):
-        return {name: as_tensors(value) for name, value in tree.items()}
-    if isinstance(tree, list):
-        return [as_tensors(value) for value in tree]
-    return torch.from_numpy(tree) if isinstance(tree, np.ndarray) else tree
+def as_tensor(leaf: Any) -> Any:
+    """Returns a NumPy array as a tensor that shares its memory, and any other leaf of a state as it is."""
+    return torch.from_numpy(leaf) if isinstance(leaf, np.ndarray) else leaf
 
 
 def warm_start(policy: Policy, path: str | Path) -> list[str]:
@@ -175,7 +171,7 @@ def warm_start(policy: Policy, path: str | Path) -> list[str]:
     current, model = policy.state_dict(), policy.model
     messages = [f"begins from the weights of {file}"]
     with refusing(f"the weights in {file} cannot be loaded"):
-        theirs = as_tensors(state["policy"])
+        theirs = map_state(as_tensor, state["policy"])
         raw = {"value_norm": RAW}  # the critic predicts raw values if no scale is saved
         for begin, line in NEW_PARTS.items():
             new = {name: value for name, value in model.state_dict().items() if name.startswith(begin)}

@@ -37,12 +37,12 @@ from ding_lite.errors import CheckpointError, ContractError, counted, error_text
 from ding_lite.policies.base import Policy
 from ding_lite.ranks import joined, keep_for_restart
 from ding_lite.run.build import build, description, with_env_setting
-from ding_lite.run.checkpoint import SNAPSHOT, checkpoints_of, newest_of_run, on_host
+from ding_lite.run.checkpoint import SNAPSHOT, checkpoints_of, map_state, newest_of_run, on_host
 from ding_lite.run.display import display_for, score_text
 from ding_lite.run.folder import RunFolder, locked, new_run_folder
 from ding_lite.run.health import HealthCheck
 from ding_lite.run.hooks import Hook
-from ding_lite.run.load import as_tensors, refuse_without, refusing, warm_start
+from ding_lite.run.load import as_tensor, refuse_without, refusing, warm_start
 from ding_lite.run.progress import VALUES, Progress
 from ding_lite.run.resume import FREE, NOT_BIT_EQUAL, changed_config, config_of, folder_of, rate_from_here
 from ding_lite.run.signals import stop_signals
@@ -466,7 +466,7 @@ class SerialPipeline:
         parts = {name: getattr(self, name) for name in ("policy", "progress", "collector", "evaluator")}
         state = {name: {} if part is None else part.state_dict() for name, part in parts.items()}
         state["hooks"] = {name: dict(hook.state_dict()) for name, hook in self._stateful.items()}
-        others = self.ranks.to_first(on_host(state))[1:] if self.ranks.size > 1 else []
+        others = self.ranks.to_first(map_state(on_host, state))[1:] if self.ranks.size > 1 else []
         return {**state, "ranks": others, "wall_time": self.progress.wall_time}
 
     def load_state_dict(self, state: Mapping[str, Any], *, new_episodes: bool = False) -> list[str]:
@@ -491,7 +491,7 @@ class SerialPipeline:
             )
         self.progress.wall_time = float(state["wall_time"])
         state = of_ranks[ranks.rank]
-        self.policy.load_state_dict(as_tensors(state["policy"]))
+        self.policy.load_state_dict(map_state(as_tensor, state["policy"]))
         self.progress.load_state_dict(state["progress"])
         lost = self.collector.load_state_dict(state["collector"], new_episodes=new_episodes)
         if self.evaluator is not None:
