@@ -260,7 +260,7 @@ def make_vector_env(
 
             if gives_tensors(env):
                 return TensorVectorEnv(env, seed, index_offset, env_cfg["init_at_random_ep_len"])
-        return NativeVectorEnv(env, entry_point=native_entry_point(env_cfg), **options)
+        return NativeVectorEnv(env, **options)
     manager, options["seed_every"] = env_cfg["manager"], env_cfg["seed_resets"] == "every"
     if kind in ("subprocess", "ray"):
         from ding_lite.envs.workers.vector_env import SubprocessVectorEnv
@@ -290,16 +290,9 @@ def backend_of(env_cfg: Mapping[str, Any]) -> str:
     kind = str(env_cfg["manager"]["type"])
     if kind != "auto":
         return kind
-    is_plain = not env_cfg["kwargs"] and not single_keys(env_cfg)
-    return "vector" if is_plain and native_entry_point(env_cfg) in STATES else "base"
-
-
-def native_entry_point(env_cfg: Mapping[str, Any]) -> str:
-    """Returns the entry point of gymnasium's own vector environment, or "" if the config cannot use one."""
-    if env_cfg["type"] != "gymnasium" or env_cfg["wrappers"]:
-        return ""
-    spec = gym.registry.get(env_cfg["env_id"])
-    return str(getattr(spec, "vector_entry_point", None) or "")
+    is_plain = env_cfg["type"] == "gymnasium" and not env_cfg["kwargs"] and not single_keys(env_cfg)
+    native = getattr(gym.registry.get(env_cfg["env_id"]), "vector_entry_point", None)
+    return "vector" if is_plain and native in STATES else "base"
 
 
 def _resolved(env_cfg: Mapping[str, Any]) -> dict[str, Any]:

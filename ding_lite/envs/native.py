@@ -91,7 +91,6 @@ class NativeVectorEnv(WholeVectorEnv):
     Args:
         env: a ``gymnasium.vector.VectorEnv``.
         seed, index_offset: as in :class:`WholeVectorEnv`.
-        entry_point: of the environment, the key in ``STATES``.
         info_keys: keys of an ended episode's info that are recorded.
     """
 
@@ -99,7 +98,6 @@ class NativeVectorEnv(WholeVectorEnv):
         self,
         env: GymnasiumVectorEnv,
         seed: int = 0,
-        entry_point: str = "",
         info_keys: tuple[str, ...] = (),
         index_offset: int = 0,
     ) -> None:
@@ -109,7 +107,8 @@ class NativeVectorEnv(WholeVectorEnv):
         self._has_obs_branches = children(self.obs_space) is not None
         self._has_action_branches = children(self.action_space) is not None
         self.backend = f"{type(env.unwrapped).__name__}, {self.num_envs} environments in one call"
-        self._state: Sequence[str] = STATES.get(entry_point, ())
+        # A wrapper may have a state of its own, so the class is that of the whole environment.
+        self._state: Sequence[str] = STATES.get(f"{type(env).__module__}:{type(env).__name__}", ())
         self.restorable = bool(self._state)
         self.episode_returns = np.zeros(self.num_envs, np.float64)
         self.episode_lengths = np.zeros(self.num_envs, np.int64)

@@ -237,7 +237,7 @@ def test_a_state_taken_in_mid_episode_goes_on_anywhere(name):
 def test_the_state_of_native_cartpole_goes_on_exactly():
     def cartpole(seed):
         env = gym.make_vec("CartPole-v1", 4, vectorization_mode="vector_entry_point")
-        return NativeVectorEnv(env, seed, "gymnasium.envs.classic_control.cartpole:CartPoleVectorEnv")
+        return NativeVectorEnv(env, seed)
 
     envs, other, rng = cartpole(0), cartpole(9), np.random.default_rng(0)
     envs.reset("x")
