@@ -243,24 +243,23 @@ def make_vector_env(
     options: dict[str, Any] = dict(seed=seed, index_offset=index_offset)
     if kind in ("vector", "env_pool"):
         options["info_keys"] = tuple(env_cfg["info_keys"])
-        if kind == "env_pool":
-            return EnvPoolVectorEnv(env_cfg["env_id"], num_envs, kwargs=env_cfg["kwargs"], **options)
-        kwargs = {"num_envs": num_envs, **env_cfg["kwargs"]}
         with _naming(env_name(env_cfg)):
+            if kind == "env_pool":
+                return EnvPoolVectorEnv(env_cfg["env_id"], num_envs, kwargs=env_cfg["kwargs"], **options)
+            kwargs = {"num_envs": num_envs, **env_cfg["kwargs"]}
             if env_cfg["type"] == "gymnasium":
                 register_ids(env_cfg["env_id"])
                 env = gym.make_vec(env_cfg["env_id"], vectorization_mode="vector_entry_point", **kwargs)
-            else:
-                factory, side = ENV_REGISTRY.get(env_cfg["type"]), "evaluate" if evaluate else "collect"
-                # A simulator may draw its terrains when it is made.
-                optional = {"seed": integer_seed(seed, "make", side, index_offset), "evaluate": evaluate}
-                env = factory(**_known_to(factory, optional) | kwargs)
-        if env_cfg["type"] != "gymnasium":
+                return NativeVectorEnv(env, **options)
             from ding_lite.envs.tensor import TensorVectorEnv, gives_tensors  # a worker imports no torch
 
+            factory, side = ENV_REGISTRY.get(env_cfg["type"]), "evaluate" if evaluate else "collect"
+            # A simulator may draw its terrains when it is made.
+            optional = {"seed": integer_seed(seed, "make", side, index_offset), "evaluate": evaluate}
+            env = factory(**_known_to(factory, optional) | kwargs)
             if gives_tensors(env):
                 return TensorVectorEnv(env, seed, index_offset, env_cfg["init_at_random_ep_len"])
-        return NativeVectorEnv(env, **options)
+            return NativeVectorEnv(env, **options)
     manager, options["seed_every"] = env_cfg["manager"], env_cfg["seed_resets"] == "every"
     if kind in ("subprocess", "ray"):
         from ding_lite.envs.workers.vector_env import SubprocessVectorEnv

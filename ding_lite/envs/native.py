@@ -16,7 +16,6 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
 
 from ding_lite.envs.checks import notes_on
-from ding_lite.envs.packages import missing_extra
 from ding_lite.envs.recorder import check_result, check_spaces
 from ding_lite.envs.spaces import ObservationBuffer
 from ding_lite.envs.vector import (
@@ -28,7 +27,7 @@ from ding_lite.envs.vector import (
     close_each,
     info_numbers,
 )
-from ding_lite.errors import FOREIGN, EnvContractError, EnvError, error_text
+from ding_lite.errors import FOREIGN, EnvContractError
 from ding_lite.rl.seeding import integer_seed
 from ding_lite.trees import (
     Tree,
@@ -270,9 +269,6 @@ class EnvPoolVectorEnv(NativeVectorEnv):
         seed: of the run.
         kwargs: arguments of ``envpool.make_gymnasium``, such as ``num_threads``.
         options: the other arguments of :class:`NativeVectorEnv`.
-
-    Raises:
-        EnvError: if EnvPool is not installed, or has no such environment.
     """
 
     def __init__(
@@ -289,15 +285,9 @@ class EnvPoolVectorEnv(NativeVectorEnv):
         self.backend = f"EnvPool's {env_id}, {num_envs} environments"
 
     def _make(self, num_envs: int, seed: int) -> Any:
-        try:
-            import envpool
+        import envpool
 
-            return envpool.make_gymnasium(self._env_id, num_envs=num_envs, seed=seed, **self._kwargs)
-        except Exception as error:
-            raise EnvError(
-                f"env_pool: {self._env_id!r} cannot be made: {error_text(error)}{missing_extra(error)}. "
-                "EnvPool has its own names for environments; envpool.list_all_envs() returns them"
-            ) from error
+        return envpool.make_gymnasium(self._env_id, num_envs=num_envs, seed=seed, **self._kwargs)
 
     def _begin(self, seed: int) -> Tree:
         self.env.close()

@@ -29,9 +29,9 @@ from torch import Tensor
 from ding_lite.envs.native import WholeVectorEnv
 from ding_lite.envs.recorder import check_spaces
 from ding_lite.envs.vector import NO_ENVS, Episode, Transition, call_method
-from ding_lite.errors import FOREIGN, ConfigError, EnvContractError, EnvError, ReplayError, error_text
+from ding_lite.errors import FOREIGN, ConfigError, EnvContractError, ReplayError
 from ding_lite.rl.seeding import integer_seed, torch_generator
-from ding_lite.trees import Tree, from_tree, map_space, map_tree, tree_leaves
+from ding_lite.trees import Tree, from_tree, map_space, map_tree, to_tree, tree_leaves
 
 FINAL = ("final_obs", "final_observation")  # names of the last observations in info
 APPROXIMATE = (
@@ -232,13 +232,9 @@ def gives_tensors(env: Any) -> bool:
 
     Raises:
         EnvContractError: if it does not declare its spaces.
-        EnvError: if the reset raises.
     """
     check_spaces(env, "single_")
-    try:
-        leaves = tree_leaves(map_space(lambda _, leaf: leaf, env.single_observation_space, env.reset()[0]))
-    except FOREIGN as error:
-        raise EnvError(f"{type(env).__name__}: reset: {error_text(error)}") from error
+    leaves = tree_leaves(to_tree(env.reset()[0], env.single_observation_space))
     return isinstance(leaves[0], Tensor)
 
 

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from small_worlds import LengthEnv, SeededEnv
-from worlds import copy_of
+from worlds import copy_of, section
 
+from ding_lite.envs.make import make_vector_env
 from ding_lite.envs.native import EnvPoolVectorEnv, NativeVectorEnv
 from ding_lite.errors import EnvError
 
@@ -96,7 +97,7 @@ def test_env_pool_begins_anew_from_the_seed_of_the_stream():
     assert np.array_equal(starts[0], starts[1])
     assert not np.array_equal(starts[0], starts[2])
     with pytest.raises(EnvError, match="NoSuch.*list_all_envs"):
-        EnvPoolVectorEnv("NoSuch-v0", 1)
+        make_vector_env(section(env_id="NoSuch-v0", manager="env_pool"), 1, 0)
 
 
 @pytest.mark.slow
