@@ -39,7 +39,6 @@ NUM_ENVS = 2  # environments that are played; in "subprocess" each has a worker
 BACKENDS = ("base", "subprocess")
 WORKERS = ("subprocess", "ray")
 MESSAGE = 0.3e-3  # seconds that a message to a worker process and its answer take
-WAITS = 0.8  # least share of waiting in a step for which more workers than cores are advised
 LARGE = 1e4  # numbers from here on make the gradients of a network too large
 ENTRIES = 16  # largest vector whose numbers are shown one by one
 
@@ -257,21 +256,18 @@ class Stopwatch(gym.Wrapper):
 
     Attributes:
         seconds: of each step.
-        computing: seconds of each step in which this process has computed.
         time_limit: the smallest time limit of the environment's wrappers; None if there is none.
     """
 
     def __init__(self, env: gym.Env) -> None:
         super().__init__(env)
         self.seconds: list[float] = []
-        self.computing: list[float] = []
         limits = [vars(layer).get("_max_episode_steps") for layer in layers(env)]
         self.time_limit = min(filter(None, limits), default=None)
 
     def step(self, action: Any) -> Any:
-        began, computed = time.perf_counter(), time.process_time()
+        began = time.perf_counter()
         result = self.env.step(action)
-        self.computing.append(time.process_time() - computed)
         self.seconds.append(time.perf_counter() - began)
         return result
 
@@ -405,12 +401,11 @@ def _speed(stopwatches: list[Stopwatch], env_cfg: Mapping[str, Any]) -> Finding:
     seconds = [second for stopwatch in stopwatches for second in stopwatch.seconds]
     usual = float(np.median(seconds))  # other processes interrupt the slowest steps
     batch = env_cfg["collector_env_num"]
-    waits = max(0.0, 1 - sum(sum(stopwatch.computing) for stopwatch in stopwatches) / sum(seconds))
     text = f"{1 / max(usual, 1e-9):,.0f} steps/s; {batch} of them take {1000 * usual * batch:.2g} ms"
-    return Finding("speed", OK, f"{text}: {suited_backend(usual, batch, waits)}")
+    return Finding("speed", OK, f"{text}: {suited_backend(usual, batch)}")
 
 
-def suited_backend(seconds: float, num_envs: int, waits: float = 0.0) -> str:
+def suited_backend(seconds: float, num_envs: int) -> str:
     """Returns which backend suits environments whose steps take ``seconds``.
 
     A message to a worker steps all of its environments, so its cost is compared with their time together.
@@ -418,14 +413,7 @@ def suited_backend(seconds: float, num_envs: int, waits: float = 0.0) -> str:
     Args:
         seconds: of a step.
         num_envs: that are stepped together.
-        waits: the share of a step in which this process does not compute.
     """
-    if waits > WAITS and num_envs > 1 and seconds > MESSAGE:
-        return (
-            f"it waits {waits:.0%} of its time: env.manager.type=subprocess "
-            f"env.manager.worker_num={num_envs}; raise both numbers, worker_num and "
-            "env.collector_env_num, as long as it gets faster"
-        )
     workers = min(num_envs, cores())
     pays = workers > 1 and seconds * num_envs / workers > 2 * MESSAGE
     return f"env.manager.type={'subprocess' if pays else 'base'} suits it"

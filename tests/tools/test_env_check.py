@@ -86,8 +86,6 @@ def test_an_environment_that_is_made_is_played_and_left_open():
 )
 def test_backend_is_advised_where_it_is_clear(milliseconds, num_envs, cores, suited, monkeypatch):
     monkeypatch.setattr("ding_lite.tools.env_check.cores", lambda: cores)
-    assert "waits 98% of its time" in suited_backend(0.003, num_envs, 0.98)
-    assert f"env.manager.worker_num={num_envs};" in suited_backend(0.003, num_envs, 0.98)
     assert suited_backend(milliseconds / 1000, num_envs).endswith(suited)
 
 
