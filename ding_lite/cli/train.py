@@ -173,7 +173,7 @@ def run(
 
 
 def _print_seeds(report: dict[str, Any]) -> None:
-    from ding_lite.run.display import score_digits, score_text
+    from ding_lite.run.display import score_text
 
     rows = [
         [str(run["seed"]), run["status"], score_text(run["score"]), f"{run['env_step']:,}"]
@@ -183,6 +183,5 @@ def _print_seeds(report: dict[str, Any]) -> None:
     options.print_table(["seed", "status", "score", "env steps", "seconds", "folder"], rows, right=range(5))
     line = f"mean {score_text(report['mean'])} over {report['n']} of {len(rows)} seeds"
     if edges := report["interval"]:
-        digits = score_digits(*edges)
-        line += f", 95 % bootstrap interval [{edges[0]:.{digits}f}, {edges[1]:.{digits}f}]"
+        line += f", 95 % bootstrap interval [{', '.join(map(score_text, edges))}]"
     print(line)

@@ -26,16 +26,14 @@ STEPS = re.compile(r" *([\d,]+)(?:/[\d,]+)? steps  ")  # begins the lines about 
 ENDED = re.compile(r"(?:solved|finished|interrupted|failed)\b.* env steps and |ding-lite train: error: ")
 
 
-def score_digits(*scores: float) -> int:
-    """Returns the number of decimals for some returns: 1, or 3 if all are below 10, as from 0 to 1."""
-    return 1 if max(map(abs, scores)) >= 9.9995 else 3
-
-
 def score_text(value: float | None, spread: float | None = None) -> str:
-    """Returns the text of a return, with its standard deviation if there is one; "-" for None."""
+    """Returns the text of a return, with its standard deviation if there is one; "-" for None.
+
+    It has 1 decimal, or 3 if it is below 10, as a return from 0 to 1.
+    """
     if value is None:
         return "-"
-    digits = score_digits(value, spread or 0.0)
+    digits = 1 if max(abs(value), spread or 0.0) >= 9.9995 else 3
     return f"{value:.{digits}f}" + ("" if spread is None else f" ± {spread:.{digits}f}")
 
 

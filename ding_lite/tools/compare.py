@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ding_lite.errors import ConfigError
+from ding_lite.run.display import score_text
 from ding_lite.run.folder import ENDED
 from ding_lite.tools import statistics
 from ding_lite.tools.runs import (
@@ -168,29 +169,21 @@ class Comparison:
         }
 
 
-def number(value: float) -> str:
-    """Returns a score as text with a useful number of digits: 1,234.5, 0.93 and 0.0042."""
-    if 0 < abs(value) < 0.1:
-        return f"{value:.2g}"
-    return f"{value:,.1f}" if abs(value) >= 10 else f"{value:.2f}"
-
-
 def tables_of(comparison: Comparison) -> dict[str, list[list[str]]]:
     """Returns tables by title: one of normalised scores, if there are any, and one of returns for each task.
 
     Cells are texts, "-" where there is no number. The first row is the header.
     """
 
-    def cell(value: float | None, edges: Range | None) -> str:
-        text = "-" if value is None else number(value)
-        return text if edges is None else f"{text} [{number(edges[0])}, {number(edges[1])}]"
+    def cell(value: float | None, edges: Range | None = None) -> str:
+        return score_text(value) + (f" [{', '.join(map(score_text, edges))}]" if edges else "")
 
     tables = {}
     for task in [*([None] if comparison.ranges else []), *comparison.ends]:
         rows = [["group", "seeds", "mean", "IQM [95 %]", "improvement [95 %]"]]
         for s in comparison.summaries(task):
-            scores = [number(s.mean), cell(s.iqm, s.iqm_interval)]
-            rows.append([s.group, s.seed_count, *scores, cell(s.improvement, s.improvement_interval)])
+            scores = cell(s.mean), cell(s.iqm, s.iqm_interval), cell(s.improvement, s.improvement_interval)
+            rows.append([s.group, s.seed_count, *scores])
         tables[task or comparison.unit] = rows
     return tables
 
@@ -270,7 +263,7 @@ def compare(arguments: Sequence[str | Path], references: Mapping[str, Range] | N
             f"An interval needs {statistics.MIN_RUNS} runs of each environment; fewer: {'; '.join(few)}."
         )
     for task, (low, high) in ranges.items():
-        notes.append(f"{task}: a return of {number(low)} counts as 0, one of {number(high)} as 1.")
+        notes.append(f"{task}: a return of {score_text(low)} counts as 0, one of {score_text(high)} as 1.")
     title = shared([settings_of(run.config) for runs in runs_of.values() for run in runs])
     return Comparison(title, scores, ends, ranges, notes)
 
