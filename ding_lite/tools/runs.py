@@ -25,8 +25,7 @@ from ding_lite.errors import ConfigError, error_text
 from ding_lite.run.checkpoint import opened, read_json
 from ding_lite.run.folder import is_locked, read_result
 
-RUN_FILES = ("log.txt", "metrics.csv", "result.json")  # a folder with one of them is a run folder
-SWEEP_FILE = "sweep.json"  # a folder with it is the folder of a sweep, with runs in it
+METRICS = "metrics.csv"  # a folder with it is a run folder
 # Largest metrics.csv, in bytes: a million rows of 500 bytes, as a run of a billion steps may have.
 LARGEST_CSV = 2**29
 ENV_STEP = "env_step"  # the column of the horizontal axis
@@ -92,14 +91,11 @@ class ListedRun(NamedTuple):
 
 
 def find_runs(folder: Path) -> list[Path]:
-    """Returns the run folders in ``folder`` at any depth, or ``folder`` itself if it is one.
-
-    The folder of a sweep is no run folder, but the folders of its trials are.
-    """
+    """Returns the run folders in ``folder`` at any depth, or ``folder`` itself if it is one."""
     run_folders = []
     for path, folders, files in os.walk(folder):
         folders[:] = sorted((name for name in folders if not name.startswith(".")), key=natural)
-        if SWEEP_FILE not in files and not set(RUN_FILES).isdisjoint(files):
+        if METRICS in files:
             run_folders.append(Path(path))
             folders.clear()
     return run_folders
@@ -126,7 +122,7 @@ def runs_of(*arguments: str | Path) -> list[Path]:
             paths = [Path(name) for name in sorted(glob.glob(str(argument)), key=natural)]
         folders = [folder for path in paths for folder in find_runs(path)]
         if not folders and not Path(argument).is_file():
-            raise ConfigError(f"{argument} is not a run and contains none: a run has {', '.join(RUN_FILES)}")
+            raise ConfigError(f"{argument} is not a run and contains none: a run has a {METRICS}")
         for folder in folders:
             unique.setdefault(folder.resolve(), folder)
     return list(unique.values())
@@ -151,7 +147,7 @@ def read_run(folder: Path, wanted: Collection[str] = (SCORE,)) -> Run:
         config = {**settings["config"], **settings.get("former", {})}
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(f"cannot read the config in {file}: {error!r}") from error
-    run = Run(folder, config, _read_columns(folder / "metrics.csv", {*wanted, ENV_STEP}))
+    run = Run(folder, config, _read_columns(folder / METRICS, {*wanted, ENV_STEP}))
     result = read_result(folder)
     if is_locked(folder):
         return run._replace(status="running")

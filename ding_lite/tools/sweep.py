@@ -36,7 +36,7 @@ from ding_lite.run.display import score_text
 from ding_lite.run.folder import ENDED, is_locked, read_result
 from ding_lite.run.pipeline import SerialPipeline
 from ding_lite.run.resources import keep_freed_memory
-from ding_lite.tools.runs import SCORE, SWEEP_FILE, short_names, short_text
+from ding_lite.tools.runs import SCORE, short_names, short_text
 
 try:
     import optuna
@@ -144,7 +144,7 @@ def begin(folder: Path, searched: Mapping[str, Any], *, resume: bool) -> None:
     Raises:
         ConfigError: if the folder exists (is missing, with ``resume``), or searches something else.
     """
-    file = folder / SWEEP_FILE
+    file = folder / "sweep.json"
     text = json.dumps(searched, indent=2) + "\n"
     if resume != folder.exists():
         raise ConfigError(
