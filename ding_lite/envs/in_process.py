@@ -245,7 +245,13 @@ class InProcessVectorEnv(VectorEnv):
     def load_state_dict(self, state: Mapping[str, Any]) -> Tree:
         self._is_ready, self._stream = False, tuple(state["stream"])
         for i, saved in enumerate(state["envs"]):
-            self._play_again(i, int(saved["episode"]), saved["actions"])
+            episode, actions = int(saved["episode"]), saved["actions"]
+            self._begin_game(i, episode)
+            for action in [] if actions is None else split_actions(actions, self.action_space):
+                _, terminated, truncated = self._step_one(i, action)
+                if terminated or truncated:  # a wrapper ended an episode without a reset of the environment
+                    self._reset_one(i, episode + 1)
+            self._recorders[i].finished.clear()
         same = map_tree(np.array_equal, state["obs"], self._buffer.tree)
         if not (all(tree_leaves(same)) and np.array_equal(state["returns"], self.episode_returns)):
             raise ReplayError(
@@ -255,15 +261,6 @@ class InProcessVectorEnv(VectorEnv):
             )
         self._is_ready = True
         return self._buffer.tree
-
-    def _play_again(self, i: int, episode: int, actions: Tree | None) -> None:
-        """Restores the open game of environment ``i`` by repeating its resets and steps."""
-        self._begin_game(i, episode)
-        for action in [] if actions is None else split_actions(actions, self.action_space):
-            _, terminated, truncated = self._step_one(i, action)
-            if terminated or truncated:  # a wrapper ended an episode without a reset of the environment
-                self._reset_one(i, episode + 1)
-        self._recorders[i].finished.clear()
 
     def close(self) -> None:
         self._is_ready = False

@@ -12,7 +12,7 @@ import glob
 import io
 import os
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -229,15 +229,14 @@ def list_runs(folder: Path) -> list[ListedRun]:
     if not folder.is_dir():
         raise ConfigError(f"there is no folder {folder}")
     described = [_listed(path) for path in find_runs(folder)]
-    alike: dict[tuple[str | None, str | None], list[list[Settings]]] = {}  # by policy and environment
+    alike: dict[Any, list[list[Settings]]] = defaultdict(list)  # by policy and environment
     for run, settings in described:
-        if settings:
-            alike.setdefault((run.policy, run.env_id), []).append([settings])
+        alike[run.policy, run.env_id].append([settings])
     keys = {kind: differing(runs) for kind, runs in alike.items()}
     runs = []
     for run, settings in described:
-        of_kind = keys.get((run.policy, run.env_id), {})
-        runs.append(run._replace(differs={key: settings[key] for key in of_kind if key in settings}))
+        differs = {key: settings[key] for key in keys[run.policy, run.env_id] if key in settings}
+        runs.append(run._replace(differs=differs))
     return sorted(runs, key=lambda run: run.started or "", reverse=True)
 
 
@@ -309,9 +308,9 @@ def seed_groups(
 
     A seed may occur twice, for example, before and after a change of the code.
     """
-    together: dict[object, list[Run]] = {}
+    together: dict[object, list[Run]] = defaultdict(list)
     for run in runs:
-        together.setdefault(by[0](run), []).append(run)
+        together[by[0](run)].append(run)
     groups: list[list[Run]] = []
     for alike in together.values():
         groups += seed_groups(alike, by[1:]) if repeated(alike) else [alike]
