@@ -12,7 +12,7 @@ import gymnasium as gym
 from ding_lite.config.registry import import_fault
 from ding_lite.errors import CheckpointError
 
-# The extra that installs a module, by the lower-case name of the module or a word of an import error.
+# The extra that installs a module, by a lower-case word of an import error.
 EXTRAS = {
     "box2d": "box2d",
     "mujoco": "mujoco",
@@ -71,9 +71,8 @@ def missing_extra(error: BaseException) -> str:
     """Returns the install line for the module that ``error`` reports missing, or ""."""
     if not isinstance(error, (ImportError, gym.error.DependencyNotInstalled, gym.error.NamespaceNotFound)):
         return ""  # a word of its message may be a package's name by chance
-    name = (getattr(error, "name", None) or "").lower().split(".")[0]
-    words = re.findall(r"\w+", " ".join(map(str, error.args)).lower())
-    extra = EXTRAS.get(name) or next((EXTRAS[word] for word in words if word in EXTRAS), "")
+    words = re.findall(r"\w+", str(error).lower())
+    extra = next((EXTRAS[word] for word in words if word in EXTRAS), "")
     return f' (pip install "ding_lite[{extra}]")' if extra else ""
 
 

@@ -241,12 +241,12 @@ def test_an_environment_that_exists_once_in_a_process_passes_with_the_settings_i
     assert re.search(f"(?s){fails}", "".join(found))
 
 
-def test_nan_is_no_problem_of_seeds_and_a_process_that_dies_has_its_advice():
+def test_nan_is_no_problem_of_seeds_and_a_process_that_dies_is_named():
     *_, finding = check_env(broken.NanLater, steps=100)
     assert (finding.check, finding.verdict) == ("contract", FAIL)
     assert re.search(r"env \d .*= nan, which is not finite$", finding.text)
     *_, finding = check_env(broken.Dies, steps=100)
-    assert re.search(r"worker \d .*exit code 7.*env.manager.type=subprocess replaces", finding.text)
+    assert re.search(r"worker \d .*exit code 7", finding.text)
 
 
 def test_the_smallest_time_limit_is_named_with_the_key_that_lengthens_gymnasium_s():
