@@ -15,7 +15,6 @@ from ding_lite.config.registry import WRAPPER_REGISTRY
 from ding_lite.envs.packages import AtariReset
 from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.envs.wrappers import frame_stack, reward_clip
-from ding_lite.errors import ConfigError
 
 IGNORE_OBSERVATIONS = (AtariReset, EpisodeRecorder, OrderEnforcing, TimeLimit)  # wrappers
 
@@ -105,12 +104,11 @@ def atari_preprocessing(
     screen_size: int = 84,
     grayscale_obs: bool = True,
 ) -> gym.Env:
-    """Returns one grey uint8 frame of 84 x 84 per 4 emulator frames: the maximum of the last two."""
-    if frame_skip > 1 and getattr(env.unwrapped, "_frameskip", 1) != 1:
-        raise ConfigError(
-            "env.wrappers: atari_preprocessing: the environment skips frames itself; set "
-            'env.kwargs={"frameskip": 1}, or use an id such as BreakoutNoFrameskip-v4'
-        )
+    """Returns one grey uint8 frame of 84 x 84 per 4 emulator frames: the maximum of the last two.
+
+    Raises:
+        ValueError: if the environment skips frames itself, as ``ALE/*`` ids do without ``frameskip=1``.
+    """
     import cv2
 
     cv2.setNumThreads(1)  # a frame is too small for several threads
