@@ -29,7 +29,7 @@ from torch import Tensor
 from ding_lite.envs.native import WholeVectorEnv
 from ding_lite.envs.recorder import check_spaces
 from ding_lite.envs.vector import NO_ENVS, Episode, Transition, call_method
-from ding_lite.errors import FOREIGN, ConfigError, EnvContractError, ReplayError
+from ding_lite.errors import FOREIGN, EnvContractError, ReplayError
 from ding_lite.rl.seeding import integer_seed, torch_generator
 from ding_lite.trees import Tree, from_tree, map_space, map_tree, to_tree, tree_leaves
 
@@ -71,22 +71,17 @@ class TensorVectorEnv(WholeVectorEnv):
         seed, index_offset: as in :class:`~ding_lite.envs.native.WholeVectorEnv`.
         random_lengths: begin training at random times of the first episodes: set ``episode_length_buf`` to
             random numbers below ``max_episode_length``.
-
-    Raises:
-        ConfigError: if ``random_lengths`` is True and ``env`` has no ``episode_length_buf``.
     """
 
     def __init__(self, env: Any, seed: int = 0, index_offset: int = 0, random_lengths: bool = False) -> None:
         super().__init__(env, seed, index_offset)
-        self.random_lengths, self._core = random_lengths, getattr(env, "unwrapped", env)
+        self._core = getattr(env, "unwrapped", env)
+        # The buffer of the first random lengths; None: episodes begin at time 0.
+        self._length_buffer = self._core.episode_length_buf if random_lengths else None
         self.restorable = hasattr(env, "get_state") and hasattr(env, "set_state")
         self.device: torch.device = tree_leaves(self._reset_env(seed=integer_seed(seed, "device")))[0].device
         self.backend = f"{type(env).__name__}, {self.num_envs:,} environments as tensors on {self.device}"
         self.has_last_obs = bool(env.metadata.get("final_obs", True))
-        if random_lengths and not hasattr(self._core, "episode_length_buf"):
-            raise ConfigError(
-                f"env.init_at_random_ep_len: {type(env).__name__} has no attribute episode_length_buf to set"
-            )
         self.waits = torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)  # next step is a reset
         kind = torch.float32 if self.device.type == "mps" else torch.float64
         self.returns = torch.zeros(self.num_envs, dtype=kind, device=self.device)
@@ -110,10 +105,10 @@ class TensorVectorEnv(WholeVectorEnv):
         obs = self._reset_env(seed=integer_seed(self.seed, *stream, *part))
         for state in (self.waits, self.returns, self.lengths):
             state.zero_()
-        if self.random_lengths and stream[0] == "collect":
-            like, draws = self._core.episode_length_buf, torch_generator(self.seed, "lengths", *stream, *part)
-            lengths = torch.randint(int(self._core.max_episode_length), like.shape, generator=draws)
-            self._core.episode_length_buf = lengths.to(like)
+        if self._length_buffer is not None and stream[0] == "collect":
+            draws, most = torch_generator(self.seed, "lengths", *stream, *part), self._core.max_episode_length
+            lengths = torch.randint(int(most), self._length_buffer.shape, generator=draws)
+            self._core.episode_length_buf = lengths.to(self._length_buffer)
         self._is_ready = True
         return map_tree(_on_host, obs)
 
