@@ -75,10 +75,24 @@ def tune(
         overrides: of the command line.
         iterations: of each profile; None: the default of ``profile``.
     """
-    best = _profiled({}, words, overrides, iterations)
+
+    def profiled(setting: Setting) -> Trial:
+        command = ["profile", *words, *with_setting(overrides, {**NO_INTERRUPTIONS, **setting}), "--json"]
+        command += [] if iterations is None else ["--iterations", str(iterations)]
+        done = subprocess.run(
+            [sys.executable, "-m", "ding_lite", *command],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONPATH": python_path()},
+        )
+        if done.returncode:
+            return Trial(setting, None, error_of(done.stderr, done.returncode))
+        return Trial(setting, json.loads(done.stdout)["env_steps_per_second"])
+
+    best = profiled({})
     yield best
     for setting in settings(config):
-        trial = _profiled({**best.setting, **setting}, words, overrides, iterations)
+        trial = profiled({**best.setting, **setting})
         if (trial.speed or 0.0) > (1 + LEAST_GAIN) * (best.speed or 0.0):
             best = trial
         yield trial
@@ -88,20 +102,3 @@ def with_setting(overrides: Sequence[str], setting: Setting) -> list[str]:
     """Returns overrides of a command line, with the keys of ``setting`` replaced or added."""
     kept = [token for token in overrides if token.partition("=")[0] not in setting]
     return kept + [f"{key}={value}" for key, value in setting.items()]
-
-
-def _profiled(
-    setting: Setting, words: Sequence[str], overrides: Sequence[str], iterations: int | None
-) -> Trial:
-    tokens = with_setting(overrides, {**NO_INTERRUPTIONS, **setting})
-    command = ["profile", *words, *tokens, "--json"]
-    command += [] if iterations is None else ["--iterations", str(iterations)]
-    done = subprocess.run(
-        [sys.executable, "-m", "ding_lite", *command],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": python_path()},
-    )
-    if done.returncode:
-        return Trial(setting, None, error_of(done.stderr, done.returncode))
-    return Trial(setting, json.loads(done.stdout)["env_steps_per_second"])
