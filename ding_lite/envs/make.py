@@ -269,14 +269,15 @@ def make_vector_env(
 
             # Evaluations run while the workers that collect wait, so they need no cores of their own.
             options["starter"] = RayActors(manager["worker_num"], reserve=not evaluate)
-        return SubprocessVectorEnv(
-            functools.partial(make_env, _resolved(env_cfg), evaluate=evaluate),
-            num_envs,
-            num_workers=manager["worker_num"],
-            double_buffer=manager["double_buffer"] and not evaluate,
-            **{name: manager[name] for name in ("step_timeout", "reset_timeout", "restart_share")},
-            **options,
-        )
+        with _naming(env_name(env_cfg)):
+            return SubprocessVectorEnv(
+                functools.partial(make_env, _resolved(env_cfg), evaluate=evaluate),
+                num_envs,
+                num_workers=manager["worker_num"],
+                double_buffer=manager["double_buffer"] and not evaluate,
+                **{name: manager[name] for name in ("step_timeout", "reset_timeout", "restart_share")},
+                **options,
+            )
     return InProcessVectorEnv(functools.partial(make_env, env_cfg, evaluate=evaluate), num_envs, **options)
 
 
@@ -300,8 +301,7 @@ def _resolved(env_cfg: Mapping[str, Any]) -> dict[str, Any]:
     if plain["type"] != "gymnasium":
         plain["type"] = ENV_REGISTRY.get(plain["type"])
     else:
-        with contextlib.suppress(ImportError):  # the worker says what is missing
-            register_ids(plain["env_id"])
+        register_ids(plain["env_id"])
         # A worker does not know an id that the user's code registered; it can make the env from the spec.
         plain["env_id"] = gym.registry.get(plain["env_id"], plain["env_id"])
     wrappers = [find_wrapper(wrapper) for wrapper in plain["wrappers"]]

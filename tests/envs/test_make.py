@@ -1,6 +1,8 @@
 """From a config to environments: every way to name one, wrappers, and the errors when it cannot be made."""
 
 import contextlib
+import functools
+import threading
 
 import gymnasium as gym
 import numpy as np
@@ -82,6 +84,9 @@ def test_an_error_in_a_worker_names_the_environment_as_in_this_process():
         with pytest.raises(EnvError, match="'CartPole-v1' cannot be made") as caught:
             make_vector_env(cfg, 1, 0)
         assert "EnvSpec(" not in str(caught.value)
+    made_with = functools.partial(LengthEnv, threading.Lock())
+    with pytest.raises(EnvError, match="cannot be made: TypeError: cannot pickle"):
+        make_vector_env({**section(type=LengthEnv, manager="subprocess"), "type": made_with}, 1, 0)
 
 
 def test_only_a_missing_package_is_advised_to_be_installed():

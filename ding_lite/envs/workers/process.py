@@ -17,7 +17,6 @@ import threading
 from multiprocessing.connection import Pipe
 
 from ding_lite.envs.workers.cores import cores
-from ding_lite.errors import EnvError
 
 BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
@@ -104,8 +103,6 @@ class Processes:
     advice = "raise that limit if the environment may take longer"
 
     def __init__(self) -> None:
-        if os.name != "posix":
-            raise EnvError("worker processes need POSIX (Linux, macOS); set env.manager.type='base'")
         # The memory has no name in any file system, and is freed when its last user closes it.
         if hasattr(os, "memfd_create"):  # Linux; not limited by the size of /dev/shm
             self._memory = os.memfd_create("ding_lite")

@@ -150,16 +150,10 @@ class SubprocessVectorEnv(VectorEnv):
         self._finalize = weakref.finalize(self, _end_all, self._workers, self._starter, os.getpid())
         try:
             # Pickled before any worker is started, because pickling ``make`` is what fails most often.
-            try:
-                self._jobs = [
-                    cloudpickle.dumps(("make", (make, rows, num_envs, seed, index_offset, seed_every)))
-                    for rows in self._rows
-                ]
-            except Exception as error:
-                raise EnvError(
-                    f"the environments cannot be made in a worker process: {error}. Use plain env.kwargs and "
-                    "classes or functions at the top of a module, or set env.manager.type='base'"
-                ) from error
+            self._jobs = [
+                cloudpickle.dumps(("make", (make, rows, num_envs, seed, index_offset, seed_every)))
+                for rows in self._rows
+            ]
             self._make_ready()
         except BaseException:
             self.close()
