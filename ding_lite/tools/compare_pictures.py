@@ -23,7 +23,7 @@ from ding_lite.tools.plot import (
     new_figure,
     style_of,
 )
-from ding_lite.tools.runs import SCORE, Run, points_of, short_text
+from ding_lite.tools.runs import SCORE, points_of, short_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,11 +38,6 @@ table { border-collapse: collapse; margin: 1em 0; display: block; overflow-x: au
 caption { text-align: left; font-weight: bold }
 td, th { padding: 0.2em 0.8em; text-align: left; border-bottom: 1px solid #ddd }
 """
-
-
-def runs_of(comparison: Comparison, group: str, task: str) -> list[Run]:
-    """Returns the runs of a group in a task."""
-    return [score.run for score in comparison.scores[group][task]]
 
 
 # ------------------------------------------------------------------ the figure
@@ -71,8 +66,8 @@ def draw_comparison(comparison: Comparison, title: str | None = None, width: flo
     figure, all_axes = new_figure(count, 2 if count == 4 else 3, (PANEL_SIZE[0], height), width)
     *of_tasks, of_scores, of_profiles = all_axes
     for task, axes in zip(comparison.ends, of_tasks, strict=True):
-        for index, group in enumerate(comparison.scores):
-            draw_curve(axes, curve(runs_of(comparison, group, task), SCORE), style_of(index))
+        for index, group in enumerate(comparison.scores.values()):
+            draw_curve(axes, curve([score.run for score in group[task]], SCORE), style_of(index))
         label_steps(axes, f"Evaluation return, {task}")
     for index, (summary, values) in enumerate(zip(summaries, scores, strict=True)):
         style, runs = style_of(index), np.concatenate(values)
@@ -150,7 +145,7 @@ def _charts(comparison: Comparison) -> Any:
 
     for index, (group, summary) in enumerate(zip(comparison.scores, comparison.summaries(), strict=True)):
         for row, task in enumerate(tasks, start=1):
-            runs = runs_of(comparison, group, task)
+            runs = [score.run for score in comparison.scores[group][task]]
             for run in runs:
                 seed = f"{names[index]}, seed {run.config.get('seed')}"
                 add(row, index, *points_of(run, SCORE), mode="lines", opacity=0.3, line_width=1, name=seed)
