@@ -47,7 +47,6 @@ except ImportError as error:
     raise ConfigError('a sweep needs Optuna: pip install "ding_lite[sweep]"') from error
 
 STUDY = "sweep"  # its name in the storage
-STARTUP_TRIALS = 5  # trials that must have ended before one is pruned
 WARM_UP = 0.2  # share of a run's env steps before which a trial is not pruned
 SECONDS_TO_FREE = 30.0  # in which the workers of a killed sweep save and end
 EXPECTED = "expected uniform(a, b), log(a, b), int(a, b) or choice(a, b, ...)"
@@ -210,9 +209,8 @@ class Worker:
         seed = integer_seed(config.values.seed, "sweep", len(study.get_trials()), number)
         study.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
         freq = config.values.policy.eval.eval_freq or config.values.max_env_step
-        study.pruner = optuna.pruners.MedianPruner(
-            n_startup_trials=STARTUP_TRIALS, n_warmup_steps=int(WARM_UP * config.values.max_env_step / freq)
-        )
+        warm_up = int(WARM_UP * config.values.max_env_step / freq)
+        study.pruner = optuna.pruners.MedianPruner(n_warmup_steps=warm_up)
         while sum(trial.state != TrialState.WAITING for trial in study.get_trials()) < trials:
             trial = study.ask(dict(self.space))  # an open trial with its values, or a new trial
             values = values_of(trial.params)
