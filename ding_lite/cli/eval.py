@@ -67,6 +67,7 @@ def run(
         "info": means_of(evaluation.infos),
         "checkpoint": str(checkpoint),
         "seed": seed,
+        "stochastic": stochastic,
     }
     if json:
         options.print_json(report)
@@ -75,7 +76,8 @@ def run(
     for name, values in (("return", evaluation.returns), ("length", evaluation.lengths)):
         numbers = [np.mean(values), np.std(values), *np.percentile(values, (0, 25, 50, 75, 100))]
         rows.append([name, *(f"{number:.2f}" for number in numbers)])
-    print(f"{counted(report['episodes'], 'episode')} of {checkpoint}, seed {seed}")
+    actions = ", sampled actions" if stochastic else ""
+    print(f"{counted(report['episodes'], 'episode')} of {checkpoint}, seed {seed}{actions}")
     options.print_table(["", "mean", "std", "min", "25%", "50%", "75%", "max"], rows, right=range(1, 8))
     for name, value in report["info"].items():
         print(f"{name} {value:.4g}")

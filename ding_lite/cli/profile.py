@@ -83,16 +83,15 @@ def _tune(source: options.Source, iterations: int | None, json: bool) -> int:
     except KeyboardInterrupt as signal:
         code = EXIT_CODES.get(str(signal), EXIT_CODES["SIGINT"])
         say(f"ended after {max(0, len(trials) - 1)} of {counted(count, 'setting')}")
-    ranked = sorted(trials, key=lambda trial: -(trial.speed or 0.0))
-    if not ranked or ranked[0].speed is None:
+    kept = [trial for trial in trials if trial.is_kept]
+    if not kept:
         if code:
             return code
         raise EnvError("no setting was measured; train with the config as it is to see its error")
-    best = ranked[0]
-    line = shlex.join(["ding-lite", "train", *words, *with_setting(source.overrides, best.setting)])
+    line = shlex.join(["ding-lite", "train", *words, *with_setting(source.overrides, kept[-1].setting)])
     if json:
         options.print_json(
-            {"tried": [trial._asdict() for trial in ranked], "left": 1 + count - len(ranked), "command": line}
+            {"tried": [trial._asdict() for trial in trials], "left": 1 + count - len(trials), "command": line}
         )
     say(f"\nthe fastest{' so far' if code else ''}: {line}")
     return code

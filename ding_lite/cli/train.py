@@ -91,7 +91,7 @@ def run(
     from ding_lite.run.folder import is_replaceable
     from ding_lite.run.pipeline import SerialPipeline
     from ding_lite.run.resources import keep_freed_memory
-    from ding_lite.run.resume import FREE, effect_of, folder_of
+    from ding_lite.run.resume import folder_of
     from ding_lite.run.signals import EXIT_CODES, stop_signals
     from ding_lite.tools.parallel import Job, exit_code_of, seeds_report
 
@@ -155,11 +155,12 @@ def run(
         pipeline = SerialPipeline.resume(resume, changes=changes, override=override, trust=trust, **arguments)
         if beside:  # such as a file that was edited
             other = {path for path, *_ in differences(pipeline.config.values, beside.values)}
-            other -= {"exp_name", "seed", "init_from", LENGTH}
-            if paths := sorted(path for path in other if effect_of(path) != FREE):
+            typed = {"seed": seed, "max_env_step": max_env_step, "max_train_iter": max_train_iter}
+            other -= {"exp_name", "init_from", LENGTH, *(key for key, x in typed.items() if x is not None)}
+            if other:
                 pipeline.say(
                     f"WARNING: the run has its saved config. {source.config or source.env} differs in "
-                    f"{', '.join(paths)}, and is not used; key.path=value changes a key"
+                    f"{', '.join(sorted(other))}, and is not used; key.path=value changes a key"
                 )
     try:
         for _ in pipeline:

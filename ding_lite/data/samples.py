@@ -186,7 +186,7 @@ class Samples:
         fields, rows = dict(self.fields), torch.cat([group.rows for group in groups])
         if adv_norm == "batch":
             (fields["advantage"],) = _normalized([fields["advantage"]], ranks)
-        elif adv_norm == "minibatch":
+        elif adv_norm:
             whole = fields["advantage"]
             normalized = _normalized([whole[group.rows] for group in groups], ranks)
             fields["advantage"] = torch.empty_like(whole).index_copy_(0, rows, torch.cat(normalized))

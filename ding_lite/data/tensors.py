@@ -19,11 +19,12 @@ from ding_lite.data.collector import Collector
 from ding_lite.data.episodes import Evaluation
 from ding_lite.data.modes import ActingPolicy
 from ding_lite.data.rollout import Rollout, as_rollout, to_device, view
+from ding_lite.envs.masks import without_legal_action
 from ding_lite.envs.tensor import APPROXIMATE, TensorVectorEnv
 from ding_lite.envs.vector import ALL, RECENT_EPISODES, Episode
 from ding_lite.errors import EnvContractError, EnvError, NotFiniteError
 from ding_lite.ranks import ALONE, Ranks
-from ding_lite.trees import Tree, map_tree, named_leaves, path_text
+from ding_lite.trees import MASK_KEY, Tree, map_tree, named_leaves, path_text
 
 OF_EPISODES = ("episode_return", "episode_length")  # rows that are not fields of a rollout
 
@@ -141,6 +142,15 @@ class TensorCollector(Collector):
         if len(cuts):
             fields["final"] = {**self.finals.first(len(cuts)), "t": cuts[:, 0], "env": cuts[:, 1]}
         self._refuse_not_finite(fields)
+        if self._watch.is_masked:
+            masks = map_tree(lambda x: view(x.flatten(0, 1)), fields["obs"][MASK_KEY])
+            stuck = without_legal_action(masks, self.envs.action_space) & view(fields["valid"]).ravel()
+            if stuck.any():
+                step, env = divmod(int(stuck.argmax()), self.envs.num_envs)
+                raise EnvContractError(
+                    f"env {self.envs.index_offset + env}, step {step} of the rollout: {MASK_KEY} leaves no "
+                    "legal action; nothing was learned from this rollout"
+                )
         self._note_episodes((fields["terminated"] | fields["truncated"]).nonzero())
         means = {name: torch.stack(numbers).mean() for name, numbers in log.items()}
         means["step_reward"] = fields["reward"][fields["valid"]].mean()

@@ -49,7 +49,7 @@ class Watch:
         self._suffix = suffix
         self._leaves = space_leaves(envs.obs_space)
         mask = (children(envs.obs_space) or {}).get(MASK_KEY)
-        self._masked = mask is not None
+        self.is_masked = mask is not None
         if mask is not None and (fault := mask_fault(mask, envs.action_space)):
             raise EnvContractError(fault)
 
@@ -84,7 +84,7 @@ class Watch:
         """Refuses wrong numbers, and masks without a legal action unless the next action is discarded."""
         if fault := first_fault(self._leaves, obs, name):
             self._refuse(fault, rows)
-        if self._masked:
+        if self.is_masked:
             stuck = without_legal_action(obs[MASK_KEY], self.envs.action_space)
             if transition is not None and self.envs.has_fillers:  # after an end the action is discarded
                 stuck &= ~(transition.terminated | transition.truncated)

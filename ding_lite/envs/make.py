@@ -20,7 +20,7 @@ from ding_lite.envs.packages import id_faults, missing_extra, register_ids, with
 from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.envs.vector import VectorEnv
 from ding_lite.envs.wrappers import find_wrapper, wrap
-from ding_lite.errors import FOREIGN, DingLiteError, EnvError, error_text
+from ding_lite.errors import FOREIGN, ConfigError, DingLiteError, EnvError, error_text
 from ding_lite.rl.seeding import integer_seed
 
 WORKERS: dict[str, Any] = dict(needs="manager.type=subprocess or manager.type=ray")
@@ -258,6 +258,8 @@ def make_vector_env(
             optional = {"seed": integer_seed(seed, "make", side, index_offset), "evaluate": evaluate}
             env = factory(**_known_to(factory, optional) | kwargs)
             if gives_tensors(env):
+                if env_cfg["info_keys"] != CONFIG["info_keys"].default:
+                    raise ConfigError("env.info_keys: environments of tensors put means into info['log']")
                 return TensorVectorEnv(env, seed, index_offset, env_cfg["init_at_random_ep_len"])
             return NativeVectorEnv(env, **options)
     manager, options["seed_every"] = env_cfg["manager"], env_cfg["seed_resets"] == "every"

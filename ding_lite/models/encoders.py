@@ -272,6 +272,9 @@ class ImpalaCNN(ImageEncoder):
         self.out_features = self.features_of(self.layers)
 
 
+OF_LIBRARY = (VectorEncoder, IndexEncoder, NatureCNN, SmallCNN, MinAtarCNN, ImpalaCNN)
+
+
 def default_encoder(space: gym.Space) -> str:
     """Returns the name of a leaf's encoder, where the config names none."""
     if is_image(space):
@@ -327,6 +330,7 @@ class Encoder(nn.Module):
             if accepted is None or "activation" in accepted:
                 arguments = {"activation": activation, **arguments}
             leaves.append(encoder_class(leaf, **arguments))
+            leaves[-1].is_of_user = type(leaves[-1]) not in OF_LIBRARY
         self.leaves = nn.ModuleList(leaves)
         if hidden_size_list is None:
             trunks = [leaf.trunk for leaf in leaves if hasattr(leaf, "trunk")]

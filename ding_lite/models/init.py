@@ -1,13 +1,21 @@
-"""Initialisation of new networks. Only the models of the library use it."""
+"""Initialisation of new networks: of the library's models, and not of a user's encoders in them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import nn
 
 LAYERS = (nn.Linear, nn.Conv2d)
+
+
+def modules_of(module: nn.Module) -> Iterator[nn.Module]:
+    """Yields a module and all modules in it, without the encoders of the user, which may be pretrained."""
+    if not getattr(module, "is_of_user", False):
+        yield module
+        for part in module.children():
+            yield from modules_of(part)
 
 
 def initialize(
@@ -35,10 +43,10 @@ def initialize(
             orthogonal(policy_layers, gain.get("policy", 0.01))
         orthogonal(value_layer, gain.get("value", 1.0))
         return
-    for layer in module.modules():  # rows of linear layers have the norm 1.4, rows of convolutions 1
+    for layer in modules_of(module):  # rows of linear layers have the norm 1.4, rows of convolutions 1
         if isinstance(layer, LAYERS):
             normed(layer, 1.4 if isinstance(layer, nn.Linear) else 1.0)
-    for block in module.modules():  # rows inside a residual block have the norm normed_scale
+    for block in modules_of(module):  # rows inside a residual block have the norm normed_scale
         if (scale := getattr(block, "normed_scale", None)) is not None:
             normed(block, scale)
     if policy_layers is not None:
@@ -54,7 +62,7 @@ def orthogonal(module: nn.Module, gain: float) -> None:
     Source: detail 2, and the LSTM's detail 1, of "The 37 implementation details of PPO"
     (iclr-blog-track.github.io, 2022).
     """
-    for layer in module.modules():
+    for layer in modules_of(module):
         if isinstance(layer, LAYERS):
             nn.init.orthogonal_(layer.weight, gain)
             _zero_bias(layer)
@@ -74,7 +82,7 @@ def chrono(module: nn.Module, timescale: float) -> None:
     the bias of an LSTM's input gate is -log(u). With biases of 0 a unit forgets half of its content at every
     step. (Chrono initialisation, arXiv:1804.11188, section 2.2.)
     """
-    for layer in module.modules():
+    for layer in modules_of(module):
         if not isinstance(layer, nn.RNNBase):
             continue
         n = layer.hidden_size
@@ -88,7 +96,7 @@ def chrono(module: nn.Module, timescale: float) -> None:
 
 def normed(module: nn.Module, scale: float) -> None:
     """Scales each row of each weight to the norm ``scale``, and sets biases to 0 (the PPG authors' init)."""
-    for layer in module.modules():
+    for layer in modules_of(module):
         if isinstance(layer, LAYERS):
             with torch.no_grad():
                 rows = layer.weight.flatten(1)

@@ -78,7 +78,7 @@ class Intrinsic:
         seed: int,
         ranks: Ranks,
     ) -> None:
-        self.cfg, self.learn_cfg, self.gae_lambda = cfg.intrinsic, cfg.learn, cfg.collect.gae_lambda
+        self.cfg, self.learn_cfg, self.collect_cfg = cfg.intrinsic, cfg.learn, cfg.collect
         self.device, self.ranks, self.generator = generator.device, ranks, generator
         options = {name: v for name, v in self.cfg.items() if name not in (*IntrinsicReward.config, "type")}
         factory = INTRINSIC_REGISTRY.get(self.cfg.type)
@@ -89,7 +89,7 @@ class Intrinsic:
         for module in self.networks.modules():
             if isinstance(module, ImageEncoder):
                 module.scale = 1.0  # obs_norm has scaled the pixels
-        self.scale = RewardScale(self.cfg.discount_factor, ranks=ranks)
+        self.scale = RewardScale(ranks=ranks)
         self.obs_norm = ObservationNorm(obs_space, self.cfg.obs_clip, self.device, images=True, ranks=ranks)
         self.optimizer = Optimizer(self.networks, self.learn_cfg, ranks=ranks)
 
@@ -101,7 +101,8 @@ class Intrinsic:
         for rows in table.rows.split(CHUNK):
             reward[rows.to(self.device)] = self.of_steps("reward", table.at(rows))
         rollout.intrinsic_reward = reward.view(valid.shape).to(valid.device)
-        self.scale.update_from(rollout.intrinsic_reward, torch.zeros_like(valid), valid)
+        never = torch.zeros_like(valid)
+        self.scale.update_from(rollout.intrinsic_reward, never, valid, self.cfg.discount_factor)
 
     def of_steps(self, method: str, steps: Steps) -> Tensor:
         """Returns the "reward" or the "loss" (N,) of steps, in float32."""
@@ -129,7 +130,7 @@ class Intrinsic:
             never,
             valid,
             gamma=self.cfg.discount_factor,
-            gae_lambda=self.gae_lambda,
+            gae_lambda=self.collect_cfg.gae_lambda,
             weight=weight,
         )
 

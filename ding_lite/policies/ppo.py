@@ -61,8 +61,7 @@ class PPOPolicy(Policy):
         self.reference: Reference | None = None
         self.reward_scale: RewardScale | NoScale = NoScale()
         if norm.reward:
-            gamma = cfg.collect.discount_factor if norm.reward_discount is None else norm.reward_discount
-            self.reward_scale = self.keep("reward_scale", RewardScale(gamma, ranks=self.ranks))
+            self.reward_scale = self.keep("reward_scale", RewardScale(ranks=self.ranks))
         self.value_factor = 1.0  # of the value loss
         if learn.value_norm:
             # This weight decides how strongly the value loss shapes a shared encoder.
@@ -108,7 +107,9 @@ class PPOPolicy(Policy):
 
     def _prepare_rollout(self, rollout: Rollout) -> None:
         ends = rollout.terminated | rollout.truncated | ~rollout.valid  # a lost episode may end there
-        self.reward_scale.update_from(rollout.reward, ends, rollout.valid)
+        cfg, gamma = self.cfg, self.cfg.normalize.reward_discount
+        gamma = cfg.collect.discount_factor if gamma is None else gamma
+        self.reward_scale.update_from(rollout.reward, ends, rollout.valid, gamma)
         if self.intrinsic is not None:
             self.intrinsic.add_reward(rollout)
         if self.reference is not None:
@@ -246,7 +247,7 @@ class PPOPolicy(Policy):
                 kl = mean_of(metrics, "approx_kl")
                 self.learning_rate = adapted_rate(self.learning_rate, kl, learn.desired_kl)
             if learn.target_kl is not None and mean_of(metrics, "approx_kl") > 1.5 * learn.target_kl:
-                if "critic" not in objective.reads:
+                if "critic" not in objective.reads or self.model.share_encoder:  # a step would move both
                     break
                 gradient_of = optimizer.gradient_of(objective._replace(reads=("critic",)))
         return {**mean_metrics(history), "epochs": float(epochs), "updates": float(len(history))}
@@ -271,14 +272,13 @@ class PPOPolicy(Policy):
 
     def renew_credit(self, replay: Replay) -> None:
         """Computes credit by the newest values: all of it with ``recompute_adv``, else only value targets."""
-        fields = ("value", "advantage", "value_target") if self.cfg.recompute_adv else ("value_target",)
         self.timer("advantages")
         for stored in replay.rollouts:
             # V-trace with c-bar = rho-bar = 1 (arXiv:1802.01561).
             weight = stored.ratio.clamp(max=1.0) if replay.age(stored) else None
             fresh = {name: x for name, x in to_dict(stored.rollout).items() if name != "value"}
             credit = self.credit(as_rollout(fresh), weight)
-            stored.renewed |= {name: credit[name] for name in fields}
+            stored.renewed |= credit if self.cfg.recompute_adv else {"value_target": credit["value_target"]}
         self.timer("updates")
 
     @torch.no_grad()

@@ -143,22 +143,21 @@ class RewardScale(RunningMeanStd):
     continues over rollouts.
 
     Args:
-        gamma: discount per step.
         ranks: the ranks whose samples are merged; each has the running returns of its own environments.
 
     Attributes:
         running_return: G after the last row, (B,); None restarts the returns of all environments at 0.
     """
 
-    def __init__(self, gamma: float, *, ranks: Ranks = ALONE) -> None:
+    def __init__(self, *, ranks: Ranks = ALONE) -> None:
         super().__init__(ranks=ranks)
-        self.gamma = gamma
         self.running_return: np.ndarray | None = None
 
-    def update_from(self, reward: Any, restarts: Any, valid: Any) -> None:
+    def update_from(self, reward: Any, restarts: Any, valid: Any, gamma: float) -> None:
         """Adds the valid rows of one rollout.
 
         Args:
+            gamma: discount per step.
             reward: raw, (T, B).
             restarts: rows after which the return restarts at 0, (T, B) bool.
             valid: rows that are steps, (T, B) bool.
@@ -169,7 +168,7 @@ class RewardScale(RunningMeanStd):
             running = np.zeros(reward.shape[1:], np.float64)
         returns = np.empty(reward.shape, np.float64)
         for t in range(len(reward)):
-            returns[t] = running = np.where(valid[t], self.gamma * running + reward[t], running)
+            returns[t] = running = np.where(valid[t], gamma * running + reward[t], running)
             running = np.where(restarts[t], 0.0, running)
         self.running_return = running
         self.update(returns[valid])
@@ -187,7 +186,7 @@ class RewardScale(RunningMeanStd):
 
 
 class ObservationNorm:
-    """(obs - mean) / std, clipped, for every leaf of floats; indices and masks are not changed.
+    """(obs - mean) / std, clipped, for every Box; Discrete leaves and masks are not changed.
 
     Args:
         space: of single observations.
@@ -213,9 +212,7 @@ class ObservationNorm:
         self.stats: dict[tuple[str, ...], RunningMeanStd] = {
             path: RunningMeanStd(leaf.shape, ranks)
             for path, leaf in space_leaves(space)
-            if isinstance(leaf, gym.spaces.Box)
-            and path[:1] != (MASK_KEY,)
-            and (images if is_image(leaf) else np.dtype(leaf.dtype).kind == "f")
+            if isinstance(leaf, gym.spaces.Box) and path[:1] != (MASK_KEY,) and (images or not is_image(leaf))
         }
         self._refresh()
 

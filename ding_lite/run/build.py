@@ -123,9 +123,11 @@ def build(
     evaluator_envs = make_side("evaluator") if share.env.evaluator_env_num and not greedy_num else None
     resources.enter_context(threads(cfg.num_threads, envs.obs_space))
     lines = resources.enter_context(torch_defaults())
-    factory, section = POLICY_REGISTRY.get(cfg.policy.type), share.policy
+    factory, section = POLICY_REGISTRY.get(cfg.policy.type), EasyDict(decode(share.policy))
+    if section.collect.n_step:  # a script or a simulator may make another number of environments
+        section.collect.n_sample = section.collect.n_step * envs.num_envs
     if isinstance(envs, TensorVectorEnv) and section.device == "auto" and model is None:
-        section = EasyDict({**section, "device": str(envs.device)})
+        section.device = str(envs.device)
     policy: Policy = factory(section, envs.obs_space, envs.action_space, model=model, seed=cfg.seed)
     policy.action_maps = envs.action_maps
     policy.lines += [*lines, *(f"WARNING: {note}" for note in envs.notes().values())]

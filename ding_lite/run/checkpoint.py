@@ -221,11 +221,19 @@ class Checkpoints:
         for old in sorted(self.folder.glob(f"{SNAPSHOT}*{SUFFIX}"))[: -self.keep]:
             old.unlink(missing_ok=True)
 
-    def remove_after(self, iteration: int) -> None:
-        """Removes the snapshots past ``iteration``: a run that is resumed there takes another course."""
+    def remove_after(self, iteration: int) -> bool:
+        """Removes snapshots and the best checkpoint if they are past ``iteration``, where a run is resumed.
+
+        Returns whether the best one was removed.
+        """
         for file in self.folder.glob(f"{SNAPSHOT}*{SUFFIX}"):
             if file.stem > f"{SNAPSHOT}{iteration:08d}":
                 file.unlink()
+        best = self.folder / f"best{SUFFIX}"
+        is_past = best.exists() and load_checkpoint(best)[0]["progress"]["iteration"] > iteration
+        if is_past:
+            best.unlink()
+        return is_past
 
     def close(self) -> None:
         """Ends the thread when the checkpoints are written."""

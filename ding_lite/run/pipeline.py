@@ -115,6 +115,7 @@ class SerialPipeline:
             lines = list(config.notes)
             if self.cfg.init_from is not None:
                 lines += warm_start(self.policy, self.cfg.init_from)
+            lines += rate_from_here(self.policy, self.cfg.max_env_step)
             if steps := self.policy.warm_up_steps:
                 stream = self.ranks.stream
                 self.policy.warm_up(self.collector.random_observations(steps, self.cfg.seed, *stream))
@@ -177,7 +178,9 @@ class SerialPipeline:
                 self.progress.solved = False
             if self.progress.solved:
                 lines.append("the run is solved: it takes no step; env.stop_value=None lets it go on")
-            if any(key.startswith("env.") and effect != FREE for key, effect in changed.items()):
+            if "env.max_eval_steps" in changed or any(
+                key.startswith("env.") and effect != FREE for key, effect in changed.items()
+            ):
                 self.progress.best_eval_value = None  # the saved returns are of another task
             begins = f"resumed from {file} at {self.progress.env_step:,} env steps"
             self._former = dict(saved.get("former", {}))
@@ -186,6 +189,9 @@ class SerialPipeline:
                     name = f"{key} before"
                     self._former[name] = [*self._former.get(name, []), repr(before)]
             self._open(undo, display, str(saved.get("id")), self.progress.env_step, [begins, *lines])
+            if self.ranks.from_first(lambda: self.files.checkpoints.remove_after(self.progress.iteration)):
+                self.progress.best_eval_value = None
+                self.say("ckpt/best was saved after this checkpoint: it is removed")
             if changed or file.stem != "last":
                 self.save()  # else an interruption before the next save would lose the changes
             self._resources = undo.pop_all()
@@ -229,7 +235,6 @@ class SerialPipeline:
             trackers = Trackers(cfg.logger.trackers, cfg.logger.freq, tracked)
             self.files = RunFolder(self.folder, saved, cfg.checkpoint.keep, resume_at)
             undo.callback(self.files.close)
-            self.files.checkpoints.remove_after(self.progress.iteration)
             self._all_hooks += [HealthCheck(), self.files, trackers, display or Hook()]
             keep_for_restart(str(self.folder.absolute()))
             # The tracebacks of replaced workers go to log.txt only.

@@ -115,10 +115,15 @@ def changed_config(
 
 
 def rate_from_here(policy: Policy, max_env_step: int) -> list[str]:
-    """Returns a line for the user if the learning rate's schedule has ended, or ends before the run."""
-    if not isinstance(policy, PPOPolicy) or policy.cfg.learn.lr_schedule in ("constant", ADAPTIVE):
+    """Returns lines for the user about the learning rate, if the config alone does not say what it is."""
+    if not isinstance(policy, PPOPolicy):
         return []
     learn, now, end = policy.cfg.learn, policy.schedules.env_step, policy.cfg.learn.schedule_env_step
+    if max_env_step < end and has_schedule(learn):
+        return [f"schedules are of {end:,} env steps; the key max_env_step sets their length, too"]
+    if learn.lr_schedule in ("constant", ADAPTIVE):
+        changed = policy.learning_rate != learn.learning_rate
+        return [f"learning rate {policy.learning_rate:g}, as it was"] if changed else []
     if max(max_env_step, now + 1) <= end:
         return []
     rate = policy.learning_rate * schedule(learn.lr_schedule, 1.0, learn.lr_final)

@@ -27,6 +27,10 @@ from ding_lite.run.video import recording_env
 from ding_lite.tools.env_check import section_of
 from ding_lite.trees import space_leaves
 
+WITHOUT_EFFECT = {  # of an evaluation by itself
+    *(f"env.{side}_env_num" for side in ("collector", "evaluator", "greedy")),
+    *("env.n_evaluator_episode", "env.stop_value"),
+}
 DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
 
 
@@ -48,6 +52,8 @@ def load(
     changes = changes or {}
     if others := [key for key in changes if not key.startswith("env.")]:
         raise ConfigError(f"{others[0]}: only keys of env can be changed here; the policy is the run's")
+    if void := sorted(WITHOUT_EFFECT.intersection(changes)):
+        raise ConfigError(f"{', '.join(void)}: no effect here; -n sets the number of episodes")
     checkpoint = load_of_run(run)
     config = config_of(checkpoint, trust, to_train=False)
     if {"env.type", "env.env_id"}.isdisjoint(changes):

@@ -6,8 +6,10 @@ The templates are working files; the requested name replaces ``my_policy`` and `
 from __future__ import annotations
 
 import keyword
+from importlib.util import find_spec
 from pathlib import Path
 
+from ding_lite.config.registry import REGISTRIES
 from ding_lite.errors import ConfigError
 
 TEMPLATES = Path(__file__).with_name("templates")
@@ -27,6 +29,8 @@ def write_new(kind: str, name: str, folder: str | Path = ".") -> tuple[Path, Pat
     module = name.replace("-", "_")
     if not module.isidentifier() or keyword.iskeyword(module):
         raise ConfigError(f"{name!r} cannot be the name of a Python module; write one such as my_part")
+    if find_spec(module) or any(module in registry.names() for registry in REGISTRIES):
+        raise ConfigError(f"{name!r} is a module or a registered name already; write one such as my_part")
     cls = "".join(part[:1].upper() + part[1:] for part in module.split("_"))
     files = Path(folder) / f"{module}.py", Path(folder) / f"test_{module}.py"
     if existing := [str(file) for file in files if file.exists()]:

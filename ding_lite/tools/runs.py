@@ -323,7 +323,7 @@ def grouped(
     left_out: list[str],
     named_keys: Sequence[str] = HEADLINE_KEYS,
 ) -> dict[str, list[Run]]:
-    """Returns the named groups of runs, and the :func:`seed_groups` of all other runs, by label.
+    """Returns the named groups of runs, and the :func:`seed_groups` of all other runs, as named first.
 
     Args:
         arguments: as for :func:`runs_of`. ``NAME=FOLDER`` puts the runs into the group NAME instead; a name
@@ -340,19 +340,19 @@ def grouped(
         match = None if Path(argument).exists() else NAMED.fullmatch(argument)
         name, folder = match.groups() if match else ("", argument)
         folders.setdefault(name, []).append(folder)
-    groups = {name: readable(paths, columns, left_out) for name, paths in folders.items()}
-    others = seed_groups(groups.pop("", []))
-    for name, runs in groups.items():
-        if same := repeated(runs):
+    groups: dict[str, list[Run]] = {}
+    for name, paths in folders.items():
+        runs = readable(paths, columns, left_out)
+        if name and (same := repeated(runs)):
             raise ConfigError(
                 f"group {name}: runs of the same config and seed are not independent samples: "
                 f"{', '.join(str(run.folder) for run in same)}. Put them into groups of different names"
             )
-    names = labels(others, named_keys)
-    if taken := [name for name in names if name in groups]:
-        raise ConfigError(f"another group is labelled {taken[0]} by its config: choose another name")
-    for name, runs in zip(names, others, strict=True):
-        groups.setdefault(name, []).extend(runs)
+        parts = [runs] if name else seed_groups(runs)
+        for label, part in zip([name] if name else labels(parts, named_keys), parts, strict=True):
+            if not name and label in folders:
+                raise ConfigError(f"another group is labelled {label} by its config: choose another name")
+            groups.setdefault(label, []).extend(part)
     groups = {name: runs for name, runs in groups.items() if runs}
     if not groups:
         raise ConfigError("\n  ".join([f"no run has {' or '.join(columns)}.", *left_out]))

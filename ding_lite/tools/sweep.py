@@ -55,9 +55,9 @@ Distribution: TypeAlias = CategoricalDistribution | FloatDistribution | IntDistr
 Space = dict[str, Distribution]  # by the path of the key
 KINDS: dict[str, Callable[..., Distribution]] = {
     "choice": lambda *texts: CategoricalDistribution(texts),
-    "int": lambda *texts: IntDistribution(*map(int, texts)),
-    "uniform": lambda *texts: FloatDistribution(*map(float, texts)),
-    "log": lambda *texts: FloatDistribution(*map(float, texts), log=True),
+    "int": lambda a, b: IntDistribution(int(a), int(b)),
+    "uniform": lambda a, b: FloatDistribution(float(a), float(b)),
+    "log": lambda a, b: FloatDistribution(float(a), float(b), log=True),
 }
 
 
@@ -89,7 +89,8 @@ def search_space(searches: Sequence[str]) -> Space:
 def _distribution(text: str) -> Distribution:
     """Returns the distribution of a text such as "log(1e-5, 1e-2)"; choices are texts, as in an override."""
     call: Any = ast.parse(text, mode="eval").body
-    return KINDS[call.func.id](*map(ast.unparse, call.args))
+    named = {argument.arg: argument.value for argument in call.keywords}  # none is known
+    return KINDS[call.func.id](*map(ast.unparse, call.args), **named)
 
 
 def values_of(params: Mapping[str, Any]) -> dict[str, Any]:

@@ -36,11 +36,13 @@ class Trial(NamedTuple):
         setting: overrides, including the settings that were found to be faster before.
         speed: env steps a second; None if the training failed.
         error: why it failed.
+        is_kept: whether it is faster by ``LEAST_GAIN`` than all before it.
     """
 
     setting: Setting
     speed: float | None
     error: str = ""
+    is_kept: bool = False
 
 
 def settings(config: Config) -> list[Setting]:
@@ -89,12 +91,11 @@ def tune(
             return Trial(setting, None, error_of(done.stderr, done.returncode))
         return Trial(setting, json.loads(done.stdout)["env_steps_per_second"])
 
-    best = profiled({})
-    yield best
-    for setting in settings(config):
+    best = Trial({}, None)
+    for setting in ({}, *settings(config)):
         trial = profiled({**best.setting, **setting})
         if (trial.speed or 0.0) > (1 + LEAST_GAIN) * (best.speed or 0.0):
-            best = trial
+            best = trial = trial._replace(is_kept=True)
         yield trial
 
 

@@ -56,7 +56,10 @@ def test_the_limit_of_this_run_leaves_the_schedules_and_the_key_moves_both(well,
         config = json.loads((tmp_path / name / "config.json").read_text())["config"]
         ends.append((config["max_env_step"], config["policy"]["learn"]["schedule_env_step"]))
     assert ends == [(1000, 512), (1000, 1000), (900, 900)]
-    assert "is not used" not in well("train", "-c", "tiny.py", "--resume", "key")
+    assert "tiny.py differs in max_env_step, and is not used" in well(
+        "train", "-c", "tiny.py", "--resume", "key"
+    )
+    assert "is not used" not in well("train", "-c", "tiny.py", "--resume", "option", "--max-env-step", "1100")
     assert "policy.learn.epoch_per_collect" in well("train", "-c", "cartpole_ppo", "--resume", "key")
 
 

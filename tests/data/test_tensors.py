@@ -280,6 +280,35 @@ def test_a_number_that_is_not_finite_is_named_and_new_episodes_follow(part, limi
     assert env.episode_length_buf.tolist() == N * [STEPS % limit]
 
 
+class Stuck(Pendulum):
+    """Environment 2 has no legal action after step 4."""
+
+    single_action_space = gym.spaces.Discrete(2)
+    single_observation_space = gym.spaces.Dict(
+        x=Pendulum.single_observation_space, action_mask=gym.spaces.Box(0, 1, (2,), np.int8)
+    )
+
+    def with_mask(self, obs, is_stuck=False):
+        mask = torch.ones(N, 2, dtype=torch.int8)
+        mask[2] -= int(is_stuck)
+        return {"x": obs, "action_mask": mask}
+
+    def reset(self, **arguments):
+        self.count = 0
+        obs, info = super().reset(**arguments)
+        return self.with_mask(obs), info
+
+    def step(self, action):
+        obs, *rest, _ = super().step(action[:, None].float())
+        self.count += 1
+        return self.with_mask(obs, self.count == 5), *rest, {}
+
+
+def test_a_mask_without_a_legal_action_is_refused():
+    with pytest.raises(EnvContractError, match="env 2, step 5 of the rollout: action_mask leaves no legal"):
+        collector_of(Stuck(N)).collect()
+
+
 def test_metrics_of_the_simulator_are_averaged_and_the_record_of_episodes_is_bounded():
     class Logging(Pendulum):
         number = torch.zeros(())

@@ -50,6 +50,26 @@ def test_box_distribution_is_an_import_path_or_a_class(own_module):
     assert compile_config(config).as_json()["config"]["policy"]["model"]["box_distribution"] == path
 
 
+# ------------------------------------------------------------------ an encoder
+
+
+class Pretrained(torch.nn.Linear):
+    def __init__(self, space):
+        super().__init__(space.shape[0], 5)
+        self.memory = torch.nn.GRU(5, 5)
+        for parameter in self.parameters():
+            torch.nn.init.constant_(parameter.requires_grad_(False), 0.5)
+
+
+@pytest.mark.parametrize("init", ["orthogonal", "normed"])
+def test_an_encoder_of_the_user_keeps_the_weights_that_it_was_made_with(init):
+    own = {"encoder": {"type": f"{__name__}:Pretrained"}}
+    policy, _ = trainee("ppo", model=own | {"init": init}, intrinsic={"type": "rnd", **own})
+    for encoder in (policy.model.actor_encoder, policy.intrinsic.reward.target[0]):
+        assert all((parameter == 0.5).all() for parameter in encoder.leaves.parameters())
+        assert not (encoder.trunk[0].weight == 0.5).any()
+
+
 # ------------------------------------------------------------------ a head
 
 

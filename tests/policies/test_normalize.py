@@ -54,11 +54,23 @@ def test_a_policy_with_its_own_credit_has_a_reward_scale_in_time():
     assert policy.reward_scale.count == 64
 
 
+def test_a_discount_that_a_script_changes_counts_for_every_scale_and_advantage():
+    rnd = dict(intrinsic=dict(type="rnd", encoder_hidden_size_list=[8]))
+    policy, collector = trainee("ppo", SeededEnv, **merged(SCALED, rnd))
+    (rollout,) = copies(collector, 1)
+    found = [(policy.reward_scale.running_return, policy.intrinsic.credit(rollout)[0])]
+    policy.cfg.collect.update(discount_factor=0.5, gae_lambda=0.2)
+    policy.reward_scale.running_return = None
+    policy._prepare_rollout(rollout)
+    found.append((policy.reward_scale.running_return, policy.intrinsic.credit(rollout)[0]))
+    assert all((one != other).any() for one, other in zip(*found, strict=True))
+
+
 def test_no_return_runs_on_over_a_row_that_is_not_valid():
     """An open episode may have been lost with its worker before such a row."""
     policy, collector = trainee("ppo", SeededEnv, **merged(SCALED, {"normalize": {"reward_discount": 1.0}}))
     (rollout,) = copies(collector, 1)
-    scale = policy.reward_scale = RewardScale(gamma=1.0)
+    scale = policy.reward_scale = RewardScale()
     steps = len(rollout.reward)
     rollout.reward = torch.ones_like(rollout.reward)
     rollout.terminated = rollout.truncated = torch.zeros_like(rollout.valid)
@@ -108,7 +120,7 @@ def test_random_steps_for_an_intrinsic_reward_leave_the_scale_that_weights_broug
     assert not np.allclose(stats.mean, of_reward.mean), "of other steps"
 
 
-@pytest.mark.parametrize(("kind", "steps"), [("box", 1000), ("image-hwc", 0), ("box-int", 0)])
+@pytest.mark.parametrize(("kind", "steps"), [("box", 1000), ("image-hwc", 0), ("box-int", 1000)])
 def test_random_steps_are_for_observations_that_are_scaled(kind, steps):
     policy, _ = trainee("ppo", partial(Anything, kind), normalize=dict(obs=True))
     assert policy.warm_up_steps == steps

@@ -49,6 +49,8 @@ def test_target_kl_stops_the_policy_and_the_value_goes_on():
     assert critics[0] != critics[1]
     policy, collector = trainee("ppo", learn=learn)
     assert policy.learn_mode.forward(collector.collect())["epochs"] == 6
+    policy, collector = trainee("ppo", learn={**learn, "target_kl": 1e-4}, model=dict(share_encoder=True))
+    assert policy.learn_mode.forward(collector.collect())["updates"] == 4, "steps of the value move both"
 
 
 @pytest.mark.parametrize("learn", [{}, dict(target_kl=0.02), dict(lr_schedule="adaptive")])

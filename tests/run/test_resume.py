@@ -163,8 +163,10 @@ def test_an_older_checkpoint_replaces_what_is_newer_and_leads_to_the_same_end(sn
     again = SerialPipeline.resume(snapshots / "ckpt" / "iteration_00000002")
     assert load_checkpoint(checkpoints_of(snapshots)[0])[0]["progress"]["iteration"] == 2, "saved at once"
     names = {file.stem for file in checkpoints_of(snapshots)}
-    assert names == {"last", "best", "iteration_00000001", "iteration_00000002"}
+    assert names == {"last", "iteration_00000001", "iteration_00000002"}, "the best one was of iteration 4"
+    assert again.progress.best_eval_value is None
     until(again, 4)
+    assert {file.stem for file in checkpoints_of(snapshots)} > {"best"}
     assert state_of(snapshots) == before
 
 

@@ -68,6 +68,8 @@ def test_named_groups_compare_equal_configs(tmp_path):
     comparison = compare([f"before={tmp_path / 'old'}", f"after={tmp_path / 'new'}"])
     assert list(comparison.scores) == ["before", "after"]
     assert comparison.summaries()[1].improvement == 1.0
+    mixed = compare([tmp_path / "old", f"after={tmp_path / 'new'}"])
+    assert list(mixed.scores) == ["ppo", "after"], "in the order of the command line"
     with pytest.raises(ConfigError, match="group all"):
         compare([f"all={tmp_path / 'old'}", f"all={tmp_path / 'new'}"])
     with pytest.raises(ConfigError, match="another group is labelled ppo"):
