@@ -286,11 +286,6 @@ def test_fire_is_pressed_after_a_reset_and_after_a_life_that_is_no_reset(monkeyp
     assert env.unwrapped.pressed == [1, 2, 3, 3, 3, 0, 1, 2]
 
 
-def test_fire_reset_leaves_a_game_without_fire(monkeypatch):
-    monkeypatch.setattr(Buttons, "meanings", ("NOOP", "UP", "DOWN", "LEFT"))
-    assert type(made("fire_reset", kind=Buttons)).__name__ == "EpisodeRecorder"
-
-
 # ------------------------------------------------------------------ open games brought back
 
 STACKS = {

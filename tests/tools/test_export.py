@@ -14,7 +14,7 @@ from worlds import finished, merged, return_on_cartpole, small_config
 
 from ding_lite import PPOPolicy, SerialPipeline, load_policy
 from ding_lite.cli import main
-from ding_lite.errors import ContractError, DingLiteError
+from ding_lite.errors import DingLiteError
 from ding_lite.models import VAC
 from ding_lite.tools.export import PACKAGES, export_policy
 from ding_lite.trees import map_tree, named_leaves, to_tree
@@ -176,15 +176,9 @@ def test_manifest_describes_the_file_and_is_in_it(run_of, tmp_path):
 class Deviating(VAC):
     """Puts out something else where it is traced."""
 
-    shift = 1e-3
-
     def compute_actor(self, obs):
         logit = super().compute_actor(obs)
-        return logit + self.shift if torch.compiler.is_exporting() else logit
-
-
-class Spoiled(Deviating):
-    shift = float("nan")
+        return logit + 1e-3 if torch.compiler.is_exporting() else logit
 
 
 class ActsItself(PPOPolicy):
@@ -200,7 +194,6 @@ class ActsItself(PPOPolicy):
     ("policy", "words"),
     [
         (dict(model=dict(type=Deviating)), r"difference is 0.0\d+ of the range of 'logit' \(at most 1e-05"),
-        (dict(model=dict(type=Spoiled)), "difference is nan"),
         (dict(type=ActsItself), r"difference is [1-9] of the range of 'action'"),
     ],
 )
@@ -211,22 +204,6 @@ def test_file_that_acts_otherwise_is_an_error_and_leaves_no_file(run_of, tmp_pat
         export_policy(run_of("mlp", policy=policy), earlier, observations=8, trust=THIS)
     assert earlier.read_text() == "of an earlier export"
     assert [file.name for file in tmp_path.iterdir()] == ["policy.onnx"]
-
-
-class Branching(VAC):
-    """Its computation depends on the numbers."""
-
-    def compute_actor(self, obs):
-        logit = super().compute_actor(obs)
-        return logit if logit.sum() > 0 else 2 * logit
-
-
-@needs_onnx
-def test_policy_that_a_file_cannot_hold_is_refused(run_of, tmp_path):
-    run = run_of("mlp", policy=dict(model=dict(type=Branching)))
-    with pytest.raises(ContractError, match="ONNX cannot represent this policy"):
-        export_policy(run, tmp_path / "policy.onnx", trust=THIS)
-    assert list(tmp_path.iterdir()) == []
 
 
 @needs_onnx
