@@ -4,7 +4,6 @@ import os
 import shlex
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import click
@@ -14,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import TEXTS
 
-import ding_lite.cli
 from ding_lite.cli import options
 from ding_lite.cli.main import COMMANDS, commands
 
@@ -72,12 +70,3 @@ def test_the_name_of_a_config_is_completed():
     found = completer.get_completions(["config", "-c"], "cartpole_ppo_")
     assert "cartpole_ppo_offpolicy" in {item.value for item in found}
     assert all(item.value.startswith("cartpole_ppo_") for item in found)
-
-
-def test_the_command_of_the_docstring_needs_one_file_and_its_name(tmp_path, monkeypatch, well):
-    shown = textwrap.dedent(ding_lite.cli.__doc__.partition("::\n")[2].partition("``ding-lite --help``")[0])
-    (tmp_path / "my_command.py").write_text(shown)
-    monkeypatch.setattr(ding_lite.cli, "__path__", [*ding_lite.cli.__path__, str(tmp_path)])
-    monkeypatch.setattr(sys.modules["ding_lite.cli.main"], "COMMANDS", (*COMMANDS, "my-command"))
-    assert well("my-command", "--name", "Ada") == "Hello Ada\n"
-    assert "my-command  Prints a greeting." in well("--help")
