@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -70,6 +71,19 @@ TASKS = {
         Task("MinAtar/Breakout-v1", 300_000),
     )
 }
+UNSEEN = {  # no default and no setting was chosen on them
+    env_id: Task(env_id, steps, (OURS, PEER))
+    for env_id, steps in (
+        ("Blackjack-v1", 100_000),
+        ("Pusher-v5", 200_000),
+        ("HumanoidStandup-v5", 100_000),
+        ("MiniGrid-LavaGapS5-v0", 100_000),
+        ("MiniGrid-DistShift1-v0", 100_000),
+        ("MiniGrid-Unlock-v0", 100_000),
+        ("MiniGrid-Fetch-5x5-N2-v0", 100_000),
+        ("MinAtar/Freeway-v1", 200_000),
+    )
+}
 IN_UNITS = (
     ("Pendulum-v1", 100_000),
     ("Acrobot-v1", 100_000),
@@ -82,7 +96,7 @@ OTHER_UNITS = {
     for form in FORMS
     if env_id != "Acrobot-v1" or not form.startswith("actions")
 }
-EVERY = TASKS | OTHER_UNITS
+EVERY = TASKS | UNSEEN | OTHER_UNITS
 
 
 def measure(task: Task, arm: str, seed: int) -> dict[str, float]:
@@ -125,8 +139,8 @@ def sections() -> dict[str, list[str]]:
         values = column(task, arm)
         return score_cell([values], 1 if abs(values).max() > 1 else 3) if values.size else ""
 
-    def seconds(task: str) -> str:
-        every = [column(task, arm, "cpu_s") for arm in (OURS, *PEERS)]
+    def seconds(task: str, arms: Iterable[str] = (OURS, *PEERS)) -> str:
+        every = [column(task, arm, "cpu_s") for arm in arms if arm not in OTHERS]
         return " / ".join(f"{times.mean():.0f}" if times.size else "-" for times in every)
 
     def measured(tasks: dict[str, Task]) -> str:
@@ -134,11 +148,14 @@ def sections() -> dict[str, list[str]]:
         commits = ", ".join(dict.fromkeys(line["commit"] for seeds in seeds_of.values() for line in seeds))
         return f"{measured_at(seeds_of)}; commits {commits}."
 
-    titles = ["`ppo`", *TITLES.values(), *(f"`{arm}`" for arm in OTHERS)]
-    rows = [["task", "our settings", "env steps", *titles, "CPU seconds"]]
-    for name, task in TASKS.items():
-        returns = [cell(name, arm) for arm in (OURS, *PEERS, *OTHERS)]
-        rows.append([name, settings_of(task.env_id), f"{task.steps:,}", *returns, seconds(name)])
+    def table(tasks: dict[str, Task], arms: dict[str, str]) -> list[str]:
+        rows = [["task", "our settings", "env steps", *arms.values(), "CPU seconds"]]
+        for name, task in tasks.items():
+            returns = [cell(name, arm) for arm in arms]
+            rows.append([name, settings_of(task.env_id), f"{task.steps:,}", *returns, seconds(name, arms)])
+        return [*harness.table(*rows), "", measured(tasks)]
+
+    every = {OURS: "`ppo`", **TITLES, **{arm: f"`{arm}`" for arm in OTHERS}}
     in_units = [["task", "library", "seeds", *FORMS]]
     for env_id, _ in IN_UNITS:
         for title, arm in (("ding_lite", OURS), ("Stable-Baselines3", PEER)):
@@ -147,7 +164,8 @@ def sections() -> dict[str, list[str]]:
                 cells = [score_cell([values], 0) if values.size else "" for values in returns]
                 in_units.append([env_id, title, str(min(seeds)), *cells])
     tables = {
-        "out-of-the-box": [*harness.table(*rows), "", measured(TASKS)],
+        "out-of-the-box": table(TASKS, every),
+        "unseen": table(UNSEEN, {arm: every[arm] for arm in (OURS, PEER)}),
         "units": [*harness.table(*in_units), "", measured(OTHER_UNITS)],
         "readme-units": harness.table(*in_units),
     }
