@@ -108,6 +108,7 @@ class ActorCritic(nn.Module):
             the value targets changes.
         share_encoder: whether actor and critic share most of the network: then one pass computes both, and
             the default of ``value_norm_std`` is 1.
+        detaches_value: whether the value's gradient stops at shared features.
         obs_groups: the branches of a Dict that actor and critic read; None: all of them.
 
     Shapes:
@@ -117,6 +118,7 @@ class ActorCritic(nn.Module):
     actor_head: ActionHead
     value_heads: tuple[nn.Linear, ...] = ()
     share_encoder = False
+    detaches_value = False
     obs_groups: Mapping[str, Sequence[str]] | None = None
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -254,7 +256,6 @@ class VAC(ActorCritic):
             raise ConfigError("policy.model.obs_groups: networks that share an encoder read the same groups")
         by_kind = has_image(obs_space) and obs_groups is None
         self.share_encoder = by_kind if share_encoder is None else share_encoder
-        self.detaches_value = False  # whether the value's gradient stops at shared features
         self.activation = activation = activation or usual_activation(obs_space)
 
         def make_encoder(name: str) -> Encoder | RecurrentEncoder:

@@ -247,8 +247,9 @@ class PPOPolicy(Policy):
                 kl = mean_of(metrics, "approx_kl")
                 self.learning_rate = adapted_rate(self.learning_rate, kl, learn.desired_kl)
             if learn.target_kl is not None and mean_of(metrics, "approx_kl") > 1.5 * learn.target_kl:
-                if "critic" not in objective.reads or self.model.share_encoder:  # a step would move both
-                    break
+                model = self.model
+                if "critic" not in objective.reads or (model.share_encoder and not model.detaches_value):
+                    break  # a step of the value would also move the policy
                 gradient_of = optimizer.gradient_of(objective._replace(reads=("critic",)))
         return {**mean_metrics(history), "epochs": float(epochs), "updates": float(len(history))}
 

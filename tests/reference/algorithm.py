@@ -359,7 +359,9 @@ class Reference:
             self._train("value", ("value",))
             self._train("policy", ("policy",), values_moved=True)
         else:
-            self._train("policy", ("policy", "value"), after_target_kl=("value",))
+            model = self.cfg.model
+            are_tied = model.get("share_encoder") or model.get("arch") == "shared"
+            self._train("policy", ("policy", "value"), after_target_kl=None if are_tied else ("value",))
         if self.is_ppg and self.cfg.learn.aux_train_epoch:
             self._remember(collected)
             if self.remembered == self.cfg.learn.aux_freq:
