@@ -330,7 +330,7 @@ class Encoder(nn.Module):
             if accepted is None or "activation" in accepted:
                 arguments = {"activation": activation, **arguments}
             leaves.append(encoder_class(leaf, **arguments))
-            leaves[-1].is_of_user = type(leaves[-1]) not in OF_LIBRARY
+            leaves[-1].keeps_weights = type(leaves[-1]) not in OF_LIBRARY
         self.leaves = nn.ModuleList(leaves)
         if hidden_size_list is None:
             trunks = [leaf.trunk for leaf in leaves if hasattr(leaf, "trunk")]

@@ -12,7 +12,7 @@ LAYERS = (nn.Linear, nn.Conv2d)
 
 def modules_of(module: nn.Module) -> Iterator[nn.Module]:
     """Yields a module and all modules in it, without the encoders of the user, which may be pretrained."""
-    if not getattr(module, "is_of_user", False):
+    if not getattr(module, "keeps_weights", False):
         yield module
         for part in module.children():
             yield from modules_of(part)

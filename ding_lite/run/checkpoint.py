@@ -229,8 +229,9 @@ class Checkpoints:
         for file in self.folder.glob(f"{SNAPSHOT}*{SUFFIX}"):
             if file.stem > f"{SNAPSHOT}{iteration:08d}":
                 file.unlink()
-        best = self.folder / f"best{SUFFIX}"
-        is_past = best.exists() and load_checkpoint(best)[0]["progress"]["iteration"] > iteration
+        best, is_past = self.folder / f"best{SUFFIX}", False
+        with contextlib.suppress(CheckpointError):  # missing, or damaged: it stays
+            is_past = load_checkpoint(best)[0]["progress"]["iteration"] > iteration
         if is_past:
             best.unlink()
         return is_past

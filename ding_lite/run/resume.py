@@ -120,10 +120,10 @@ def rate_from_here(policy: Policy, max_env_step: int) -> list[str]:
         return []
     learn, now, end = policy.cfg.learn, policy.schedules.env_step, policy.cfg.learn.schedule_env_step
     if max_env_step < end and has_schedule(learn):
-        return [f"schedules are of {end:,} env steps; the key max_env_step sets their length, too"]
+        return [f"the schedules end at {end:,} env steps, after this run; the key max_env_step sets both"]
     if learn.lr_schedule in ("constant", ADAPTIVE):
         changed = policy.learning_rate != learn.learning_rate
-        return [f"learning rate {policy.learning_rate:g}, as it was"] if changed else []
+        return [f"learning rate {policy.learning_rate:g}, as the run had set it"] if changed else []
     if max(max_env_step, now + 1) <= end:
         return []
     rate = policy.learning_rate * schedule(learn.lr_schedule, 1.0, learn.lr_final)

@@ -175,7 +175,8 @@ def test_a_damaged_checkpoint_is_named_and_the_next_older_one_continues(snapshot
     last.write_bytes(last.read_bytes()[:-1])
     with pytest.raises(CheckpointError, match="last.safetensors"):
         SerialPipeline.resume(last)
-    (snapshots / "ckpt" / "iteration_00000004.safetensors").write_bytes(b"")
+    for name in ("iteration_00000004", "best"):
+        (snapshots / "ckpt" / f"{name}.safetensors").write_bytes(b"")
     again = SerialPipeline.resume(snapshots)
     assert again.progress.iteration == 3
     log = (snapshots / "log.txt").read_text()
