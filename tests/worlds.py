@@ -49,15 +49,6 @@ def trainee(kind, world=SeededEnv, n_sample=64, envs=4, seed=0, autoreset="same_
     return trained, Collector(vector, trained, n_sample)
 
 
-def uncredited(collector):
-    """Returns the next rollout without credit."""
-    complete, collector.policy._complete_rollout = collector.policy._complete_rollout, lambda rollout: rollout
-    try:
-        return collector.collect()
-    finally:
-        collector.policy._complete_rollout = complete
-
-
 def copy_of(transition):
     """Returns a deep copy of a transition, which later steps do not overwrite."""
     return copy.deepcopy(transition)

@@ -45,15 +45,6 @@ def test_sound_environment_has_a_line_for_each_check_and_exit_code_0(here):
     assert sum(line.split()[0] == "OK" for line in lines if line.strip()) == 10
 
 
-def test_fault_is_exit_code_3_and_said_in_the_words_of_training(here):
-    code, out, _ = here("broken_worlds:OldStep")
-    assert code == 3
-    text = " ".join(out.split())
-    assert "old gym API" in text
-    assert text.endswith("broken_worlds:OldStep: 2 checks, 1 failed, 0 warned (1000 steps, seed 0)")
-    assert here("no_module:Env")[0] == 3
-
-
 def test_environment_of_a_config_is_checked_with_its_seed_and_json_is_alone_on_stdout(here):
     code, out, err = here("-c", "my_config.py", "--steps", "40", "--json")
     report = json.loads(out)

@@ -85,13 +85,6 @@ def test_rows_last_observations_and_episodes_are_those_counted_by_hand():
     }
 
 
-def test_next_rollout_goes_on_where_the_last_one_stopped():
-    collector = counting(n_sample=4)
-    last = collector.collect().last_obs
-    before = last.tolist()
-    assert collector.collect().obs[0].tolist() == before
-
-
 def marked_action(obs):
     """Returns an action for each observation that does not depend on the other observations."""
     action = torch.as_tensor(obs[:, 0] + 2 * obs[:, 1]).long() % 3

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from small_worlds import SCRIPTS, CountingEnv, LengthEnv, SeededEnv, StuckEnv
+from small_worlds import SCRIPTS, CountingEnv, LengthEnv, StuckEnv
 from worlds import AUTORESET, section, vector_of
 
 from ding_lite.data.episodes import Evaluator, means_of
@@ -58,23 +58,6 @@ def test_the_round_after_a_cut_has_other_seeds(monkeypatch):
     monkeypatch.setattr(evaluator.envs, "reset", lambda *stream: [resets.append(stream), reset(*stream)][1])
     assert evaluator.evaluate(7).cut_short == 2
     assert resets == [("evaluate", 7), ("evaluate", 7, 1)]
-
-
-def test_same_stream_gives_the_same_starts_and_another_gives_others():
-    evaluator = evaluator_of(lambda i: SeededEnv(), 4, 8)
-    first, again, other = (evaluator.evaluate(*stream) for stream in ((3, 0), (3, 0), (3, 1)))
-    assert first == again
-    assert first.returns != other.returns
-
-
-def test_evaluation_never_starts_where_training_does():
-    envs = vector_of(lambda i: SeededEnv(), 4)
-    training = envs.reset("collect").copy()
-    starts = []
-    Evaluator(envs, passive(lambda obs: starts.append(obs.copy()) or first_action(obs)), 4, 100).evaluate(
-        0, 0
-    )
-    assert not np.isin(starts[0][:, 2], training[:, 2]).any()
 
 
 @pytest.mark.parametrize("autoreset", AUTORESET)

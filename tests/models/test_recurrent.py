@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from ding_lite.models import PPG, init
-from ding_lite.models.recurrent import RecurrentLayer, Sequences, chosen_hidden, single_steps
+from ding_lite.models.recurrent import RecurrentLayer, Sequences, single_steps
 from ding_lite.trees import map_tree
 
 LENGTHS = [4, 3, 1]
@@ -71,12 +71,6 @@ def test_a_model_along_sequences_is_the_model_step_by_step(rnn, arch):
     torch.testing.assert_close(value, torch.cat(values))
     torch.testing.assert_close((logit, value), model.compute_actor_critic(along))
     torch.testing.assert_close((logit, value), (model.compute_actor(along), model.compute_critic(along)))
-
-
-def test_hidden_states_begin_anew_where_an_episode_does():
-    initial, hidden = ({"h": torch.full((3, 2, 5), x)} for x in (0.0, 1.0))
-    found = chosen_hidden(torch.tensor([True, False, True]), initial, hidden)["h"]
-    assert found[:, 0, 0].tolist() == [0, 1, 0]
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
