@@ -157,12 +157,8 @@ class StuckEnv(LengthEnv):
 
 
 class HalveReward(gym.RewardWrapper):
-    def __init__(self, env, share=0.5):
-        super().__init__(env)
-        self.share = share
-
     def reward(self, reward):
-        return reward * self.share
+        return reward / 2
 
 
 class SameAction(gym.ActionWrapper):
@@ -170,8 +166,8 @@ class SameAction(gym.ActionWrapper):
         return action
 
 
-def scripted(index, scripts=SCRIPTS):
-    return EpisodeRecorder(CountingEnv(scripts[index % len(scripts)]))
+def scripted(index):
+    return EpisodeRecorder(CountingEnv(SCRIPTS[index % len(SCRIPTS)]))
 
 
 class RecordingEnv(SeededEnv):

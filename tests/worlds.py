@@ -131,6 +131,14 @@ def finished(pipeline):
     return pipeline
 
 
+def until(pipeline, iteration):
+    """Trains to an iteration, stops as a script would, by ``break``, and returns the pipeline."""
+    for progress in pipeline:
+        if progress.iteration == iteration:
+            break
+    return pipeline
+
+
 def return_on_cartpole(policy, seed):
     """Returns the return of a policy in the episode that begins from a seed."""
     env, total, over = gym.make("CartPole-v1"), 0.0, False

@@ -9,6 +9,7 @@ from worlds import timeless_rows
 from ding_lite import settings
 from ding_lite.config.compile import POLICIES, read_config, shipped_configs
 from ding_lite.config.registry import names_in
+from ding_lite.config.schema import leaves
 from ding_lite.run.settings import _shipped_for
 
 # Environments of the kinds, and policies of the user: one with defaults of its own, one that extends none.
@@ -119,12 +120,8 @@ def test_settings_are_those_of_the_task_or_its_kind_and_typed_keys_win(
     assert done.code == 0, done.err
     assert said in done.err
     assert done.err.count("\n") == done.err.count("settings: ") == bool(said)  # one sentence
-    saved, found = json.loads(done.out), {}
-    for path in values:
-        found[path] = saved["config"]
-        for name in path.split("."):
-            found[path] = found[path][name]
-    assert found == values
+    found = dict(leaves(json.loads(done.out)["config"]))
+    assert {path: found[path] for path in values} == values
 
 
 QUICK = (

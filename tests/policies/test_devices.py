@@ -9,7 +9,7 @@ import pytest
 import torch
 from anything import Anything
 from small_worlds import SeededEnv
-from worlds import digest, finished, merged, small_config, trainee
+from worlds import digest, finished, merged, small_config, trainee, until
 
 from ding_lite import PPOPolicy, SerialPipeline, load_policy
 from ding_lite.errors import ConfigError
@@ -160,10 +160,7 @@ def test_a_run_on_a_gpu_is_resumed_there_and_loaded_here(kind, tmp_path):
         return digest(finished(pipeline).policy.model.state_dict())
 
     straight = trained(SerialPipeline(config, folder=tmp_path / "straight"))
-    with SerialPipeline(config, folder=tmp_path / "run") as pipeline:
-        for progress in pipeline:
-            if progress.iteration == 2:
-                break
+    pipeline = until(SerialPipeline(config, folder=tmp_path / "run"), 2)
     observations = np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32)
     loaded = load_policy(tmp_path / "run", checkpoint="last")
     assert loaded.device.type == "cpu"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from small_worlds import SeededBox, SeededEnv
-from worlds import digest, small_config, trainee
+from worlds import digest, small_config, trainee, until
 
 from ding_lite import PPGPolicy, PPOPolicy, SerialPipeline, check_policy, load_policy
 from ding_lite.config.registry import POLICY_REGISTRY
@@ -43,10 +43,7 @@ def wrong(method, result):
         (lambda loss, metrics: (loss.expand(3), metrics), r"Wrong\.{} must return 0-d tensors, .* as 'loss'"),
         (lambda loss, metrics: (loss, {"wide": torch.ones(2)}), r"Wrong\.{} .* as 'wide': take the mean"),
         (lambda loss, metrics: (loss, {"number": 1.5}), r"Wrong\.{} .* as 'number': use torch.tensor"),
-        (
-            lambda loss, metrics: (loss.detach(), metrics),
-            "loss has no gradient, so a step would learn nothing",
-        ),
+        (lambda loss, metrics: (loss.detach(), metrics), "loss has no gradient, so a step"),
     ],
 )
 def test_a_loss_that_returns_something_else_is_refused(method, result, what):
@@ -132,11 +129,7 @@ def transitions(self, data: list[dict]):
 @pytest.mark.parametrize(
     ("method", "function", "told"),
     [
-        (
-            "_monitor_vars_learn",
-            lambda self: ["my_loss"],
-            "every metric that _forward_learn returns is logged",
-        ),
+        ("_monitor_vars_learn", lambda self: ["my_loss"], "every metric that _forward_learn returns"),
         ("_reset_eval", lambda self, data_id=None: None, "initial_hidden"),
         ("_state_dict_learn", lambda self: {}, r"self\.keep\(name, part\)"),
         ("_forward_learn", transitions, "data is declared as list.* a whole rollout"),
@@ -289,10 +282,7 @@ def test_a_policy_with_an_optimiser_of_its_own_is_trained_resumed_and_loaded(cls
         before = digest(straight.policy.model.state_dict())
         list(straight)
     assert digest(straight.policy.model.state_dict()) != before
-    with SerialPipeline(config, folder=tmp_path / "run") as pipeline:
-        for progress in pipeline:
-            if progress.iteration == 2:
-                break
+    until(SerialPipeline(config, folder=tmp_path / "run"), 2)
     with SerialPipeline.resume(tmp_path / "run", trust=[__name__]) as again:
         list(again)
     assert digest(again.policy.model.state_dict()) == digest(straight.policy.model.state_dict())

@@ -6,12 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-from worlds import digest
+from processes import until
+from worlds import digest, result_of
 
 from ding_lite import SerialPipeline
 from ding_lite.errors import CheckpointError
@@ -32,11 +32,7 @@ def torchrun(ranks, *arguments, cwd, options=("--standalone",)):
     environment = {**os.environ, "PYTHONFAULTHANDLER": "1"}  # see end_of
     with (cwd / "output").open("w") as output:
         process = subprocess.Popen(
-            [*command, *options, *map(str, arguments)],
-            cwd=cwd,
-            stdout=output,
-            stderr=output,
-            env=environment,
+            [*command, *options, *map(str, arguments)], cwd=cwd, stdout=output, stderr=output, env=environment
         )
     try:
         yield process
@@ -77,13 +73,6 @@ def end_of(process, cwd):
         raise AssertionError((cwd / "output").read_text()) from None
 
 
-def wait_for(condition, seconds=60):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.1)
-
-
 def last(run):
     return load_checkpoint(run / "ckpt" / "last.safetensors")[0]
 
@@ -98,7 +87,7 @@ def straight(tmp_path_factory):
 
 @pytest.mark.slow
 def test_two_ranks_write_one_run_with_the_work_of_one_process(straight):
-    result = json.loads((straight / "result.json").read_text())
+    result = result_of(straight)
     assert (result["status"], result["env_step"]) == ("finished", 4096)
     episodes = (straight / "episodes.csv").read_text().splitlines()[1:]
     assert len(episodes) == 4096 // 200 // 8 * 8  # of eight environments, four of each rank
@@ -130,10 +119,10 @@ def test_another_number_of_ranks_is_refused(straight):
 def test_a_signal_to_one_rank_ends_all_after_the_same_iteration(tmp_path):
     cwd = tmp_path.resolve()
     with torchrun(2, *TRAIN, *OPTIONS, "--exp-name", "run", cwd=cwd) as process:
-        wait_for(lambda: (cwd / "run" / "ckpt" / "last.safetensors").exists())
+        until((cwd / "run" / "ckpt" / "last.safetensors").exists, process)
         os.kill(ranks_in(cwd)[1], signal.SIGTERM)
         end_of(process, cwd)
-    result = json.loads((cwd / "run" / "result.json").read_text())
+    result = result_of(cwd / "run")
     assert (result["status"], result["error"]) == ("interrupted", "SIGTERM")
     state = last(cwd / "run")
     iterations = [each["progress"]["iteration"] for each in (state, *state["ranks"])]
@@ -146,11 +135,11 @@ def test_torchrun_starts_the_ranks_again_and_they_resume(tmp_path):
     run = cwd / "runs" / "pendulum_ppg"
     arguments = (*TRAIN, *OPTIONS, "--max-env-step", 16384)
     with torchrun(2, *arguments, cwd=cwd, options=["--standalone", "--max-restarts=1"]) as process:
-        wait_for(lambda: (run / "ckpt" / "last.safetensors").exists())
+        until((run / "ckpt" / "last.safetensors").exists, process)
         os.kill(ranks_in(cwd)[1], signal.SIGKILL)
         assert process.wait(120) == 0, (cwd / "output").read_text()
     assert [path.name for path in (cwd / "runs").iterdir()] == [run.name]
-    result = json.loads((run / "result.json").read_text())
+    result = result_of(run)
     assert (result["status"], result["env_step"]) == ("finished", 16384)
     assert "resumed" in (run / "log.txt").read_text()
 
@@ -160,8 +149,8 @@ import json, sys
 import ding_lite
 
 env = dict(env_id="Pendulum-v1", collector_env_num=4, evaluator_env_num=3, n_evaluator_episode=7)
-env["manager"] = dict(type=sys.argv[1], double_buffer=False)
-pipeline = ding_lite.SerialPipeline(dict(env=env), folder=sys.argv[2])
+env["manager"] = dict(type="base")
+pipeline = ding_lite.SerialPipeline(dict(env=env), folder=sys.argv[1])
 obs = [row for rows in pipeline.ranks.from_all(pipeline.collector.obs[0].tolist()) for row in rows]
 returns = pipeline.evaluator.evaluate(5, 0).returns
 pipeline.close()
@@ -172,13 +161,11 @@ if pipeline.ranks.is_first:
 
 @pytest.mark.slow
 def test_ranks_have_the_start_states_and_the_evaluation_of_one_process(tmp_path):
-    manager = "base"
     (tmp_path / "starts.py").write_text(STARTS)
-    interpreter = sys.executable
-    with torchrun(2, "--no-python", interpreter, "starts.py", manager, "two", cwd=tmp_path) as process:
+    with torchrun(2, "--no-python", sys.executable, "starts.py", "two", cwd=tmp_path) as process:
         assert process.wait(90) == 0, (tmp_path / "output").read_text()
     two = next(line for line in (tmp_path / "output").read_text().splitlines() if line.startswith("[["))
-    command = [interpreter, "starts.py", manager, "one"]
+    command = [sys.executable, "starts.py", "one"]
     alone = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     (obs, returns), (obs_alone, returns_alone) = json.loads(two), json.loads(alone)
     assert obs == obs_alone

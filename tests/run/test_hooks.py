@@ -5,7 +5,7 @@ import os
 
 import numpy as np
 import pytest
-from worlds import digest, finished, small_config
+from worlds import digest, finished, small_config, until
 
 from ding_lite import SerialPipeline, Tracker, compile_config
 from ding_lite.data.episodes import Evaluation
@@ -31,10 +31,7 @@ def test_early_stopping_ends_a_run_without_improvement_and_counts_on_after_a_res
         policy={"eval": {"eval_freq": 1}},
         hooks=[{"type": "early_stopping", "patience": 2}],
     )
-    pipeline = SerialPipeline(config, folder=tmp_path / "run")
-    for progress in pipeline:
-        if progress.iteration == 3:
-            break
+    until(SerialPipeline(config, folder=tmp_path / "run"), 3)
     pipeline = SerialPipeline.resume(tmp_path / "run")
     assert [progress.iteration for progress in pipeline] == [4]
     assert pipeline.stop_reason == "2 evaluations in a row were not above 3"

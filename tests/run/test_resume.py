@@ -9,7 +9,7 @@ import pytest
 import torch
 from cases import slow_but
 from small_worlds import LengthEnv, SeededBox, SeededTree, UnseededEnv
-from worlds import finished, merged, save_checkpoint, small_config, state_of, timeless_rows
+from worlds import finished, merged, save_checkpoint, small_config, state_of, timeless_rows, until
 
 from ding_lite import Hook, SerialPipeline
 from ding_lite.config.compile import compile_config
@@ -85,18 +85,8 @@ OPTIONS = {
 DAILY = ("native", "scales", "ppo_offpolicy", "ppg", "lstm")
 
 
-def train(config, folder, iterations=ITERATIONS):
-    with SerialPipeline(merged(config, {"max_env_step": 10**6}), folder=folder) as pipeline:
-        until(pipeline, iterations)
-    return pipeline
-
-
-def until(pipeline, iterations):
-    """Trains, and stops as a script would, by ``break``."""
-    for progress in pipeline:
-        if progress.iteration == iterations:
-            break
-    return pipeline
+def train(config, folder, iterations=ITERATIONS, **options):
+    until(SerialPipeline(merged(config, {"max_env_step": 10**6}), folder=folder, **options), iterations)
 
 
 def go_on(run, iterations=ITERATIONS, **options):
@@ -302,18 +292,11 @@ def test_a_solved_run_goes_on_to_a_new_bar(tmp_path):
 
 
 def test_what_a_script_gave_a_run_is_given_again(tmp_path):
-    def make(cfg):
-        return LengthEnv(cfg)
-
-    setting = (make, [3, 4, 5, 6], [5, 5])
-    with SerialPipeline(small_config(LengthEnv), env_setting=setting, folder=tmp_path / "run") as pipeline:
-        until(pipeline, 2)
+    setting = (LengthEnv, [3, 4, 5, 6], [5, 5])
+    train(small_config(LengthEnv), tmp_path / "run", 2, env_setting=setting)
     with pytest.raises(ConfigError, match="env_setting"):
         SerialPipeline.resume(tmp_path / "run", trust=TRUST)
-    with SerialPipeline(
-        small_config(LengthEnv), env_setting=setting, folder=tmp_path / "straight"
-    ) as pipeline:
-        until(pipeline, 4)
+    train(small_config(LengthEnv), tmp_path / "straight", 4, env_setting=setting)
     go_on(tmp_path / "run", 4, env_setting=setting)
     assert_same(tmp_path / "run", tmp_path / "straight")
 

@@ -6,7 +6,7 @@ import signal
 import threading
 
 import pytest
-from worlds import result_of, small_config, state_of
+from worlds import result_of, small_config, state_of, until
 
 from ding_lite import SerialPipeline
 from ding_lite.run.checkpoint import load_checkpoint
@@ -23,17 +23,16 @@ class Ended(Exception):
     pass
 
 
-@pytest.fixture(autouse=True)
-def handlers():
-    """SIGTERM and SIGHUP would end the tests; they raise, as the command line's handlers do."""
+@pytest.fixture
+def handler():
+    """A program's handler of SIGINT, which raises."""
 
     def end(number, frame):
         raise Ended(number)
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = signal.signal(signal.SIGINT, end)
     yield end
-    for number, handler in before.items():
-        signal.signal(number, handler)
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -56,9 +55,7 @@ def test_ctrl_c_at_any_moment_loses_nothing(seed, tmp_path):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     straight = SerialPipeline(CONFIG, folder=tmp_path / "straight")
     for pipeline in (SerialPipeline.resume(run), straight):
-        for progress in pipeline:
-            if progress.iteration == at + 2:
-                break
+        until(pipeline, at + 2)
     assert state_of(run) == state_of(tmp_path / "straight")
 
 
@@ -108,9 +105,8 @@ def test_a_second_ctrl_c_stops_at_once_and_the_last_checkpoint_is_there(moment, 
     assert state["progress"]["iteration"] == (4 if moment == "evaluate" else 2)
 
 
-def test_a_program_s_own_handler_decides(handlers, tmp_path):
-    signal.signal(signal.SIGINT, handlers)
+def test_a_program_s_own_handler_decides(handler, tmp_path):
     with pytest.raises(Ended):
         interrupted(tmp_path, 1, MOMENTS["collect"])
     assert result_of(tmp_path / "run")["status"] == "failed"
-    assert signal.getsignal(signal.SIGINT) is handlers
+    assert signal.getsignal(signal.SIGINT) is handler
