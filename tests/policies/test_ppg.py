@@ -14,14 +14,6 @@ from ding_lite import PPGPolicy, check_policy
 from ding_lite.errors import ContractError
 from ding_lite.models import PPG
 
-
-def epochs_of(actor, critic, **others):
-    epochs = dict(
-        actor_epoch_per_collect=actor, critic_epoch_per_collect=critic, aux_freq=2, aux_train_epoch=2
-    )
-    return dict(learn=dict(learning_rate=3e-3, **epochs) | others)
-
-
 # ------------------------------------------------------------------ the policy phase
 
 
@@ -37,7 +29,8 @@ def spied(policy):
 
 @pytest.mark.parametrize(("actor", "critic"), [(1, 2), (4, 2), (3, 3)])
 def test_unequal_epochs_are_value_first_then_policy_and_equal_ones_are_one_loop(actor, critic):
-    policy, collector = trainee("ppg", **epochs_of(actor, critic))
+    epochs = dict(actor_epoch_per_collect=actor, critic_epoch_per_collect=critic)
+    policy, collector = trainee("ppg", learn=epochs | dict(aux_freq=2, aux_train_epoch=2))
     loops = "one loop, one Adam" if actor == critic else "a loop and an Adam each"
     assert [line for line in policy.lines if line.startswith(f"policy and value: {loops}")]
     log = spied(policy)
@@ -154,11 +147,9 @@ class Deaf(PPG):
     [(Leaky, r"value loss .*actor_encoder"), (Deaf, r"auxiliary_head")],
 )
 def test_check_policy_finds_a_model_whose_gradients_go_astray(model, what):
-    learn = dict(value_norm=False)  # PopArt refuses Leaky before
+    config = dict(model=dict(type=model), learn=dict(value_norm=False))  # PopArt refuses Leaky before
     with pytest.raises(ContractError, match=what):
-        check_policy(
-            "ppg", dict(model=dict(type=model), learn=learn), learns=False, action_spaces=["Discrete"]
-        )
+        check_policy("ppg", config, learns=False, action_spaces=["Discrete"])
 
 
 class TwoHeads(PPG):

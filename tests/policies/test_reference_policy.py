@@ -42,9 +42,8 @@ def test_the_penalty_is_added_to_an_overridden_policy_loss(kind, cls, critic):
     if critic == 1:
         without = without + policy.value_weight * policy.value_loss(batch)[0]
     assert metrics["reference_kl"].detach() > 0.05
-    rounding = (
-        4 * torch.finfo(torch.float32).eps * float(total.detach().abs())
-    )  # of a difference of two such totals
+    # Of a difference of two such totals.
+    rounding = 4 * torch.finfo(torch.float32).eps * float(total.detach().abs())
     torch.testing.assert_close(total - without, 0.5 * metrics["reference_kl"], atol=rounding, rtol=1e-5)
 
 
@@ -67,8 +66,7 @@ def test_estimates_have_the_mean_and_the_gradient_of_the_kl(kind, bias):
 )
 def test_either_policy_may_be_recurrent(kind, rnns):
     mine, other = rnns
-    learn = dict(**PENALTY, learning_rate=3e-3)
-    learn["kl_beta"] = 20.0
+    learn = PENALTY | dict(kl_beta=20.0, learning_rate=3e-3)
     policy, collector = trainee(kind, learn=learn, model=dict(rnn=mine))
     reference, _ = trainee("ppo", seed=1, model=dict(rnn=other))
     with torch.no_grad():

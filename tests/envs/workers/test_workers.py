@@ -202,10 +202,7 @@ def alone_at(state):
 
 @pytest.mark.slow
 def test_calls_are_repeated_to_new_workers_in_their_order():
-    def make(index):
-        return EpisodeRecorder(Scripted(index))
-
-    with pool(make) as envs:
+    with pool(world()) as envs:
         envs.call("set_level", 7)
         envs.reset("x")
         kill_idle(envs)
