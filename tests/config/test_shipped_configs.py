@@ -18,13 +18,7 @@ import pytest
 from cases import slow_but
 
 from ding_lite import SerialPipeline, load_policy
-from ding_lite.config.compile import (
-    compile_config,
-    differences,
-    load_config,
-    read_config,
-    shipped_configs,
-)
+from ding_lite.config.compile import compile_config, differences, load_config, read_config, shipped_configs
 from ding_lite.config.schema import leaves
 from ding_lite.envs.packages import EXTRAS
 from ding_lite.errors import ConfigError, EnvError

@@ -415,10 +415,8 @@ def test_the_last_environments_of_a_simulator_evaluate(tmp_path):
 def test_a_simulator_that_saves_no_episodes_begins_new_ones_and_says_so(tmp_path):
     finished(SerialPipeline(config(Forgetful), folder=tmp_path / "run", max_env_step=2 * N * STEPS))
     finished(SerialPipeline.resume(tmp_path / "run", trust=TRUST, max_env_step=3 * N * STEPS))
-    assert (
-        "set_state returned no observations. The run goes on with new"
-        in (tmp_path / "run/log.txt").read_text()
-    )
+    log = (tmp_path / "run/log.txt").read_text()
+    assert "set_state returned no observations. The run goes on with new" in log
 
 
 def test_steps_of_each_environment_give_the_size_of_a_rollout():
@@ -462,10 +460,8 @@ class Waits(TorchDispatchMode):
     READS = ("cpu", "numpy", "tolist")
 
     def __enter__(self):
-        self.found, self.kept = (
-            collections.Counter(),
-            {name: getattr(torch.Tensor, name) for name in self.READS},
-        )
+        self.found = collections.Counter()
+        self.kept = {name: getattr(torch.Tensor, name) for name in self.READS}
         for name, method in self.kept.items():
             setattr(torch.Tensor, name, self.counted(name, method))
         return super().__enter__()

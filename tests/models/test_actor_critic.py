@@ -221,10 +221,7 @@ def test_only_the_critic_reads_what_is_in_its_groups_alone(cls):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            {},
-            r"a group .privileged.. Name .*: \[.policy.\], .critic.: \[.policy., .privileged.\]",
-        ),
+        ({}, r"a group .privileged.. Name .*: \[.policy.\], .critic.: \[.policy., .privileged.\]"),
         ({"obs_groups": {**GROUPS, "actor": ["robot"]}}, "unknown group 'robot'; the groups .*'policy'"),
         ({"obs_groups": GROUPS, "share_encoder": True}, "share an encoder"),
     ],

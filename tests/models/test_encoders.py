@@ -231,10 +231,8 @@ UNIT = 2.0**-8  # the relative rounding of bfloat16, which keeps 8 bits
 
 @pytest.mark.parametrize("space", [image_space(36, 36, 4), vector_space(6)])
 def test_features_and_gradients_in_bfloat16_are_float32_and_rounded(space):
-    obs, (exact, rounded) = (
-        batch(space, 16),
-        (Encoder(space, None, None, "relu", d) for d in ("float32", "bfloat16")),
-    )
+    obs = batch(space, 16)
+    exact, rounded = (Encoder(space, None, None, "relu", dtype) for dtype in ("float32", "bfloat16"))
     rounded.load_state_dict(exact.state_dict())
     features = [encoder(obs) for encoder in (exact, rounded)]
     weight = torch.randn(features[0].shape, generator=torch.Generator().manual_seed(1))

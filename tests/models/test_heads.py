@@ -207,10 +207,7 @@ def test_unsupported_action_spaces_are_refused_by_name(space, message):
 
 @pytest.mark.parametrize(
     ("kind", "low", "high"),
-    [
-        ("tanh_normal", 0, np.array([1, np.inf], np.float32)),
-        ("beta", -3e38, 3e38),
-    ],  # too wide for float32
+    [("tanh_normal", 0, np.array([1, np.inf], np.float32)), ("beta", -3e38, 3e38)],  # too wide for float32
 )
 def test_bounded_distribution_without_finite_bounds_is_refused(kind, low, high):
     with pytest.raises(ConfigError, match=rf"policy\.model\.box_distribution='{kind}'.*'normal'"):

@@ -5,11 +5,7 @@ import math
 import pytest
 import torch
 
-from ding_lite.rl.losses import (
-    approx_kl,
-    clipped_surrogate,
-    value_error,
-)
+from ding_lite.rl.losses import approx_kl, clipped_surrogate, value_error
 from ding_lite.rl.returns import normalize_advantage
 
 

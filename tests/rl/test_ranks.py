@@ -20,10 +20,8 @@ def test_the_parts_of_all_ranks_are_the_whole_in_order_and_differ_by_one_at_most
 def test_numbers_that_ranks_cannot_share_are_refused():
     env = {"env_id": "CartPole-v1", "collector_env_num": 8, "greedy_env_num": 7}
     config = compile_config({"env": env}).values
-    for ranks, text in (
-        (3, "collector_env_num: 8"),
-        (2, "greedy_env_num: 7"),
-    ):  # one would have greedy ones only
+    # By two, one would have greedy ones only.
+    for ranks, text in ((3, "collector_env_num: 8"), (2, "greedy_env_num: 7")):
         with pytest.raises(ConfigError, match=f"{text} cannot be divided by {ranks} ranks"):
             own_share(config, SimpleNamespace(size=ranks))
 

@@ -33,11 +33,8 @@ def test_statistics_of_batches_equal_those_of_their_concatenation(as_given, shap
 
 
 def test_numbers_far_from_zero_lose_no_precision():
-    samples, stats, of_floats = (
-        1e6 + np.random.default_rng(1).normal(size=3000),
-        RunningMeanStd(),
-        RunningMeanStd(),
-    )
+    samples = 1e6 + np.random.default_rng(1).normal(size=3000)
+    stats, of_floats = RunningMeanStd(), RunningMeanStd()
     for one in samples:
         stats.update(np.array([one]))
     np.testing.assert_allclose(stats.mean, samples.mean(), rtol=1e-14)

@@ -4,12 +4,7 @@ import numpy as np
 import torch
 
 from ding_lite.policies.base import global_streams
-from ding_lite.rl.seeding import (
-    integer_seed,
-    seed_sequence,
-    seeded_layers,
-    torch_generator,
-)
+from ding_lite.rl.seeding import integer_seed, seed_sequence, seeded_layers, torch_generator
 
 
 def first_numbers(seed, *name):

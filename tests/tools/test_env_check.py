@@ -13,13 +13,7 @@ from worlds import finished, small_config
 
 from ding_lite import SerialPipeline
 from ding_lite.errors import DingLiteError
-from ding_lite.tools.env_check import (
-    FAIL,
-    OK,
-    WARN,
-    check_env,
-    suited_backend,
-)
+from ding_lite.tools.env_check import FAIL, OK, WARN, check_env, suited_backend
 
 
 def alone(env, steps=100):
@@ -129,22 +123,12 @@ def test_fault_has_the_same_words_from_training_and_from_check_env(env, check, w
     [
         (broken.FailsToClose, "contract", WARN, "close raised RuntimeError: no window"),
         (broken.NoSeed, "same seed", FAIL, r"step 0 of env 0: obs\[0\] was 0.*self.np_random"),
-        (
-            broken.Remembers,
-            "same seed",
-            FAIL,
-            r"step 0 of env 0: obs\[0\] was \d.0, is .*reset all state in every reset",
-        ),
+        (broken.Remembers, "same seed", FAIL, r"obs\[0\] was \d.0, is .*reset all state in every reset"),
         (broken.AlwaysTheSame, "other seeds", WARN, "self.np_random"),
         (broken.NeverEnds, "episodes end", WARN, r"in 100 steps.*env.max_eval_steps=10000.*TimeLimit"),
         (limited(broken.NeverEnds, 500), "episodes end", OK, "the time limit is 500 steps"),
         (limited(broken.NeverEnds, 20), "time limit", OK, "0 episodes were terminated, 10 truncated"),
-        (
-            limited(broken.OldDone, 6),
-            "time limit",
-            FAIL,
-            r"all \d+ episodes of 6 steps were terminated.*truncated=True",
-        ),
+        (limited(broken.OldDone, 6), "time limit", FAIL, "of 6 steps were terminated.*truncated=True"),
         (broken.OldDone, "time limit", WARN, "all 32 episodes of 6 steps were terminated"),
     ],
 )
@@ -199,11 +183,7 @@ ADAPTIVE = [f"gymnasium.wrappers:Normalize{name}" for name in ("Observation", "R
 @pytest.mark.parametrize(
     ("env", "check", "words"),
     [
-        (
-            {"type": broken.Sound, "wrappers": ADAPTIVE},
-            "scale",
-            "reward=True, policy.normalize.obs=True",
-        ),
+        ({"type": broken.Sound, "wrappers": ADAPTIVE}, "scale", "reward=True, policy.normalize.obs=True"),
         ({"type": broken.Sound, "wrappers": ADAPTIVE[1:], "manager": "subprocess"}, "scale", "reward=True"),
         ({"type": broken.NormalizedCarts, "manager": "vector"}, "scale", "obs=True"),
         ({"type": broken.Levels}, "seed", "env.seed_resets=first"),
@@ -227,10 +207,7 @@ def test_levels_of_the_first_reset_need_no_warning():
     ("settings", "fails"),
     [
         ({}, "the port is in use.*env.manager.type=subprocess env.manager.worker_num=8 works"),
-        (
-            {"kwargs": {"ends": True}},
-            "exit code 9.*env.manager.type=subprocess env.manager.worker_num=8 works",
-        ),
+        ({"kwargs": {"ends": True}}, "exit code 9.*env.manager.worker_num=8 works"),
         ({"manager": "subprocess"}, ""),
         ({"collector_env_num": 1}, ""),
     ],

@@ -12,13 +12,7 @@ from worlds import result_of, small_config, state_of
 
 from ding_lite import compile_config, serial_pipeline
 from ding_lite.run.checkpoint import load_checkpoint
-from ding_lite.tools.parallel import (
-    Load,
-    Outcome,
-    exit_code_of,
-    load_of,
-    seeds_report,
-)
+from ding_lite.tools.parallel import Load, Outcome, exit_code_of, load_of, seeds_report
 
 
 @pytest.mark.parametrize(
