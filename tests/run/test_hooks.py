@@ -1,6 +1,7 @@
 """The library's own hooks, and hooks of the user that are faulty."""
 
 import importlib.util
+import json
 import os
 
 import numpy as np
@@ -9,7 +10,7 @@ from worlds import digest, finished, small_config
 
 from ding_lite import Hook, SerialPipeline, Tracker, compile_config
 from ding_lite.data.episodes import Evaluation
-from ding_lite.errors import ConfigError
+from ding_lite.errors import ConfigError, ContractError
 from ding_lite.run.checkpoint import load_checkpoint
 from ding_lite.run.video import Pictures
 from ding_lite.testing import MatchEnv
@@ -33,6 +34,17 @@ def test_an_error_of_a_hook_ends_the_run_which_is_saved(tmp_path):
     state, _ = load_checkpoint(tmp_path / "run" / "ckpt" / "last.safetensors")
     assert state["progress"]["iteration"] == 3
     assert (tmp_path / "run" / "metrics.csv").read_text().count("\n") == 1 + 3
+
+
+@pytest.mark.parametrize("value", ["text", np.zeros(2), None])
+def test_a_metric_that_is_no_number_is_named(value, tmp_path):
+    class Says(Hook):
+        def after_iter(self, pipeline):
+            pipeline.progress.metrics["mine"] = value
+
+    with pytest.raises(ContractError, match="metric 'mine': expected a number, got "):
+        train(tmp_path / "run", hooks=[Says])
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["status"] == "failed"
 
 
 def test_early_stopping_ends_a_run_without_improvement_and_counts_on_after_a_resume(tmp_path, monkeypatch):
