@@ -139,6 +139,8 @@ def evaluate(
     Raises:
         EnvError: if the environments cannot be made, or the policy cannot play in them.
     """
+    if isinstance(env, gym.Env):
+        raise EnvError(f"evaluate: it makes the environments: pass a function, lambda: ..., not {env!r:.50}")
     section = {**section_of(env), "max_eval_steps": max_steps}
     envs = make_vector_env(section, min(num_envs, episodes), seed, evaluate=True)
     return play(policy, envs, episodes, max_steps, "script", seed if stochastic else None)
