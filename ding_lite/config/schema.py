@@ -46,6 +46,11 @@ WORDS = {
     "initial_sigma_value": "log_std_init",
     "model.encoder": "features_extractor_class",
     "share_encoder": "share_features_extractor",
+    "normalize.obs": "norm_obs",
+    "normalize.reward": "norm_reward",
+    "obs_clip": "clip_obs",
+    "keep_freq": "save_freq",
+    "hooks": "callback callbacks",
 }
 OTHER_NUMBERS = {"vf_coef": ", twice Stable-Baselines3's number", "log_std_init": ", not its logarithm"}
 SYNONYMS = {word: key for key, words in WORDS.items() for word in words.split()}
