@@ -10,7 +10,7 @@ from worlds import digest, finished, small_config
 
 from ding_lite import Hook, SerialPipeline, Tracker, compile_config
 from ding_lite.data.episodes import Evaluation
-from ding_lite.errors import ConfigError, ContractError
+from ding_lite.errors import ConfigError, ContractError, RegistryError
 from ding_lite.run.checkpoint import load_checkpoint
 from ding_lite.run.video import Pictures
 from ding_lite.testing import MatchEnv
@@ -45,6 +45,11 @@ def test_a_metric_that_is_no_number_is_named(value, tmp_path):
     with pytest.raises(ContractError, match="metric 'mine': expected a number, got "):
         train(tmp_path / "run", hooks=[Says])
     assert json.loads((tmp_path / "run" / "result.json").read_text())["status"] == "failed"
+
+
+def test_an_argument_that_a_hook_does_not_have_is_named(tmp_path):
+    with pytest.raises(RegistryError, match="hook test_hooks:Breaks: unknown key 'evry'"):
+        train(tmp_path / "run", hooks=[{"type": f"{__name__}:Breaks", "evry": 2}])
 
 
 def test_early_stopping_ends_a_run_without_improvement_and_counts_on_after_a_resume(tmp_path, monkeypatch):
