@@ -67,7 +67,12 @@ class Command(Described):
         for word in args:
             if word.startswith("--") and "." in word.partition("=")[0]:
                 raise click.UsageError(f"a key has no hyphens: {word[2:]} (for W&B: ${{args_no_hyphens}})")
-        _, _, parameters = self.make_parser(ctx).parse_args(list(args))
+        try:
+            _, _, parameters = self.make_parser(ctx).parse_args(list(args))
+        except click.NoSuchOption as error:
+            hint = f" A key has no hyphens: ding-lite config --explain {error.option_name[2:]} finds it"
+            takes_keys = error.option_name.startswith("--") and "key.path" in ctx.get_usage()
+            raise click.UsageError(error.format_message() + hint * takes_keys, ctx) from error
         for parameter in parameters:
             if parameters.count(parameter) > 1 and not getattr(parameter, "multiple", False):
                 raise click.UsageError(f"{parameter.opts[-1]} is given more than once")

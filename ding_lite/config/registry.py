@@ -244,15 +244,18 @@ class Registry:
         """Yields name, class and arguments of each item of a list; a repeated name gets a number.
 
         Raises:
-            RegistryError: if an item names no entry.
+            RegistryError: if an item names no entry, or has arguments that its entry does not accept.
         """
         names: list[str] = []
         for item in items:
             choice = as_choice(item)
             kind = choice.pop("type")
+            cls = self.get_class(kind)
+            if faults := self.faults({"type": cls, **choice}, f"{self.noun} {name_of(kind)}"):
+                raise RegistryError("; ".join(faults))  # the arguments of an import path
             names.append(name_of(kind))
             count = names.count(names[-1])
-            yield names[-1] if count == 1 else f"{names[-1]} {count}", self.get_class(kind), choice
+            yield names[-1] if count == 1 else f"{names[-1]} {count}", cls, choice
 
     def names(self) -> list[str]:
         """Returns every registered name, sorted; imports the library's modules that register some."""

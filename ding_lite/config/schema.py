@@ -37,13 +37,22 @@ WORDS = {
     "entropy_weight": "ent_coef entropy_coef",
     "value_weight": "vf_coef value_loss_coef",
     "clip_ratio": "clip_range clip_coef clip_param",
+    "value_clip": "clip_range_vf clip_vloss",
     "grad_clip_value": "max_grad_norm",
-    "adv_norm": "norm_adv",
+    "adv_norm": "normalize_advantage norm_adv",
     "lr_schedule": "anneal_lr",
     "collector_env_num": "num_envs n_envs",
     "encoder_hidden_size_list": "net_arch",
+    "initial_sigma_value": "log_std_init",
     "model.encoder": "features_extractor_class",
+    "share_encoder": "share_features_extractor",
+    "normalize.obs": "norm_obs",
+    "normalize.reward": "norm_reward",
+    "obs_clip": "clip_obs",
+    "keep_freq": "save_freq",
+    "hooks": "callback callbacks",
 }
+OTHER_NUMBERS = {"vf_coef": ", twice Stable-Baselines3's number", "log_std_init": ", not its logarithm"}
 SYNONYMS = {word: key for key, words in WORDS.items() for word in words.split()}
 SCHEDULES = {"learning_rate": "lr_schedule", "clip_ratio": "clip_schedule"}  # for "lin_..." of rl-zoo
 
@@ -352,8 +361,9 @@ def meant(word: str, words: Iterable[str], cutoff: float = 0.65) -> str:
 def _key_meant(name: str, schema: Schema, root: Schema) -> str:
     """Returns a hint for the message about an unknown key: the key that was probably meant."""
     if same_name := paths_named(name, root):
-        return f"; {name!r} is {' or '.join(same_name[:3])} here"
-    names = {**SYNONYMS, **{leaf.split(".")[-1]: leaf for leaf, _ in leaves(root)}, **{n: n for n in schema}}
+        return f"; {name!r} is {' or '.join(same_name[:3])} here{OTHER_NUMBERS.get(name, '')}"
+    synonyms = {word: paths[0] for word in SYNONYMS if (paths := paths_named(word, root))}
+    names = {**synonyms, **{leaf.split(".")[-1]: leaf for leaf, _ in leaves(root)}, **{n: n for n in schema}}
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.75)
     return f"; did you mean {names[close[0]]!r}?" if close else f"; known here: {_listed(schema)}"
 

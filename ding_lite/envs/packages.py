@@ -68,12 +68,14 @@ def _register(module: str) -> None:
 
 
 def missing_extra(error: BaseException) -> str:
-    """Returns the install line for the module that ``error`` reports missing, or ""."""
+    """Returns how to install, or to register, what ``error`` reports missing, or ""."""
+    unknown = isinstance(error, (gym.error.NameNotFound, gym.error.NamespaceNotFound))
+    imports = " An id of your own or of a package needs its import first: --import MODULE" if unknown else ""
     if not isinstance(error, (ImportError, gym.error.DependencyNotInstalled, gym.error.NamespaceNotFound)):
-        return ""  # a word of its message may be a package's name by chance
+        return imports  # a word of its message may be a package's name by chance
     words = re.findall(r"\w+", str(error).lower())
     extra = next((EXTRAS[word] for word in words if word in EXTRAS), "")
-    return f' (pip install "ding_lite[{extra}]")' if extra else ""
+    return f' (pip install "ding_lite[{extra}]")' if extra else imports
 
 
 def with_correct_reset(env: gym.Env) -> gym.Env:

@@ -268,14 +268,14 @@ class VAC(ActorCritic):
 
         self.actor_encoder = make_encoder("actor")
         self.critic_encoder = None if self.share_encoder else make_encoder("critic")
-        features = self.actor_encoder.out_features
         self.actor_head = ActionHead(
             action_space,
-            features,
+            self.actor_encoder.out_features,
             hidden_size_list=actor_head_hidden_size_list,
             activation=activation,
             **box_options,
         )
+        features = (self.critic_encoder or self.actor_encoder).out_features
         self.critic_head, last = value_head(features, critic_head_hidden_size_list, activation)
         self.value_heads = (last,)
         initialize(self, init, init_gain or {}, policy_layers=self.actor_head.layers[-1], value_layer=last)

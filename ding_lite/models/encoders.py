@@ -29,7 +29,7 @@ from ding_lite.config.registry import ENCODER_REGISTRY
 from ding_lite.config.schema import Key, arguments_of
 from ding_lite.errors import ConfigError
 from ding_lite.models.layout import to_channels_last
-from ding_lite.trees import MASK_KEY, has_channels_last, is_image, space_leaves, value_at
+from ding_lite.trees import MASK_KEY, has_channels_last, is_image, path_text, space_leaves, value_at
 
 WIDEST = 2**16  # bounds of more than 16 bits, such as infinite ones, say nothing about pixels
 ACTIVATIONS: dict[str, type[nn.Module]] = {
@@ -324,8 +324,12 @@ class Encoder(nn.Module):
         observed = [(path, leaf) for path, leaf in space_leaves(space) if path[:1] != (MASK_KEY,)]
         self.paths = [path for path, _ in observed]
         leaves: list[Any] = []
-        for (_, leaf), arguments in zip(observed, _arguments_by_leaf(observed, encoder or {}), strict=True):
+        choices = _arguments_by_leaf(observed, encoder or {})
+        for (path, leaf), arguments in zip(observed, choices, strict=True):
             encoder_class = ENCODER_REGISTRY.get(arguments.pop("type", None) or default_encoder(leaf))
+            choice = {"type": encoder_class, **arguments}  # the config does not check those of an import path
+            if faults := ENCODER_REGISTRY.faults(choice, f"encoder{path_text(path)}"):
+                raise ConfigError("; ".join(faults))
             accepted = arguments_of(encoder_class)
             if accepted is None or "activation" in accepted:
                 arguments = {"activation": activation, **arguments}

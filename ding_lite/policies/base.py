@@ -42,7 +42,7 @@ from ding_lite.data.timer import Timer
 from ding_lite.envs.checks import first_fault
 from ding_lite.envs.vector import Transition
 from ding_lite.envs.wrappers import ActionMap
-from ding_lite.errors import CheckpointError, ConfigError, ContractError, error_text
+from ding_lite.errors import CheckpointError, ConfigError, ContractError, counted, error_text
 from ding_lite.fast.acting import NumpyActing, by_graph
 from ding_lite.fast.cuda_graphs import GraphPool
 from ding_lite.fast.stacks import is_changed, numpy_stacks
@@ -334,6 +334,9 @@ class Policy:
             tree = map_tree(lambda x: x[None], tree)
         if fault := first_fault(space_leaves(space), tree):
             raise ContractError(f"act: {fault.message}")
+        if (past := self._hidden_of_act) is not None and leading_size(past) != leading_size(tree):
+            got, known = counted(leading_size(tree), "observation"), counted(leading_size(past), "episode")
+            raise ContractError(f"act: got {got}, and remembers {known}: policy.reset() begins new ones")
         tree = self.with_empty_groups(tree)
         forward = self._forward_eval if deterministic else self._forward_collect
         output = forward(tree) if self.recurrence is None else forward(tree, self._hidden_of_act)
@@ -362,7 +365,7 @@ class Policy:
 
     def reset(self, first: Any = None) -> None:
         """Resets the hidden states of :meth:`act` where ``first`` (B,) is True; None: all of them."""
-        if first is None or self.recurrence is None:
+        if first is None or self.recurrence is None or np.all(first):
             self._hidden_of_act = None
         elif self._hidden_of_act is not None:
             initial = self.recurrence.initial_hidden(len(first))

@@ -30,7 +30,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from ding_lite.errors import CheckpointError, ConfigError, counted
+from ding_lite.errors import CheckpointError, ConfigError, ContractError, counted
 from ding_lite.run.checkpoint import Checkpoints, checkpoints_of, opened, read_json, replacing, write_whole
 from ding_lite.run.hooks import Hook
 from ding_lite.run.progress import COUNTERS
@@ -246,10 +246,16 @@ class RunFolder(Hook):
 
         Raises:
             CheckpointError: if they cannot be written, for example on a full disk.
+            ContractError: if a metric, such as one of a hook, is not a number.
         """
         progress = pipeline.progress
         row = {name: getattr(progress, name) for name in COUNTERS}
-        row |= {name: float(value) for name, value in progress.metrics.items()}
+        for name, value in list(progress.metrics.items()):
+            try:
+                row[name] = float(value)
+            except (TypeError, ValueError, RuntimeError):
+                del progress.metrics[name]  # at the end of the run the others are written
+                raise ContractError(f"metric {name!r}: expected a number, got {value!r:.60}") from None
         episodes = []
         for episode in progress.episodes:
             base = {"env_step": progress.env_step, "return": episode.episode_return, "length": episode.length}

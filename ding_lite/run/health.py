@@ -107,6 +107,11 @@ class HealthCheck(Hook):
         if self._iterations < WINDOW or self._mean("collect/episode_return") >= stop_value:
             return
 
+        unseen = [key for key in cfg.env.info_keys if key != "is_success" and f"collect/{key}" not in last]
+        if unseen and last["collect/episode_count"] >= EPISODES:
+            names = ", ".join(unseen)
+            yield f"env.info_keys: no last info of {EPISODES} episodes had {names}. Try: another name"
+
         # Equal up to rounding. The returns before a resume are not known.
         equal = len(returns) > 1 and math.isclose(min(returns), max(returns), rel_tol=1e-9)
         is_whole = self._iterations == progress.iteration

@@ -43,7 +43,7 @@ class Hook:
         """Called once before the first iteration, also of a resumed run."""
 
     def before_iter(self, pipeline: Any) -> None:
-        """Called before each iteration."""
+        """Called before each iteration; ``pipeline.progress`` is still that of the one before."""
 
     def after_iter(self, pipeline: Any) -> None:
         """Called after each iteration, before its metrics are written and a checkpoint is saved.

@@ -233,7 +233,8 @@ def _foreign_weights(file: Path) -> Checkpoint | None:
             contents = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # a forged file can make either reader fail in any way
         raise CheckpointError(
-            f"{file} is not a file of tensors only ({type(error).__name__}): loading others could run code"
+            f"{file} is not a file of tensors only ({type(error).__name__}): loading others could run code. "
+            "Save the state dict of its model alone with torch.save"
         ) from error
     nested = [contents.get(name) for name in NESTED] if isinstance(contents, Mapping) else []
     for weights in (contents, *nested):

@@ -79,7 +79,7 @@ def folder_of(path: Path) -> Path:
         return path
     file = find_checkpoint(path)
     if file.absolute().parent.name != "ckpt":
-        raise CheckpointError(f"{file} is not in ckpt/ of a run: no run to continue; --init-from accepts it")
+        raise CheckpointError(f"{file} is not in ckpt/ of a run: no run to continue; weights: --init-from")
     return file.parent.parent
 
 

@@ -143,8 +143,12 @@ def kind_of(space: gym.Space) -> tuple[str, str]:
     """Returns the kind of an observation space, which names a file in ``configs/kinds``, and why."""
     leaves = [leaf for path, leaf in space_leaves(space) if path[:1] != (MASK_KEY,)]
     images = [leaf.shape or () for leaf in leaves if is_image(leaf)]
+    has_numbers = any(isinstance(leaf, gym.spaces.Box) and not is_image(leaf) for leaf in leaves)
+    beside = ", with numbers that are not normalised by default," if has_numbers else ""
     if pictures := [shape for shape in images if sorted(shape)[-2] >= PIXELS]:
-        return "images", f"observations have images of shape {pictures[0]}"
-    if images or not any(isinstance(leaf, gym.spaces.Box) for leaf in leaves):
-        return "grids", "observations are cells or symbols"
+        return "images", f"observations have images of shape {pictures[0]}{beside}"
+    if images:
+        return "grids", f"observations have small images or cells{beside}"
+    if not has_numbers:
+        return "grids", "observations are symbols"
     return "vectors", "observations are numbers"

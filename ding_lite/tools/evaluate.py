@@ -115,7 +115,7 @@ def _layout(space: gym.Space) -> list[Any]:
 
 def evaluate(
     policy: Policy,
-    env: str | Callable[[], gym.Env],
+    env: str | Callable[[], gym.Env] | Mapping[str, Any],
     *,
     episodes: int = 16,
     num_envs: int = 16,
@@ -127,8 +127,8 @@ def evaluate(
 
     Args:
         policy: such as :func:`~ding_lite.serial_pipeline` or :func:`~ding_lite.load_policy` returns.
-        env: id of a gymnasium environment, a registered name, "package.module:Class", or a function that
-            makes one.
+        env: id of a gymnasium environment, a registered name, "package.module:Class", a function that makes
+            one, or keys of the section ``env``, such as ``dict(type=MyEnv, action_mask="info")``.
         episodes: to play.
         num_envs: environments to play them in, at most one for each episode.
         seed: of the start states, and of sampled actions. No training has these start states, and no
@@ -139,6 +139,8 @@ def evaluate(
     Raises:
         EnvError: if the environments cannot be made, or the policy cannot play in them.
     """
+    if isinstance(env, gym.Env):
+        raise EnvError(f"evaluate: it makes the environments: pass a function, lambda: ..., not {env!r:.50}")
     section = {**section_of(env), "max_eval_steps": max_steps}
     envs = make_vector_env(section, min(num_envs, episodes), seed, evaluate=True)
     return play(policy, envs, episodes, max_steps, "script", seed if stochastic else None)

@@ -210,9 +210,11 @@ ROBOT = spaces.Dict(policy=VECTOR, privileged=spaces.Box(-1, 1, (2,)))
 GROUPS = {"actor": ["policy"], "critic": ["policy", "privileged"]}
 
 
+@pytest.mark.parametrize("widths", [[8], []], ids=["same", "other"])  # features of actor and critic
 @pytest.mark.parametrize("cls", [VAC, PPG])
-def test_only_the_critic_reads_what_is_in_its_groups_alone(cls):
-    model, obs = model_for(ROBOT, cls=cls, obs_groups=GROUPS), batch(ROBOT)
+def test_only_the_critic_reads_what_is_in_its_groups_alone(cls, widths):
+    options = {"obs_groups": GROUPS, "encoder_hidden_size_list": widths}
+    model, obs = model_for(ROBOT, cls=cls, **options), batch(ROBOT)
     other = {**obs, "privileged": obs["privileged"] + 1}
     assert torch.equal(model.compute_actor(obs), model.compute_actor(other))
     assert not torch.isclose(model.compute_critic(obs), model.compute_critic(other)).any()

@@ -178,6 +178,11 @@ def test_channels_are_at_the_smaller_end_unless_the_config_says(shape, channels,
     assert ImageEncoder(image_space(*shape), channels).in_shape == in_shape
 
 
+class Wide(torch.nn.Module):
+    def __init__(self, space, width=2):
+        super().__init__()
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -185,6 +190,10 @@ def test_channels_are_at_the_smaller_end_unless_the_config_says(shape, channels,
         (lambda: NatureCNN(image_space(3, 20, 24)), "NatureCNN.*20 x 24.*3 channels"),
         (lambda: Encoder(spaces.Text(5), None, None, "tanh"), "Text.*Box"),
         (lambda: Encoder(NESTED, {"camrea": {"type": "impala_cnn"}}, None, "relu"), "camrea"),
+        (  # the arguments of an import path are not in the check of the config
+            lambda: Encoder(image_space(8, 8, 3), {"type": f"{__name__}:Wide", "widht": 3}, None, "relu"),
+            "encoder: unknown key 'widht'; did you mean 'width'?",
+        ),
     ],
 )
 def test_what_an_encoder_cannot_do_is_refused_by_its_key(make, message):

@@ -44,10 +44,14 @@ def test_act_remembers_until_it_is_reset():
     with pytest.raises(ContractError, match="not finite"):
         policy.act(np.full_like(obs[0], np.nan))
     assert digest(policy._hidden_of_act) == digest(hidden)
+    with pytest.raises(ContractError, match=r"got 1 observation, and remembers 4 episodes: policy\.reset"):
+        policy.act(obs[0, 0])
     policy.reset(np.array([False, True, False, False]))
     h = policy._hidden_of_act["actor"]["h"]
     assert (h[1] == 0).all()
     assert torch.equal(h[[0, 2, 3]], hidden["actor"]["h"][[0, 2, 3]])
+    policy.reset(np.array([True]))  # all begin, so their number may change
+    assert policy.act(obs[0, 0]) == single[0]
 
 
 def test_network_calls_over_a_rollout_are_bounded_in_bytes(monkeypatch):

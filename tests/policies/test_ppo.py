@@ -75,6 +75,13 @@ def test_the_adaptive_rate_brings_the_kl_near_the_desired_one():
 # ------------------------------------------------------------------ schedules, scales
 
 
+@pytest.mark.parametrize("rate", [-1e-9, math.nan, math.inf])
+def test_a_learning_rate_that_would_undo_learning_is_refused(rate):
+    policy = trainee("ppo")[0]
+    with pytest.raises(ContractError, match="learning_rate: expected a finite number at least 0, got"):
+        policy.learning_rate = rate
+
+
 def test_entropy_weight_defaults_to_a_bonus_for_discrete_actions_only():
     assert [float(trainee("ppo", world)[0].entropy_weight) for world in (SeededEnv, SeededBox)] == [0.01, 0.0]
 

@@ -52,6 +52,11 @@ def test_cause_of_a_run_that_was_set_up_wrongly_is_named(cause, tmp_path):
     assert "policy." in findings[cause].split("Try: ")[1], "a key to change"
 
 
+def test_keys_that_no_info_has_are_named(tmp_path):
+    findings, _ = trained({}, tmp_path / "run", n_sample=512, info_keys=["is_success", "distence"])
+    assert "had distence" in findings["env.info_keys"]
+
+
 @pytest.mark.parametrize("kind", ["ppo", "ppg"])
 def test_equal_returns_are_the_only_finding_of_a_constant_reward(kind, tmp_path):
     policy = dict(type=kind, learn=dict(value_norm=True))
@@ -84,7 +89,7 @@ def test_run_with_the_defaults_has_no_findings(tmp_path):
 
 def findings(policy, rows, max_env_step=1000, numbers=0, stop_value=None, first=1):
     """Returns the findings of a run whose config has this section ``policy``, by env steps and metrics."""
-    env = SimpleNamespace(stop_value=stop_value, manager=SimpleNamespace(type="auto"))
+    env = SimpleNamespace(stop_value=stop_value, manager=SimpleNamespace(type="auto"), info_keys=[])
     space = Box(-1, 1, (numbers,)) if numbers else Discrete(2)
     pipeline = SimpleNamespace(
         cfg=SimpleNamespace(policy=policy, max_env_step=max_env_step, env=env),

@@ -1,15 +1,16 @@
-"""The library's own hooks."""
+"""The library's own hooks, and faults of a user's hooks."""
 
 import importlib.util
+import json
 import os
 
 import numpy as np
 import pytest
 from worlds import digest, finished, small_config, until
 
-from ding_lite import SerialPipeline, Tracker, compile_config
+from ding_lite import Hook, SerialPipeline, Tracker, compile_config
 from ding_lite.data.episodes import Evaluation
-from ding_lite.errors import ConfigError
+from ding_lite.errors import ConfigError, ContractError, RegistryError
 from ding_lite.run.video import Pictures
 from ding_lite.testing import MatchEnv
 
@@ -18,6 +19,22 @@ BASE = {"manager": {"type": "base"}}
 
 def train(folder, **others):
     return finished(SerialPipeline(small_config(**{"env": BASE, **others}), folder=folder))
+
+
+@pytest.mark.parametrize("value", ["text", np.zeros(2), None])
+def test_a_metric_that_is_no_number_is_named(value, tmp_path):
+    class Says(Hook):
+        def after_iter(self, pipeline):
+            pipeline.progress.metrics["mine"] = value
+
+    with pytest.raises(ContractError, match="metric 'mine': expected a number, got "):
+        train(tmp_path / "run", hooks=[Says])
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["status"] == "failed"
+
+
+def test_an_argument_that_a_hook_does_not_have_is_named(tmp_path):
+    with pytest.raises(RegistryError, match="hook ding_lite.run.hooks:EarlyStopping: unknown key"):
+        train(tmp_path / "run", hooks=[{"type": "ding_lite.run.hooks:EarlyStopping", "patiense": 2}])
 
 
 def test_early_stopping_ends_a_run_without_improvement_and_counts_on_after_a_resume(tmp_path, monkeypatch):

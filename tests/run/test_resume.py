@@ -289,6 +289,10 @@ def test_a_solved_run_goes_on_to_a_new_bar(tmp_path):
     assert "it takes no step; env.stop_value=None" in (run / "log.txt").read_text()
     again = SerialPipeline.resume(run, changes={"env.stop_value": None}, trust=TRUST)
     assert (len([*again]), again.status) == (5, "finished")
+    assert "at its limit" not in (run / "log.txt").read_text()
+    again = SerialPipeline.resume(run, max_env_step=256, trust=TRUST)
+    assert ([*again], again.status) == ([], "finished")
+    assert "the run is at its limit, a total: it takes no step" in (run / "log.txt").read_text()
 
 
 def test_what_a_script_gave_a_run_is_given_again(tmp_path):
