@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from pathlib import Path
 from typing import Any
@@ -87,7 +86,7 @@ def run(
     from ding_lite.config.compile import LENGTH, differences, parse_overrides
     from ding_lite.ranks import kept_before_restart, restarts
     from ding_lite.run.checkpoint import checkpoints_of
-    from ding_lite.run.display import display_for, lines_of_seeds
+    from ding_lite.run.display import Display, display_for
     from ding_lite.run.folder import is_replaceable
     from ding_lite.run.pipeline import SerialPipeline
     from ding_lite.run.resources import keep_freed_memory
@@ -115,12 +114,8 @@ def run(
             Job(f"seed {seed}", options.words_with(seeds=seed, exp_name=folder, **child))
             for seed, folder in folders.items()
         ]
-        limit = max_env_step or config.values.max_env_step
-        with contextlib.ExitStack() as stack:
-            lines = lines_of_seeds(sys.stdout, [job.name for job in to_do], limit)
-            say = (lambda line: None) if quiet or json else stack.enter_context(lines)
-            pool = stack.enter_context(options.open_pool(config, jobs, ray, say))
-            stack.enter_context(stop_signals(pool.stop))
+        say = (lambda line: None) if quiet or json else Display(sys.stdout).write
+        with options.open_pool(config, jobs, ray, say) as pool, stop_signals(pool.stop):
             outcomes = pool.run(to_do)
         report = seeds_report(folders, outcomes)
         for run in report["runs"]:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-import re
 import time
-from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, TextIO
 
@@ -22,8 +20,6 @@ SHOWN = {  # the metrics in a line, and their formats; a terminal that is too na
     "collect/episode_length_max": " (max {:.0f})",
     "learn/cur_lr": "  lr {:.2g}",
 }
-STEPS = re.compile(r" *([\d,]+)(?:/[\d,]+)? steps  ")  # begins the lines about an iteration
-ENDED = re.compile(r"(?:solved|finished|interrupted|failed)\b.* env steps and |ding-lite train: error: ")
 
 
 def score_text(value: float | None, spread: float | None = None) -> str:
@@ -111,40 +107,6 @@ class LiveDisplay(Display):
 
     def after_run(self, pipeline: Any) -> None:
         self._drawing.close()
-
-
-@contextlib.contextmanager
-def lines_of_seeds(stream: TextIO, names: Sequence[str], limit: int) -> Iterator[Callable[[str], None]]:
-    """Yields a function that writes the lines of several runs; a terminal also shows a bar for all runs.
-
-    Args:
-        stream: to write to.
-        names: of the runs; each line begins with the name of its run: "seed 0: ...".
-        limit: env steps of each run.
-    """
-    if not stream.isatty():
-        yield Display(stream).write
-        return
-    from rich.console import Console
-    from rich.progress import Progress as Bar
-    from rich.progress import TaskProgressColumn, TimeRemainingColumn
-
-    columns = f"{len(names)} seeds", TaskProgressColumn(), "left", TimeRemainingColumn(), "for all"
-    steps = dict.fromkeys(names, 0)
-    limits = dict.fromkeys(names, limit)  # for a run that has ended: its last step
-    with Bar(*columns, console=Console(file=stream), transient=True) as bar:
-        task = bar.add_task("", total=limit * len(names))
-
-        def write(line: str) -> None:
-            name, _, text = line.partition(": ")
-            if match := STEPS.match(text):
-                steps[name] = int(match[1].replace(",", ""))
-            elif ENDED.match(text):
-                limits[name] = steps[name]
-            bar.console.print(line, highlight=False, markup=False)
-            bar.update(task, completed=sum(steps.values()), total=sum(limits.values()), refresh=True)
-
-        yield write
 
 
 def display_for(stream: TextIO) -> Display:

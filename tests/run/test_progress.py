@@ -1,13 +1,12 @@
 """Scores and metrics by hand, the time left, and the lines of a display."""
 
 import io
-import re
 import types
 
 import pytest
 
 from ding_lite.data.episodes import Evaluation
-from ding_lite.run.display import Display, LiveDisplay, lines_of_seeds, score_text
+from ding_lite.run.display import Display, LiveDisplay, score_text
 from ding_lite.run.progress import Progress, evaluation_metrics, merged_metrics
 
 
@@ -63,24 +62,6 @@ def test_a_live_display_shows_the_phase_of_the_first_iteration_and_disappears():
     display.after_run(pipeline)
     display.say("finished")
     assert stream.getvalue().endswith("finished\n")
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
-def test_a_line_below_the_lines_of_several_runs_has_their_share():
-    stream = Terminal()
-    with lines_of_seeds(stream, ["seed 0", "seed 1", "seed 2"], 40_000) as write:
-        for line, share in (
-            ("seed 0:     1,000/40,000 steps  2%  ", 1),
-            ("seed 1: env x", 1),
-            ("seed 1:    21,000 steps  evaluation 1.0", 18),
-            ("seed 0: solved after 1,000 env steps and 10.0 s", 27),
-        ):
-            write(line)
-            assert re.search(rf"3 seeds.*{share}%.*left.*for all", stream.getvalue().split(line)[1])
 
 
 def test_the_time_left_is_that_at_the_mean_speed():
