@@ -27,7 +27,7 @@ from typing import Any, Literal
 
 from easydict import EasyDict
 
-from ding_lite.config.di_engine import PAIR, as_pair, from_di_engine, stand_ins
+from ding_lite.config.di_engine import PAIR, as_pair, from_di_engine, refuse_methods, stand_ins
 from ding_lite.config.registry import (
     HOOK_REGISTRY,
     INTRINSIC_REGISTRY,
@@ -351,6 +351,7 @@ def schema_of(user: Mapping[str, Any]) -> tuple[Schema, list[str]]:
 
     if cls := add_section("policy", schema, user, POLICY_REGISTRY, "ppo"):
         policy, keys = _section(user, "policy"), schema["policy"]
+        refuse_methods(cls)
         add_section("policy.model", keys, policy, MODEL_REGISTRY, cls.default_model())
         intrinsic = _section(policy, "intrinsic")
         if "intrinsic" in keys and intrinsic.get("type") is not None:

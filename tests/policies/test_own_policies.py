@@ -141,6 +141,8 @@ def transitions(self, data: list[dict]):
         ("_state_dict_learn", lambda self: {}, r"self\.keep\(name, part\)"),
         ("_forward_learn", transitions, "data is declared as list.* a whole rollout"),
         ("_get_train_sample", transitions, "data is declared as list.* a whole rollout"),
+        ("default_model", lambda self: ("vac", ["ding.model"]), "classmethod .* name of a model only"),
+        ("default_model", classmethod(lambda cls: ("vac", ["ding.model"])), "classmethod .* name .* only"),
     ],
 )
 def test_a_method_as_di_engine_calls_it_is_refused_with_what_takes_its_place(method, function, told):
