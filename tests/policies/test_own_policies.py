@@ -150,6 +150,16 @@ def test_a_method_as_di_engine_calls_it_is_refused_with_what_takes_its_place(met
         trainee("ppo", cls=type("Ported", (PPOPolicy,), {method: function}))
 
 
+def test_an_optimizer_as_in_di_engine_is_said_to_be_unused():
+    class Ported(PPOPolicy):
+        def _init_learn(self):
+            super()._init_learn()
+            self._optimizer = torch.optim.RMSprop(self.model.parameters())
+
+    (line,) = [line for line in trainee("ppo", cls=Ported)[0].lines if "_optimizer" in line]
+    assert line.startswith("WARNING")
+
+
 class Unclipped(PPOPolicy):
     """A plain policy gradient, by the ratio; stale samples have weights."""
 
