@@ -451,9 +451,10 @@ class SerialPipeline:
         ended = f"{self.status}{why} after {done}{evaluation}\nrun: {run}"
         if goes_on and not checkpoints_of(self.folder):
             return ended
-        if SCRIPT in self.config.trusted:  # a notebook, which no command can import
+        if SCRIPT in self.config.trusted or self.given:  # no command has the parts of a notebook or script
             call = "SerialPipeline.resume" if goes_on else "load_policy"
-            return f"{ended}   try: {call}({run!r}) in the notebook or shell that has its classes"
+            parts = "".join(f", {name}=..." for name in self.given if goes_on or name == "model")
+            return f"{ended}   try: {call}({run!r}{parts}) in the notebook, shell or script with its classes"
         words = ["train", "--resume", run] if goes_on else ["eval", run, "-n", "100"]
         words += [word for module in self._imports.values() for word in ("--import", module)]
         return f"{ended}   try: {shlex.join(['ding-lite', *words])}"

@@ -129,7 +129,7 @@ def test_classes_of_the_running_script_need_no_trust(tmp_path, monkeypatch):
     monkeypatch.setattr(main, "__spec__", None)  # as in a notebook
     summary = train(tmp_path / "notebook", small_config(OfScript, max_env_step=256)).summary()
     assert summary.endswith(
-        f"try: load_policy('{tmp_path}/notebook') in the notebook or shell that has its classes"
+        f"try: load_policy('{tmp_path}/notebook') in the notebook, shell or script with its classes"
     )
 
 
