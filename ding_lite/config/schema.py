@@ -41,7 +41,9 @@ WORDS = {
     "adv_norm": "norm_adv",
     "lr_schedule": "anneal_lr",
     "collector_env_num": "num_envs n_envs",
-    "encoder_hidden_size_list": "net_arch",
+    "encoder_hidden_size_list": "net_arch hidden_dims actor_hidden_dims critic_hidden_dims",
+    "initial_sigma_value": "init_std init_noise_std",
+    "normalize.obs": "obs_normalization empirical_normalization",
     "model.encoder": "features_extractor_class",
 }
 SYNONYMS = {word: key for key, words in WORDS.items() for word in words.split()}
