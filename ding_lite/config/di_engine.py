@@ -271,6 +271,10 @@ class _Conversion:
         self.per_collect = {"ppo": passes * minibatches, "ppg": 1}.get(self.policy, updates)
         self.frequency("policy.eval.evaluator.eval_freq", "policy.eval.eval_freq")
         self.frequency(f"{learn}.learner.hook.save_ckpt_after_iter", "checkpoint.keep_freq")
+        for path in [path for path in self.left if path.startswith(f"{learn}.learner.hook.")]:
+            name, _, key = path.rpartition(".")  # a hook as a dict
+            if key == "type" and self.left[path] not in ("save_ckpt", "log_show", "log_reduce"):
+                self.refuse(name, "--init-from gives weights; a ding_lite.Hook (key `hooks`) runs code")
         path = f"{learn}.lr_scheduler"
         scheduler = self.section(path) if self.policy == "ppo" else {}
         collects, final = scheduler.get("epoch_num"), scheduler.get("min_lr_lambda")

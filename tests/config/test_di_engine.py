@@ -219,6 +219,16 @@ def test_the_module_that_registers_a_model_is_imported(tmp_path, monkeypatch):
 # ------------------------------------------------------------------ keys that are left out or refused
 
 
+def test_hooks_of_the_learner_that_change_the_run_are_refused():
+    hooks = {
+        name: dict(name=name, type=name, position="before_run") for name in ("load_ckpt", "own", "log_show")
+    }
+    with pytest.raises(ConfigError, match="has 2 faults") as caught:
+        compiled(learn=dict(learner=dict(hook=hooks)))
+    for name in ("load_ckpt", "own"):
+        assert f"learner.hook.{name}: --init-from gives weights" in str(caught.value)
+
+
 def test_misspelt_keys_are_refused():
     with pytest.raises(ConfigError) as caught:
         compiled(learn=dict(clip_ration=1, batchsize=1), collect=dict(n_samples=1))
