@@ -245,7 +245,7 @@ class SerialPipeline:
         self.collector.envs.say = self.say  # last: both may be the same environments
         given = [f"a script passes {x}: the keys of the config for it have no effect" for x in self.given]
         lines = [f"run {self.folder}", *given, *lines]
-        for line in lines + description(self.config, self.policy, self.collector):
+        for line in lines + description(self.config, env_name(self.cfg.env), self.policy, self.collector):
             self.say(line)
 
     def say(self, line: str) -> None:
@@ -435,7 +435,7 @@ class SerialPipeline:
             "env_steps_per_second": progress.env_step / wall_time if wall_time else None,
             "seed": self.cfg.seed,
             "policy": encode(self.cfg.policy.type, "policy.type"),
-            "env_id": env_name(self.config.values.env),
+            "env_id": env_name(self.cfg.env),
             "checkpoint": checkpoints.get("last"),
             "best_checkpoint": checkpoints.get("best"),
             "error": None if self.status in ("solved", "finished") else error or None,

@@ -286,6 +286,8 @@ def test_environments_and_a_model_of_the_script_are_trained(make):
     assert digest(model.actor_head.state_dict()) != before
     assert pipeline.collector.envs.num_envs == 2
     assert ", model=...) in the notebook, shell or script with its" in pipeline.summary()
+    assert pipeline.result()["env_id"] == "small_worlds:LengthEnv"
+    assert "env small_worlds:LengthEnv: 2 environments" in (pipeline.folder / "log.txt").read_text()
     config = compile_config(counted(LengthEnv)).replaced({"policy.collect.n_step": 32})
     of_steps = make(config, env_setting=setting)
     assert (of_steps.collector.steps, of_steps.policy.cfg.collect.n_sample) == (32, 64)
