@@ -229,7 +229,9 @@ class SerialPipeline:
             spaces = spaces_to_json(weights, obs=policy.obs_space, action=policy.action_space)
             maps = [action_map.as_json() for action_map in policy.action_maps]
             others = {"spaces": spaces, "action_maps": maps, "given": self.given, "id": run_id}
-            others["former"] = self._former
+            parts = {"env_setting": env_name(cfg.env), "model": type(policy.model).__name__}
+            # `compare` groups runs by their configs, which say nothing about the parts of a script.
+            others["former"] = self._former | {name: [parts[name]] for name in self.given}
             saved = {**self.config.as_json(), **others, "imports": self._imports}
             tracked = TrackedRun(self.folder.absolute(), saved["config"], resume_at, run_id)
             trackers = Trackers(cfg.logger.trackers, cfg.logger.freq, tracked)
