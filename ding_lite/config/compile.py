@@ -307,7 +307,8 @@ def _contradictions(
 ) -> tuple[list[str], list[str]]:
     """Returns ``(faults, notes)`` about the keys of a complete config that contradict each other."""
     env, policy = values["env"], values["policy"]
-    faults, notes = without_effect(values, schema)
+    typed = [path for path, origin in source.items() if origin == COMMAND_LINE]
+    faults, notes = without_effect(values, schema, typed)
     faults += _envs().section_faults(env)
     if policy["collect"].get("n_step") is not None and source[SIZE] != "n_step":
         faults.append("policy.collect.n_step: it is in place of n_sample; remove one of the two")

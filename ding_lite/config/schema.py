@@ -205,12 +205,15 @@ def refuse(origin: str, faults: Sequence[str]) -> None:
         raise ConfigError("\n  ".join([f"{origin} has {counted(len(faults), 'fault')}:", *faults]))
 
 
-def without_effect(values: Mapping[str, Any], schema: Schema) -> tuple[list[str], list[str]]:
+def without_effect(
+    values: Mapping[str, Any], schema: Schema, typed: Iterable[str] = ()
+) -> tuple[list[str], list[str]]:
     """Returns ``(faults, notes)`` about the keys that were changed although they have no effect.
 
     Args:
         values: a complete config.
         schema: of the config.
+        typed: keys that are noted with their default, too, unless it is false or None.
     """
     by_path = dict(leaves(values))
     faults: list[str] = []
@@ -222,7 +225,8 @@ def without_effect(values: Mapping[str, Any], schema: Schema) -> tuple[list[str]
         return str(value) == expected if expected else bool(value)
 
     for path, key in leaves(schema):
-        if not key.needs or by_path[path] == key.default:
+        is_named = path in typed and key.default and not key.strict
+        if not key.needs or (by_path[path] == key.default and not is_named):
             continue
         section, negated = path.partition(".")[0], key.needs.startswith("not ")
         needs = [f"{section}.{need}" for need in key.needs.removeprefix("not ").split(" or ")]
