@@ -52,6 +52,8 @@ def run(
     if not (env or config):
         raise ConfigError("expected an environment: its name, such as CartPole-v1, or a config by -c")
     changes = tuple(word for word in overrides if word != env)
+    if others := [word for word in changes if "=" in word and not word.startswith(("env.", "env="))]:
+        raise ConfigError(f"{others[0]}: only keys of env can be changed here, such as env.kwargs.size=8")
     values = options.Source(config, env, None, not config, imports, changes).read().values
     seed = values.seed if seed is None else seed
     name = env_name(values.env)

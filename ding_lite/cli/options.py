@@ -219,7 +219,7 @@ title_option = option("--title TEXT", "(default: what the runs have in common)")
 width_option = option(
     "--width INCHES",
     "width of a figure, such as 3.3in for a column of a page (default: by the number of plots)",
-    lambda text: float(text.removesuffix("in")),
+    lambda text: click.FloatRange(0, 1000, min_open=True).convert(text.removesuffix("in"), None, None),
 )
 jobs_option = option(
     "--jobs N",

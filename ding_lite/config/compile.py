@@ -27,7 +27,7 @@ from typing import Any, Literal
 
 from easydict import EasyDict
 
-from ding_lite.config.di_engine import PAIR, as_pair, from_di_engine, stand_ins
+from ding_lite.config.di_engine import PAIR, as_pair, from_di_engine, refuse_methods, stand_ins
 from ding_lite.config.registry import (
     HOOK_REGISTRY,
     INTRINSIC_REGISTRY,
@@ -307,7 +307,8 @@ def _contradictions(
 ) -> tuple[list[str], list[str]]:
     """Returns ``(faults, notes)`` about the keys of a complete config that contradict each other."""
     env, policy = values["env"], values["policy"]
-    faults, notes = without_effect(values, schema)
+    typed = [path for path, origin in source.items() if origin == COMMAND_LINE]
+    faults, notes = without_effect(values, schema, typed)
     faults += _envs().section_faults(env)
     if policy["collect"].get("n_step") is not None and source[SIZE] != "n_step":
         faults.append("policy.collect.n_step: it is in place of n_sample; remove one of the two")
@@ -351,6 +352,7 @@ def schema_of(user: Mapping[str, Any]) -> tuple[Schema, list[str]]:
 
     if cls := add_section("policy", schema, user, POLICY_REGISTRY, "ppo"):
         policy, keys = _section(user, "policy"), schema["policy"]
+        refuse_methods(cls)
         add_section("policy.model", keys, policy, MODEL_REGISTRY, cls.default_model())
         intrinsic = _section(policy, "intrinsic")
         if "intrinsic" in keys and intrinsic.get("type") is not None:

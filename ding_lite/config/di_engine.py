@@ -23,7 +23,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from ding_lite.config.registry import ENV_REGISTRY, POLICY_REGISTRY, import_module, name_of
@@ -86,7 +86,7 @@ NOT_BUILT = {
 }
 # Keys that are not arguments of an environment, and keys that DI-engine's machinery adds to every model.
 OF_ENVS = _paths("env", "manager replay_path save_replay_gif wrappers kwargs")
-OF_MODELS = _paths("policy.model", "import_names obs_shape action_shape action_space")
+OF_MODELS = _paths("policy.model", "obs_shape action_shape action_space")
 BUFFERS = {"ppo_offpolicy": (BUFFER,), "ppg_offpolicy": (f"{BUFFER}.policy", f"{BUFFER}.value")}
 # Defaults that convert counts of train iterations if the pair lacks these keys: DI-engine's, and ours.
 DEFAULTS = dict(epoch_per_collect=10, update_per_collect=5, batch_size=64, n_sample=2048, collector_env_num=8)
@@ -138,9 +138,10 @@ class _Conversion:
         self.new: dict[str, Any] = {}  # the new config, by paths
         self.notes: list[str] = []
         self.faults: list[str] = []
-        named = [m for part in ("env", "policy") for m in self.take(f"{CREATE}.{part}.import_names", [])]
+        sections = (f"{CREATE}.env", f"{CREATE}.policy", "policy.model")
+        named = [module for section in sections for module in self.take(f"{section}.import_names", [])]
         self.imports = [m for m in named if m.partition(".")[0] not in THEIRS]
-        for module in self.imports:  # they register environment and policy
+        for module in self.imports:  # they register environment, policy and model
             import_module(module)
         kind = self.take(f"{CREATE}.policy.type", "ppo")
         self.type = str(self.left.get("policy.type", kind)).removesuffix("_command")
@@ -270,6 +271,10 @@ class _Conversion:
         self.per_collect = {"ppo": passes * minibatches, "ppg": 1}.get(self.policy, updates)
         self.frequency("policy.eval.evaluator.eval_freq", "policy.eval.eval_freq")
         self.frequency(f"{learn}.learner.hook.save_ckpt_after_iter", "checkpoint.keep_freq")
+        for path in [path for path in self.left if path.startswith(f"{learn}.learner.hook.")]:
+            name, _, key = path.rpartition(".")  # a hook as a dict
+            if key == "type" and self.left[path] not in ("save_ckpt", "log_show", "log_reduce"):
+                self.refuse(name, "--init-from gives weights; a ding_lite.Hook (key `hooks`) runs code")
         path = f"{learn}.lr_scheduler"
         scheduler = self.section(path) if self.policy == "ppo" else {}
         collects, final = scheduler.get("epoch_num"), scheduler.get("min_lr_lambda")
@@ -410,11 +415,16 @@ NOT_CALLED = {  # patterns of names, and what replaces the method
 }
 
 
-def refuse_methods(policy: type) -> None:
+def refuse_methods(policy: Any) -> None:
     """Raises a ContractError if a policy class has a method that DI-engine calls, but ding_lite does not."""
     for pattern, instead in NOT_CALLED.items():
         if name := next((name for name in dir(policy) if re.fullmatch(pattern, name)), None):
             raise ContractError(f"{policy.__name__}.{name}: DI-engine calls it, nothing does here: {instead}")
+    default = policy.default_model
+    if isinstance(default, FunctionType) or isinstance(default(), tuple):
+        raise ContractError(
+            f"{policy.__name__}.default_model: it is a classmethod here, and returns the name of a model only"
+        )
     for name in ("_forward_learn", "_get_train_sample"):  # DI-engine passes a list of transitions
         for argument, kind in getattr(policy, name).__annotations__.items():
             if argument != "return" and "list[" in str(kind).lower():

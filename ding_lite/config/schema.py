@@ -42,11 +42,11 @@ WORDS = {
     "adv_norm": "normalize_advantage norm_adv",
     "lr_schedule": "anneal_lr",
     "collector_env_num": "num_envs n_envs",
-    "encoder_hidden_size_list": "net_arch",
-    "initial_sigma_value": "log_std_init",
+    "encoder_hidden_size_list": "net_arch hidden_dims actor_hidden_dims critic_hidden_dims",
+    "initial_sigma_value": "log_std_init init_std init_noise_std",
     "model.encoder": "features_extractor_class",
     "share_encoder": "share_features_extractor",
-    "normalize.obs": "norm_obs",
+    "normalize.obs": "norm_obs obs_normalization empirical_normalization",
     "normalize.reward": "norm_reward",
     "obs_clip": "clip_obs",
     "keep_freq": "save_freq",
@@ -212,12 +212,15 @@ def refuse(origin: str, faults: Sequence[str]) -> None:
         raise ConfigError("\n  ".join([f"{origin} has {counted(len(faults), 'fault')}:", *faults]))
 
 
-def without_effect(values: Mapping[str, Any], schema: Schema) -> tuple[list[str], list[str]]:
+def without_effect(
+    values: Mapping[str, Any], schema: Schema, typed: Iterable[str] = ()
+) -> tuple[list[str], list[str]]:
     """Returns ``(faults, notes)`` about the keys that were changed although they have no effect.
 
     Args:
         values: a complete config.
         schema: of the config.
+        typed: keys that are noted with their default, too, unless it is false or None.
     """
     by_path = dict(leaves(values))
     faults: list[str] = []
@@ -229,7 +232,8 @@ def without_effect(values: Mapping[str, Any], schema: Schema) -> tuple[list[str]
         return str(value) == expected if expected else bool(value)
 
     for path, key in leaves(schema):
-        if not key.needs or by_path[path] == key.default:
+        is_named = path in typed and key.default and not key.strict
+        if not key.needs or (by_path[path] == key.default and not is_named):
             continue
         section, negated = path.partition(".")[0], key.needs.startswith("not ")
         needs = [f"{section}.{need}" for need in key.needs.removeprefix("not ").split(" or ")]

@@ -177,6 +177,8 @@ class Policy:
             inputs = self._inputs(example_observations(obs_space, SAMPLES))
             check_outputs(self.model, inputs, action_space, with_actions=is_ours)
             self._init_learn()
+            if "_optimizer" in vars(self):
+                self.say("WARNING: _optimizer: the library's steps do not use it; they are Adam's")
         if {"collect", "eval"} & set(self.fields):
             self.say(f"acting: {self.acting().name}")
 

@@ -10,7 +10,7 @@ import torch
 from easydict import EasyDict
 
 from ding_lite.config.compile import Config
-from ding_lite.config.registry import POLICY_REGISTRY, SCRIPT, env_name, script_name
+from ding_lite.config.registry import POLICY_REGISTRY, SCRIPT, script_name
 from ding_lite.config.schema import leaves, set_value
 from ding_lite.config.values import PLACES, decode, encode
 from ding_lite.data.collector import Collector
@@ -153,16 +153,17 @@ def build(
     return policy, collector, evaluator
 
 
-def description(config: Config, policy: Policy, collector: Collector) -> list[str]:
+def description(config: Config, env: str, policy: Policy, collector: Collector) -> list[str]:
     """Returns the first lines of a run: environments, policy, and the settings that were adapted.
 
     Args:
         config: of the run.
+        env: the name of its environments.
         policy, collector: of the run.
     """
     cfg, envs, threads = config.values, collector.envs, torch.get_num_threads()
     lines = [
-        f"env {env_name(cfg.env)}: {envs.backend}",
+        f"env {env}: {envs.backend}",
         f"policy {encode(cfg.policy.type, 'policy.type')} on {policy.device}, "
         f"{sum(parameter.numel() for parameter in policy.model.parameters()):,} parameters, "
         f"{counted(threads, 'torch thread')}, seed {cfg.seed}",

@@ -126,7 +126,8 @@ def find_checkpoint(path: str | Path, name: str = "best") -> Path:
             return file
     saved = ", ".join(file.stem for file in checkpoints_of(path))
     known = f"it has {saved}" if saved else "name the folder of a run, or a checkpoint in it"
-    raise CheckpointError(f"{path} has no checkpoint {name!r}; {known}")
+    fault = f"has no checkpoint {name!r}" if path.exists() else "does not exist"
+    raise CheckpointError(f"{path} {fault}; {known}")
 
 
 def load_of_run(path: str | Path, name: str = "best") -> Checkpoint:

@@ -231,7 +231,9 @@ class SerialPipeline:
             spaces = spaces_to_json(weights, obs=policy.obs_space, action=policy.action_space)
             maps = [action_map.as_json() for action_map in policy.action_maps]
             others = {"spaces": spaces, "action_maps": maps, "given": self.given, "id": run_id}
-            others["former"] = self._former
+            parts = {"env_setting": env_name(cfg.env), "model": type(policy.model).__name__}
+            # `compare` groups runs by their configs, which say nothing about the parts of a script.
+            others["former"] = self._former | {name: [parts[name]] for name in self.given}
             saved = {**self.config.as_json(), **others, "imports": self._imports}
             tracked = TrackedRun(self.folder.absolute(), saved["config"], resume_at, run_id)
             trackers = Trackers(cfg.logger.trackers, cfg.logger.freq, tracked)
@@ -247,7 +249,7 @@ class SerialPipeline:
         self.collector.envs.say = self.say  # last: both may be the same environments
         given = [f"a script passes {x}: the keys of the config for it have no effect" for x in self.given]
         lines = [f"run {self.folder}", *given, *lines]
-        for line in lines + description(self.config, self.policy, self.collector):
+        for line in lines + description(self.config, env_name(self.cfg.env), self.policy, self.collector):
             self.say(line)
 
     def say(self, line: str) -> None:
@@ -437,7 +439,7 @@ class SerialPipeline:
             "env_steps_per_second": progress.env_step / wall_time if wall_time else None,
             "seed": self.cfg.seed,
             "policy": encode(self.cfg.policy.type, "policy.type"),
-            "env_id": env_name(self.config.values.env),
+            "env_id": env_name(self.cfg.env),
             "checkpoint": checkpoints.get("last"),
             "best_checkpoint": checkpoints.get("best"),
             "error": None if self.status in ("solved", "finished") else error or None,
@@ -453,9 +455,10 @@ class SerialPipeline:
         ended = f"{self.status}{why} after {done}{evaluation}\nrun: {run}"
         if goes_on and not checkpoints_of(self.folder):
             return ended
-        if SCRIPT in self.config.trusted:  # a notebook, which no command can import
+        if SCRIPT in self.config.trusted or self.given:  # no command has the parts of a notebook or script
             call = "SerialPipeline.resume" if goes_on else "load_policy"
-            return f"{ended}   try: {call}({run!r}) in the notebook or shell that has its classes"
+            parts = "".join(f", {name}=..." for name in self.given if goes_on or name == "model")
+            return f"{ended}   try: {call}({run!r}{parts}) in the notebook, shell or script with its classes"
         words = ["train", "--resume", run] if goes_on else ["eval", run, "-n", "100"]
         words += [word for module in self._imports.values() for word in ("--import", module)]
         return f"{ended}   try: {shlex.join(['ding-lite', *words])}"

@@ -202,8 +202,10 @@ def random_actions(envs: VectorEnv, seed: int) -> Callable[[Tree], Tree]:
     Raises:
         ConfigError: if the model cannot be made for these spaces.
     """
+    names = [*envs.obs_space] if isinstance(envs.obs_space, gym.spaces.Dict) else []
+    groups = {"actor": names, "critic": names} if names else None  # the encoders do not act here
     with seeded_layers(seed, "check"):
-        model = VAC(envs.obs_space, envs.action_space)
+        model = VAC(envs.obs_space, envs.action_space, obs_groups=groups)
     generator = torch_generator(seed, "check")
     with torch.no_grad():
         logit = model.actor_head.out.logit(torch.zeros(envs.num_envs, model.actor_head.out.size))

@@ -25,6 +25,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import nextafter
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -99,13 +100,16 @@ def values_of(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def first_values(space: Space) -> dict[str, Any]:
-    """Returns the first choice or the lowest value of each key, to check that a config has these keys."""
-    return values_of(
-        {
-            key: values.choices[0] if isinstance(values, CategoricalDistribution) else values.low
-            for key, values in space.items()
-        }
-    )
+    """Returns the first choice or the lowest value of each key, to check that a config has these keys.
+
+    Of ``uniform`` and ``log`` it is the next number, since a whole one would also pass as an int.
+    """
+    first: dict[str, Any] = {}
+    for key, values in space.items():
+        first[key] = values.choices[0] if isinstance(values, CategoricalDistribution) else values.low
+        if isinstance(values, FloatDistribution):
+            first[key] = nextafter(values.low, values.high)
+    return values_of(first)
 
 
 def assignments(values: Mapping[str, Any]) -> str:

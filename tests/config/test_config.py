@@ -186,6 +186,8 @@ def test_keys_without_effect_are_noted_where_they_are_no_mistake():
     assert [note.split("=")[0] for note in config.notes] == ["policy.learn.lr_final", "policy.nstep"]
     for kind in ("ppo", "ppo_offpolicy", "ppg", "ppg_offpolicy"):
         assert compile_config(user(type=kind)).notes == ()
+    of_default = {"policy.learn.desired_kl": 0.01, "env.manager.double_buffer": False}
+    assert [note.split("=")[0] for note in compile_config(user(), of_default).notes] == [[*of_default][0]]
 
 
 # ------------------------------------------------------------------ overrides

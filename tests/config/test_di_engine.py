@@ -203,7 +203,28 @@ def test_a_policy_that_extends_ppo_has_its_defaults_and_keys_of_its_own(tmp_path
     assert at(config, "policy.learn.value_norm") is True
 
 
+def test_the_module_that_registers_a_model_is_imported(tmp_path, monkeypatch):
+    (tmp_path / "own_net.py").write_text(
+        "from ding_lite import MODEL_REGISTRY\n"
+        "from ding_lite.models import VAC\n"
+        "MODEL_REGISTRY.register('own_net')(type('OwnNet', (VAC,), {'__module__': __name__}))\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    config = compiled(model=dict(type="own_net", import_names=["own_net"], obs_shape=4, action_shape=2))
+    assert (at(config, "policy.model.type"), config.trusted) == ("own_net", ("own_net",))
+
+
 # ------------------------------------------------------------------ keys that are left out or refused
+
+
+def test_hooks_of_the_learner_that_change_the_run_are_refused():
+    hooks = {
+        name: dict(name=name, type=name, position="before_run") for name in ("load_ckpt", "own", "log_show")
+    }
+    with pytest.raises(ConfigError, match="has 2 faults") as caught:
+        compiled(learn=dict(learner=dict(hook=hooks)))
+    for name in ("load_ckpt", "own"):
+        assert f"learner.hook.{name}: --init-from gives weights" in str(caught.value)
 
 
 def test_misspelt_keys_are_refused():

@@ -134,11 +134,23 @@ def transitions(self, data: list[dict]):
         ("_state_dict_learn", lambda self: {}, r"self\.keep\(name, part\)"),
         ("_forward_learn", transitions, "data is declared as list.* a whole rollout"),
         ("_get_train_sample", transitions, "data is declared as list.* a whole rollout"),
+        ("default_model", lambda self: ("vac", ["ding.model"]), "classmethod .* name of a model only"),
+        ("default_model", classmethod(lambda cls: ("vac", ["ding.model"])), "classmethod .* name .* only"),
     ],
 )
 def test_a_method_as_di_engine_calls_it_is_refused_with_what_takes_its_place(method, function, told):
     with pytest.raises(ContractError, match=rf"Ported\.{method}: .*{told}"):
         trainee("ppo", cls=type("Ported", (PPOPolicy,), {method: function}))
+
+
+def test_an_optimizer_as_in_di_engine_is_said_to_be_unused():
+    class Ported(PPOPolicy):
+        def _init_learn(self):
+            super()._init_learn()
+            self._optimizer = torch.optim.RMSprop(self.model.parameters())
+
+    (line,) = [line for line in trainee("ppo", cls=Ported)[0].lines if "_optimizer" in line]
+    assert line.startswith("WARNING")
 
 
 class Unclipped(PPOPolicy):

@@ -128,7 +128,8 @@ def test_classes_of_the_running_script_need_no_trust(tmp_path, monkeypatch):
     monkeypatch.delattr(main, "__file__", raising=False)
     monkeypatch.setattr(main, "__spec__", None)  # as in a notebook
     summary = train(tmp_path / "notebook", small_config(OfScript, max_env_step=256)).summary()
-    assert f"try: load_policy('{tmp_path}/notebook') in the notebook or shell" in summary
+    told = f"try: load_policy('{tmp_path}/notebook') in the notebook, shell or script with its classes"
+    assert told in summary
 
 
 # ---------------------------------------------------------------------- init_from

@@ -20,6 +20,7 @@ from ding_lite.fast.stacks import has_one_thread
 from ding_lite.models import VAC
 from ding_lite.policies import PPOPolicy
 from ding_lite.run.checkpoint import checkpoints_of, load_checkpoint
+from ding_lite.tools.runs import read_run, seed_groups
 
 
 def counted(world="CartPole-v1", **others):
@@ -276,10 +277,18 @@ def test_environments_and_a_model_of_the_script_are_trained(make):
     weights = model.actor_head.state_dict()
     before = digest(weights)
     setting = (LengthEnv, [3, 4], [5])
+    plain = finished(make(counted(LengthEnv, max_env_step=256), seed=1))
     pipeline = finished(make(counted(LengthEnv, max_env_step=256), env_setting=setting, model=model))
     assert pipeline.policy.model is model
     assert digest(model.actor_head.state_dict()) != before
     assert pipeline.collector.envs.num_envs == 2
+    assert ", model=...) in the notebook, shell or script with its" in pipeline.summary()
+    assert pipeline.result()["env_id"] == "small_worlds:LengthEnv"
+    assert [len(group) for group in seed_groups([read_run(pipeline.folder), read_run(plain.folder)])] == [
+        1,
+        1,
+    ]
+    assert "env small_worlds:LengthEnv: 2 environments" in (pipeline.folder / "log.txt").read_text()
     config = compile_config(counted(LengthEnv)).replaced({"policy.collect.n_step": 32})
     of_steps = make(config, env_setting=setting)
     assert (of_steps.collector.steps, of_steps.policy.cfg.collect.n_sample) == (32, 64)

@@ -160,6 +160,15 @@ def test_vector_environment_of_ones_own_is_checked_as_it_is():
     assert troubles(check_env({**env, "type": broken.CartPoleVectorEnv}, steps=50)) == []
 
 
+def test_groups_that_only_the_critic_may_read_are_no_fault_of_an_environment():
+    def privileged():
+        carts = gym.make("CartPole-v1")
+        space = gym.spaces.Dict({"policy": carts.observation_space, "critic": carts.observation_space})
+        return gym.wrappers.TransformObservation(carts, lambda obs: {"policy": obs, "critic": obs}, space)
+
+    assert troubles(check_env(privileged, steps=60, backends=("base",))) == []
+
+
 def test_numbers_that_train_badly_are_warned_of_with_the_key_that_helps():
     found = alone(broken.Numbers, steps=300)
     checks = [check for check, verdict in troubles(found.values()) if verdict == WARN]
