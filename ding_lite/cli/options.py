@@ -55,6 +55,9 @@ class Described(click.Command):
         formatter.write(f"\n{inspect.cleandoc(self.help or '')}\n")
 
 
+SAME = {"seeds": "seed=", "exp_name": "exp_name=", "init_from": "init_from="}  # options that are keys, too
+
+
 class Command(Described):
     """A command whose errors are one paragraph."""
 
@@ -76,6 +79,10 @@ class Command(Described):
         for parameter in parameters:
             if parameters.count(parameter) > 1 and not getattr(parameter, "multiple", False):
                 raise click.UsageError(f"{parameter.opts[-1]} is given more than once")
+            if any(word.startswith(SAME.get(parameter.name, " ")) for word in args):
+                raise click.UsageError(
+                    f"{parameter.opts[-1]} and {SAME[parameter.name]} are the same: type one"
+                )
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:

@@ -70,9 +70,9 @@ def run(
     any way.
 
     --env ID begins with the shipped config of this task, or else with settings for its kind of
-    observations, and the first line says which; keys of the command line replace them. `ding-lite config`
-    with --env, --policy, the same keys and -o FILE writes them to a file; --plain uses only the defaults
-    of the keys.
+    observations, and the first line says which; keys of the command line replace them, and of a key that
+    is typed twice the last value counts. `ding-lite config` with --env, --policy, the same keys and
+    -o FILE writes them to a file; --plain uses only the defaults of the keys.
 
     With several seeds (-s 0,1,2) each one is a process with a run folder of its own: runs/EXP_NAME_s0,
     runs/EXP_NAME_s1, ... (--exp-name DIR and --resume DIR: DIR_s0, DIR_s1, ...). A seed that fails does
