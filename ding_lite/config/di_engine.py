@@ -28,7 +28,7 @@ from typing import Any
 
 from ding_lite.config.registry import ENV_REGISTRY, POLICY_REGISTRY, import_module, name_of
 from ding_lite.config.schema import leaves, meant, merged_config, refuse, set_value
-from ding_lite.errors import ConfigError, ContractError
+from ding_lite.errors import ConfigError, ContractError, counted
 
 MAIN, CREATE = "main_config", "create_config"
 PAIR = f"({MAIN}, {CREATE})"
@@ -289,7 +289,7 @@ class _Conversion:
         if self.policy == "ppg_offpolicy" and path in self.left:
             steps = self.take(path)
             iterations = self.new[path] = max(1, round(steps / self.per_collect))
-            self.note(path, f"{steps} minibatches of DI-engine are about {iterations} iterations")
+            self.note(path, f"{steps} minibatches of DI-engine are about {counted(iterations, 'iteration')}")
 
     def frequency(self, path: str, here: str) -> None:
         """Converts a number of train iterations to a number of env steps."""
@@ -297,8 +297,8 @@ class _Conversion:
             count = self.take(path)
             iterations = max(1, math.ceil(count / self.per_collect))
             self.new[here] = steps = iterations * self.rows
-            text = f"{count} gradient steps are {iterations} iterations, {steps:,} env steps ({here})"
-            self.note(path, text)
+            are = counted(iterations, "iteration")
+            self.note(path, f"{count} gradient steps are {are}, {steps:,} env steps ({here})")
 
     def buffers(self) -> None:
         """Converts the limits of replay, of PPG's two buffers to one: at least a rollout, and enough uses."""

@@ -85,7 +85,7 @@ class EarlyStopping(Hook):
         self.best = max(self.best, evaluation.mean)
         self.without_improvement = 0 if is_better else self.without_improvement + 1
         if self.without_improvement >= self.patience:
-            pipeline.request_stop(f"{self.patience} evaluations in a row were not above {self.best:.4g}")
+            pipeline.request_stop(f"no evaluation above {self.best:.4g} in the last {self.patience}")
 
     def state_dict(self) -> dict[str, Any]:
         return {"best": self.best, "without_improvement": self.without_improvement}

@@ -51,7 +51,7 @@ def test_early_stopping_ends_a_run_without_improvement_and_counts_on_after_a_res
     until(SerialPipeline(config, folder=tmp_path / "run"), 3)
     pipeline = SerialPipeline.resume(tmp_path / "run")
     assert [progress.iteration for progress in pipeline] == [4]
-    assert pipeline.stop_reason == "2 evaluations in a row were not above 3"
+    assert pipeline.stop_reason == "no evaluation above 3 in the last 2"
     assert [p.iteration for p in SerialPipeline.resume(tmp_path / "run")] == [5, 6, 7], "it counts on"
 
 
