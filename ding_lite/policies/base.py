@@ -338,7 +338,7 @@ class Policy:
             raise ContractError(f"act: {fault.message}")
         if (past := self._hidden_of_act) is not None and leading_size(past) != leading_size(tree):
             got, known = counted(leading_size(tree), "observation"), counted(leading_size(past), "episode")
-            raise ContractError(f"act: got {got}, and remembers {known}: policy.reset() begins new ones")
+            raise ContractError(f"act: got {got}, and remembers {known}; reset() begins new ones")
         tree = self.with_empty_groups(tree)
         forward = self._forward_eval if deterministic else self._forward_collect
         output = forward(tree) if self.recurrence is None else forward(tree, self._hidden_of_act)

@@ -44,7 +44,7 @@ def test_act_remembers_until_it_is_reset():
     with pytest.raises(ContractError, match="not finite"):
         policy.act(np.full_like(obs[0], np.nan))
     assert digest(policy._hidden_of_act) == digest(hidden)
-    with pytest.raises(ContractError, match=r"got 1 observation, and remembers 4 episodes: policy\.reset"):
+    with pytest.raises(ContractError, match=r"got 1 observation, and remembers 4 episodes; reset"):
         policy.act(obs[0, 0])
     policy.reset(np.array([False, True, False, False]))
     h = policy._hidden_of_act["actor"]["h"]
