@@ -79,10 +79,9 @@ class Command(Described):
         for parameter in parameters:
             if parameters.count(parameter) > 1 and not getattr(parameter, "multiple", False):
                 raise click.UsageError(f"{parameter.opts[-1]} is given more than once")
-            if any(word.startswith(SAME.get(parameter.name, " ")) for word in args):
-                raise click.UsageError(
-                    f"{parameter.opts[-1]} and {SAME[parameter.name]} are the same: type one"
-                )
+            key = SAME.get(parameter.name)
+            if key and any(word.startswith(key) for word in args):
+                raise click.UsageError(f"{parameter.opts[-1]} and {key} are the same: type one")
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
