@@ -87,7 +87,7 @@ class Trackers(Hook):
 
     Raises:
         RegistryError: if an item names no tracker.
-        ConfigError: if a package is missing, with its install line.
+        ConfigError: if a package is missing, with its install line, or an argument is wrong.
     """
 
     def __init__(self, items: Sequence[Any], freq: int, run: TrackedRun) -> None:
