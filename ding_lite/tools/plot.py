@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ding_lite.envs.vector import RECENT_EPISODES
-from ding_lite.errors import ConfigError
+from ding_lite.errors import ConfigError, require
 from ding_lite.tools.runs import (
     SCORE,
     Run,
@@ -117,10 +117,9 @@ def drawing() -> Iterator[None]:
     Raises:
         ConfigError: if matplotlib is not installed.
     """
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise ConfigError('plotting needs matplotlib: pip install "ding_lite[plot]"') from error
+    require("matplotlib", "a figure", "plot")
+    import matplotlib
+
     with matplotlib.rc_context(STYLE):
         yield
 
