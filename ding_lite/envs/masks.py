@@ -112,8 +112,7 @@ def without_legal_action(mask: Tree, action_space: gym.Space) -> np.ndarray:
     branches = children(action_space)
     if branches is not None:
         parts = [without_legal_action(mask[name], branches[name]) for name in branches if name in mask]
-        stuck: np.ndarray = np.logical_or.reduce(parts)
-        return stuck
+        return np.logical_or.reduce(parts)
     if isinstance(action_space, gym.spaces.MultiDiscrete):
         ends = np.cumsum(action_space.nvec.ravel())[:-1]
         components = np.split(np.asarray(mask, np.bool_), ends, axis=-1)

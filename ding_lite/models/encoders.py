@@ -352,8 +352,7 @@ class Encoder(nn.Module):
 
     def _encoded(self, obs: Any) -> Tensor:
         features = [leaf(value_at(obs, path)) for path, leaf in zip(self.paths, self.leaves, strict=True)]
-        output: Tensor = self.trunk(features[0] if len(features) == 1 else torch.cat(features, -1))
-        return output
+        return self.trunk(features[0] if len(features) == 1 else torch.cat(features, -1))
 
 
 def encoder_faults(encoder: Mapping[str, Any] | None, path: str) -> list[str]:

@@ -49,8 +49,7 @@ class ValueNetwork(nn.Module):
         initialize(self, "orthogonal", {}, value_layer=last)
 
     def forward(self, obs: Any) -> Tensor:
-        value: Tensor = self.head(self.encoder(obs)).squeeze(-1)
-        return value
+        return self.head(self.encoder(obs)).squeeze(-1)
 
 
 class Intrinsic:
