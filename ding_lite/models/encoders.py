@@ -240,8 +240,7 @@ class _Residual(nn.Module):
         )  # fmt: skip
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.layers(x)
-        return y.add_(x)
+        return self.layers(x).add_(x)
 
 
 @ENCODER_REGISTRY.register("impala_cnn")
