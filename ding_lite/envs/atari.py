@@ -59,8 +59,7 @@ class EpisodicLife(gym.Wrapper):
 @WRAPPER_REGISTRY.register("fire_reset")
 def fire_reset(env: gym.Env) -> gym.Env:
     """Presses FIRE where the game waits for it, such as for a new ball; no effect on games without FIRE."""
-    game: Any = env.unwrapped
-    meanings = game.get_action_meanings()
+    meanings = env.get_wrapper_attr("get_action_meanings")()
     return FireReset(env) if "FIRE" in meanings and len(meanings) >= 3 else env
 
 
