@@ -23,12 +23,7 @@ from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.wrappers import (
-    FrameStackObservation,
-    TimeLimit,
-    TransformObservation,
-    TransformReward,
-)
+from gymnasium.wrappers import FrameStackObservation, TimeLimit, TransformObservation, TransformReward
 
 from ding_lite.config.registry import WRAPPER_REGISTRY, as_choice, name_of
 from ding_lite.envs.recorder import EpisodeRecorder

@@ -17,15 +17,7 @@ import numpy as np
 
 from ding_lite.envs.vector import RECENT_EPISODES
 from ding_lite.errors import ConfigError, require
-from ding_lite.tools.runs import (
-    SCORE,
-    Run,
-    env_of,
-    grouped,
-    points_of,
-    settings_of,
-    shared,
-)
+from ding_lite.tools.runs import SCORE, Run, env_of, grouped, points_of, settings_of, shared
 from ding_lite.tools.statistics import curve_interval, interquartile_mean
 
 if TYPE_CHECKING:
