@@ -16,6 +16,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sysconfig
 from traceback import walk_tb
@@ -95,6 +96,19 @@ class CheckpointError(DingLiteError, OSError):
 
 class ReplayError(CheckpointError):
     """Raised when the open episodes of a checkpoint cannot be restored; new ones can start instead."""
+
+
+def require(package: str, what: str, extra: str = "") -> None:
+    """Raises a ConfigError with the install line if a package is missing.
+
+    Args:
+        package: to look for; it is not imported.
+        what: needs the package, such as "a video".
+        extra: of ding_lite that installs the package; "": none does.
+    """
+    if importlib.util.find_spec(package) is None:
+        install = f'"ding_lite[{extra}]"' if extra else package
+        raise ConfigError(f"{what} needs the package {package}: pip install {install}")
 
 
 def error_text(error: BaseException) -> str:

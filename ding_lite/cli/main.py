@@ -29,9 +29,8 @@ class Commands(Described, click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f"ding_lite.cli.{cmd_name.replace('-', '_')}")
-        command: click.Command = module.run
-        command.name = cmd_name
-        return command
+        module.run.name = cmd_name
+        return module.run
 
 
 @click.group(

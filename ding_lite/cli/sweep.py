@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from ding_lite.cli import options
-from ding_lite.errors import counted
+from ding_lite.errors import counted, require
 
 SHOWN = 10  # best trials in the table
 
@@ -52,6 +52,7 @@ def run(
 
     ding-lite sweep -c cartpole_ppo --search "policy.learn.learning_rate=log(1e-5,1e-2)" --trials 50
     """
+    require("optuna", "a sweep", "sweep")
     from ding_lite.run.display import Display, score_text
     from ding_lite.run.folder import locked
     from ding_lite.run.signals import EXIT_CODES, stop_signals

@@ -28,7 +28,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, TypeVar
 
-from ding_lite.config.schema import Schema, arguments_of, check, meant
+from ding_lite.config.schema import Schema, arguments_of, check, meant, refuse
 from ding_lite.errors import FOREIGN, CheckpointError, ConfigError, RegistryError, error_text
 
 T = TypeVar("T", bound=Callable[..., Any])
@@ -244,15 +244,16 @@ class Registry:
         """Yields name, class and arguments of each item of a list; a repeated name gets a number.
 
         Raises:
-            RegistryError: if an item names no entry, or has arguments that its entry does not accept.
+            RegistryError: if an item names no entry.
+            ConfigError: if it has arguments that its entry does not accept.
         """
         names: list[str] = []
         for item in items:
             choice = as_choice(item)
             kind = choice.pop("type")
             cls = self.get_class(kind)
-            if faults := self.faults({"type": cls, **choice}, f"{self.noun} {name_of(kind)}"):
-                raise RegistryError("; ".join(faults))  # the arguments of an import path
+            # The config does not check the arguments of an import path.
+            refuse("the config", self.faults({"type": cls, **choice}, f"{self.noun} {name_of(kind)}"))
             names.append(name_of(kind))
             count = names.count(names[-1])
             yield names[-1] if count == 1 else f"{names[-1]} {count}", cls, choice

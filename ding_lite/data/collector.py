@@ -25,7 +25,7 @@ from ding_lite.data.rollout import Rollout, RolloutStorage
 from ding_lite.envs.checks import Watch
 from ding_lite.envs.spaces import sample_actions
 from ding_lite.envs.vector import RECENT_EPISODES, Episode, VectorEnv
-from ding_lite.envs.workers.cores import leaving_cores
+from ding_lite.envs.workers.cores import cores, torch_threads
 from ding_lite.errors import EnvError, ReplayError
 from ding_lite.rl.seeding import integer_seed
 from ding_lite.trees import MASK_KEY, Tree, map_tree
@@ -87,7 +87,8 @@ class Collector:
         self.is_incomplete = True
         self.episodes, self._finals = [], []
         acting = self.policy.acting(self.n_sample)
-        with leaving_cores(envs.busy_cores) if envs.busy_cores else nullcontext():
+        free = min(torch.get_num_threads(), max(1, cores() - envs.busy_cores))
+        with torch_threads(free) if envs.busy_cores else nullcontext():
             for t in range(self.steps + 1):
                 for group, rows in enumerate(envs.groups):
                     if t:

@@ -276,5 +276,4 @@ class LastObservations:
 
     def first(self, count: int) -> dict[str, Any]:
         """Returns the first ``count`` added rows."""
-        first: dict[str, Any] = map_tree(lambda rows: rows[:count], self._rows)
-        return first
+        return map_tree(lambda rows: rows[:count], self._rows)

@@ -31,10 +31,7 @@ class EpisodicLife(gym.Wrapper):
     Such a reset does not reset the environment: it takes one step with action 0, a no-op, instead.
     """
 
-    def __init__(self, env: gym.Env) -> None:
-        super().__init__(env)
-        self._lives = 0
-        self._life_lost = False
+    _life_lost = False
 
     def reset(self, **kwargs: Any) -> Any:
         if self._life_lost:
@@ -59,8 +56,7 @@ class EpisodicLife(gym.Wrapper):
 @WRAPPER_REGISTRY.register("fire_reset")
 def fire_reset(env: gym.Env) -> gym.Env:
     """Presses FIRE where the game waits for it, such as for a new ball; no effect on games without FIRE."""
-    game: Any = env.unwrapped
-    meanings = game.get_action_meanings()
+    meanings = env.get_wrapper_attr("get_action_meanings")()
     return FireReset(env) if "FIRE" in meanings and len(meanings) >= 3 else env
 
 
@@ -70,10 +66,6 @@ class FireReset(gym.Wrapper):
     No reset follows a lost life without episodic life, as in evaluations. There an agent that never had to
     press FIRE in training would wait forever after its first lost life.
     """
-
-    def __init__(self, env: gym.Env) -> None:
-        super().__init__(env)
-        self._lives = 0
 
     def reset(self, **kwargs: Any) -> Any:
         obs, info = self.env.reset(**kwargs)

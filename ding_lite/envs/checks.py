@@ -17,14 +17,7 @@ import numpy as np
 from ding_lite.envs.masks import mask_fault, without_legal_action
 from ding_lite.envs.vector import ALL, Transition, VectorEnv
 from ding_lite.errors import EnvContractError, NotFiniteError
-from ding_lite.trees import (
-    MASK_KEY,
-    Tree,
-    children,
-    path_text,
-    space_leaves,
-    value_at,
-)
+from ding_lite.trees import MASK_KEY, Tree, children, path_text, space_leaves, value_at
 
 WIDE = 10.0  # action bounds above this are out of reach of a new policy, which draws with a sigma of 1
 FLOAT32_MAX = float(np.finfo(np.float32).max)

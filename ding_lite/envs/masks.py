@@ -27,12 +27,10 @@ def mask_space(action_space: gym.Space) -> gym.Space | None:
         masks = {name: mask_space(child) for name, child in branches.items()}
         present = {name: mask for name, mask in masks.items() if mask is not None}
         return gym.spaces.Dict(present) if present else None
-    if isinstance(action_space, gym.spaces.Discrete):
-        shape: tuple[int, ...] = (int(action_space.n),)
-    elif isinstance(action_space, gym.spaces.MultiDiscrete):
-        shape = (int(action_space.nvec.sum()),)
-    elif isinstance(action_space, gym.spaces.MultiBinary):
-        shape = tuple(action_space.shape)
+    if isinstance(action_space, gym.spaces.MultiBinary):
+        shape = action_space.shape
+    elif isinstance(action_space, (gym.spaces.Discrete, gym.spaces.MultiDiscrete)):
+        shape = (gym.spaces.flatdim(action_space),)
     else:
         return None
     return gym.spaces.Box(np.zeros(shape, np.bool_), np.ones(shape, np.bool_), dtype=np.bool_)
@@ -112,8 +110,7 @@ def without_legal_action(mask: Tree, action_space: gym.Space) -> np.ndarray:
     branches = children(action_space)
     if branches is not None:
         parts = [without_legal_action(mask[name], branches[name]) for name in branches if name in mask]
-        stuck: np.ndarray = np.logical_or.reduce(parts)
-        return stuck
+        return np.logical_or.reduce(parts)
     if isinstance(action_space, gym.spaces.MultiDiscrete):
         ends = np.cumsum(action_space.nvec.ravel())[:-1]
         components = np.split(np.asarray(mask, np.bool_), ends, axis=-1)

@@ -253,8 +253,7 @@ class NativeVectorEnv(WholeVectorEnv):
         self.episode_returns = np.array(state["returns"], np.float64)
         self.episode_lengths = np.array(state["lengths"], np.int64)
         self._is_ready = True
-        obs: np.ndarray = getattr(env, self._state[0]).T.astype(np.float32)
-        return obs
+        return getattr(env, self._state[0]).T.astype(np.float32)
 
 
 class EnvPoolVectorEnv(NativeVectorEnv):

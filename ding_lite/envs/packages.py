@@ -12,20 +12,15 @@ import gymnasium as gym
 from ding_lite.config.registry import import_fault
 from ding_lite.errors import CheckpointError
 
-# The extra that installs a module, by a lower-case word of an import error.
+# The extras, and the lower-case words of an import error that each of them answers.
 EXTRAS = {
     "box2d": "box2d",
     "mujoco": "mujoco",
-    "ale_py": "atari",
-    "ale": "atari",
-    "cv2": "atari",
-    "opencv": "atari",
-    "minigrid": "minigrid",
-    "babyai": "minigrid",
+    "atari": "ale_py ale cv2 opencv",
+    "minigrid": "minigrid babyai",
     "minatar": "minatar",
     "envpool": "envpool",
-    "pygame": "plot",
-    "moviepy": "plot",
+    "plot": "pygame moviepy",
 }
 # The module that registers the ids of a namespace.
 NAMESPACES = {"ALE": "ale_py", "MinAtar": "minatar.gym", "MiniGrid": "minigrid", "BabyAI": "minigrid"}
@@ -69,13 +64,15 @@ def _register(module: str) -> None:
 
 def missing_extra(error: BaseException) -> str:
     """Returns how to install, or to register, what ``error`` reports missing, or ""."""
-    unknown = isinstance(error, (gym.error.NameNotFound, gym.error.NamespaceNotFound))
-    imports = " An id of your own or of a package needs its import first: --import MODULE" if unknown else ""
-    if not isinstance(error, (ImportError, gym.error.DependencyNotInstalled, gym.error.NamespaceNotFound)):
-        return imports  # a word of its message may be a package's name by chance
-    words = re.findall(r"\w+", str(error).lower())
-    extra = next((EXTRAS[word] for word in words if word in EXTRAS), "")
-    return f' (pip install "ding_lite[{extra}]")' if extra else imports
+    # A word of another error's message may be a package's name by chance.
+    if isinstance(error, (ImportError, gym.error.DependencyNotInstalled, gym.error.NamespaceNotFound)):
+        for word in re.findall(r"\w+", str(error).lower()):
+            for extra, words in EXTRAS.items():
+                if word in words.split():
+                    return f' (pip install "ding_lite[{extra}]")'
+    if isinstance(error, (gym.error.NameNotFound, gym.error.NamespaceNotFound)):
+        return " An id of your own or of a package needs its import first: --import MODULE"
+    return ""
 
 
 def with_correct_reset(env: gym.Env) -> gym.Env:

@@ -81,8 +81,7 @@ def space_from_json(data: Mapping[str, Any]) -> gym.Space:
         return gym.spaces.Box(low, high, dtype=dtype)
     numbers = {name: data[name] for name in NUMBERS[kind]}
     options = {} if kind == "MultiBinary" else {"dtype": dtype.type}
-    space: gym.Space = getattr(gym.spaces, kind)(**numbers, **options)
-    return space
+    return getattr(gym.spaces, kind)(**numbers, **options)
 
 
 def _numbers_in(data: Mapping[str, Any]) -> int:

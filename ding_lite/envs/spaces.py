@@ -115,8 +115,7 @@ def split_actions(batch: Tree, space: gym.Space) -> list[Any]:
 
 def _column(leaf: gym.Space, array: np.ndarray) -> list[Any]:
     if isinstance(leaf, gym.spaces.Discrete):
-        column: list[Any] = array.tolist()  # Python ints: environments step faster with them
-        return column
+        return array.tolist()  # Python ints: environments step faster with them
     rows = np.array(array)  # a copy: the caller may overwrite its array
     return list(rows) if rows.ndim > 1 else [rows[i, ...] for i in range(len(rows))]  # arrays, also 0-d ones
 

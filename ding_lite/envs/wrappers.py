@@ -23,12 +23,7 @@ from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.wrappers import (
-    FrameStackObservation,
-    TimeLimit,
-    TransformObservation,
-    TransformReward,
-)
+from gymnasium.wrappers import FrameStackObservation, TimeLimit, TransformObservation, TransformReward
 
 from ding_lite.config.registry import WRAPPER_REGISTRY, as_choice, name_of
 from ding_lite.envs.recorder import EpisodeRecorder
@@ -74,8 +69,7 @@ class ActionMap(NamedTuple):
 
     def __call__(self, action: np.ndarray) -> np.ndarray:
         """Maps a batch: (N,) or (N, *space.shape) -> (N, *space.shape)."""
-        mapped: np.ndarray = self.scaled(action).astype(self.space.dtype)
-        return mapped
+        return self.scaled(action).astype(self.space.dtype)
 
     def scaled(self, action: Any) -> Any:
         """Maps a batch to float64; tensors if the fields are tensors."""
@@ -116,8 +110,7 @@ class ScaledActions(gym.ActionWrapper):
         self.action_map = ActionMap(box, scale, low - first * scale, low, high)
 
     def action(self, action: Any) -> np.ndarray:
-        mapped: np.ndarray = self.action_map(np.asarray(action))[0]
-        return mapped
+        return self.action_map(np.asarray(action))[0]
 
 
 @WRAPPER_REGISTRY.register("action_rescale")

@@ -296,8 +296,7 @@ class VAC(ActorCritic):
             features = features.detach() if self.detaches_value else features
         else:
             features = self.critic_encoder(obs)
-        value: Tensor = self.critic_head(features)
-        return value.squeeze(-1)
+        return self.critic_head(features).squeeze(-1)
 
     def initial_hidden(self, n: int) -> Tree | None:
         encoders = [e for e in (self.actor_encoder, self.critic_encoder) if isinstance(e, RecurrentEncoder)]

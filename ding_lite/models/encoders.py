@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.config.registry import ENCODER_REGISTRY
-from ding_lite.config.schema import Key, arguments_of
+from ding_lite.config.schema import Key, arguments_of, refuse
 from ding_lite.errors import ConfigError
 from ding_lite.models.layout import to_channels_last
 from ding_lite.trees import MASK_KEY, has_channels_last, is_image, path_text, space_leaves, value_at
@@ -240,8 +240,7 @@ class _Residual(nn.Module):
         )  # fmt: skip
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.layers(x)
-        return y.add_(x)
+        return self.layers(x).add_(x)
 
 
 @ENCODER_REGISTRY.register("impala_cnn")
@@ -328,8 +327,7 @@ class Encoder(nn.Module):
         for (path, leaf), arguments in zip(observed, choices, strict=True):
             encoder_class = ENCODER_REGISTRY.get(arguments.pop("type", None) or default_encoder(leaf))
             choice = {"type": encoder_class, **arguments}  # the config does not check those of an import path
-            if faults := ENCODER_REGISTRY.faults(choice, f"encoder{path_text(path)}"):
-                raise ConfigError("; ".join(faults))
+            refuse("the config", ENCODER_REGISTRY.faults(choice, f"encoder{path_text(path)}"))
             accepted = arguments_of(encoder_class)
             if accepted is None or "activation" in accepted:
                 arguments = {"activation": activation, **arguments}
@@ -353,8 +351,7 @@ class Encoder(nn.Module):
 
     def _encoded(self, obs: Any) -> Tensor:
         features = [leaf(value_at(obs, path)) for path, leaf in zip(self.paths, self.leaves, strict=True)]
-        output: Tensor = self.trunk(features[0] if len(features) == 1 else torch.cat(features, -1))
-        return output
+        return self.trunk(features[0] if len(features) == 1 else torch.cat(features, -1))
 
 
 def encoder_faults(encoder: Mapping[str, Any] | None, path: str) -> list[str]:

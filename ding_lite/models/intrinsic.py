@@ -116,5 +116,4 @@ class RND(IntrinsicReward):
     def loss(self, steps: Steps) -> Tensor:
         with torch.no_grad():
             features = self.target(steps.next_obs)
-        error: Tensor = (self.predictor(steps.next_obs) - features).square().mean(-1)
-        return error
+        return (self.predictor(steps.next_obs) - features).square().mean(-1)

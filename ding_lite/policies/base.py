@@ -423,8 +423,7 @@ class Policy:
         """
         stacks = numpy_stacks(self.model, (name,))
         if stacks is None:
-            function: Callable[[Any], Any] = getattr(self.model, f"compute_{name}")
-            return function
+            return getattr(self.model, f"compute_{name}")
         quiet = np.errstate(all="ignore")  # invalid rows may have any values
         return quiet(lambda inputs: self.model.from_raw(name, torch.from_numpy(stacks[name](inputs))))
 

@@ -49,8 +49,7 @@ class ValueNetwork(nn.Module):
         initialize(self, "orthogonal", {}, value_layer=last)
 
     def forward(self, obs: Any) -> Tensor:
-        value: Tensor = self.head(self.encoder(obs)).squeeze(-1)
-        return value
+        return self.head(self.encoder(obs)).squeeze(-1)
 
 
 class Intrinsic:
@@ -106,8 +105,8 @@ class Intrinsic:
 
     def of_steps(self, method: str, steps: Steps) -> Tensor:
         """Returns the "reward" or the "loss" (N,) of steps, in float32."""
-        numbers: Tensor = getattr(self.reward, method)(steps)
-        return numbers.float().view(steps.done.shape)  # a count of visits may be a tensor of integers
+        # A count of visits may be a tensor of integers.
+        return getattr(self.reward, method)(steps).float().view(steps.done.shape)
 
     @torch.no_grad()
     def credit(self, rollout: Rollout, weight: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -153,8 +153,7 @@ class PPGPolicy(PPOPolicy):
         variances = [
             explained_variance(outputs[name], batch.value_target) for name in ("auxiliary", "critic")
         ]
-        numbers: list[float] = torch.stack([old.kl(new).mean(), *variances]).tolist()
-        return numbers
+        return torch.stack([old.kl(new).mean(), *variances]).tolist()
 
     # -- Losses
 

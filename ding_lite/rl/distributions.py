@@ -224,8 +224,7 @@ class TanhNormal(Normal):
 
     @staticmethod
     def to_bounds(action: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-        bounded: np.ndarray = low + (np.tanh(action.astype(np.float64)) + 1) * (high - low) / 2
-        return bounded
+        return low + (np.tanh(action.astype(np.float64)) + 1) * (high - low) / 2
 
     def _log_det(self, u: Tensor) -> Tensor:
         """Returns the log-determinant of the map from u (..., A) to the environment's action, (...)."""
@@ -268,8 +267,7 @@ class Beta(BoxDistribution):
 
     @staticmethod
     def to_bounds(action: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-        bounded: np.ndarray = low + action.astype(np.float64) * (high - low)
-        return bounded
+        return low + action.astype(np.float64) * (high - low)
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         x = torch._standard_gamma(self.alpha.detach(), generator=generator)

@@ -11,7 +11,7 @@ import gymnasium as gym
 import torch
 from threadpoolctl import threadpool_limits
 
-from ding_lite.envs.workers.cores import cores
+from ding_lite.envs.workers.cores import cores, torch_threads
 from ding_lite.models.encoders import has_image
 
 # Options of glibc's mallopt, from <malloc.h>.
@@ -31,15 +31,10 @@ def threads(num_threads: int | str, obs_space: gym.Space) -> Iterator[None]:
             number of cores, at most torch's number before the block (OMP_NUM_THREADS).
         obs_space: space of the observations.
     """
-    before = torch.get_num_threads()
     if isinstance(num_threads, str):
-        num_threads = min(cores(), before) if has_image(obs_space) else 1
-    torch.set_num_threads(num_threads)
-    try:
-        with threadpool_limits(1, user_api="blas"):
-            yield
-    finally:
-        torch.set_num_threads(before)
+        num_threads = min(cores(), torch.get_num_threads()) if has_image(obs_space) else 1
+    with torch_threads(num_threads), threadpool_limits(1, user_api="blas"):
+        yield
 
 
 @contextlib.contextmanager

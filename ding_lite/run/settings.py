@@ -149,6 +149,4 @@ def kind_of(space: gym.Space) -> tuple[str, str]:
         return "images", f"observations have images of shape {pictures[0]}{beside}"
     if images:
         return "grids", f"observations have small images or cells{beside}"
-    if not has_numbers:
-        return "grids", "observations are symbols"
-    return "vectors", "observations are numbers"
+    return ("vectors", "observations are numbers") if has_numbers else ("grids", "observations are symbols")

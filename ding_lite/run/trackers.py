@@ -21,7 +21,6 @@ uses them.
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,7 +29,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from ding_lite.config.registry import TRACKER_REGISTRY
 from ding_lite.config.schema import leaves
-from ding_lite.errors import FOREIGN, ConfigError, error_text
+from ding_lite.errors import FOREIGN, error_text, require
 from ding_lite.run.hooks import Hook
 
 FLUSH_SECONDS = 10.0  # TensorBoard's rows become visible to a reader at this interval
@@ -87,7 +86,7 @@ class Trackers(Hook):
 
     Raises:
         RegistryError: if an item names no tracker.
-        ConfigError: if a package is missing, with its install line.
+        ConfigError: if a package is missing, with its install line, or an argument is wrong.
     """
 
     def __init__(self, items: Sequence[Any], freq: int, run: TrackedRun) -> None:
@@ -96,8 +95,8 @@ class Trackers(Hook):
         self._trackers: dict[str, Tracker] = {}
         self._row: dict[str, float] = {}  # the newest values since the last row
         for name, cls, _ in self._choices:
-            if cls.requires is not None and importlib.util.find_spec(cls.requires) is None:
-                raise ConfigError(f"logger.trackers: {name!r} needs a package: pip install {cls.requires}")
+            if cls.requires is not None:
+                require(cls.requires, f"logger.trackers: {name!r}")
 
     def before_run(self, pipeline: Any) -> None:
         for name, cls, arguments in self._choices:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +16,7 @@ from ding_lite.data.episodes import Evaluator
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.make import make_env
 from ding_lite.envs.packages import missing_extra
-from ding_lite.errors import FOREIGN, ConfigError, EnvError, error_text
+from ding_lite.errors import FOREIGN, EnvError, error_text, require
 from ding_lite.run.hooks import Hook
 
 
@@ -75,8 +74,7 @@ class RecordVideo(Hook):
     """
 
     def __init__(self, freq: int) -> None:
-        if importlib.util.find_spec("moviepy") is None:
-            raise ConfigError('a video needs the package moviepy: pip install "ding_lite[plot]"')
+        require("moviepy", "a video", "plot")
         self.freq = freq
 
     def after_iter(self, pipeline: Any) -> None:

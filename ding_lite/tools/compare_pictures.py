@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ding_lite.errors import ConfigError
+from ding_lite.errors import require
 from ding_lite.tools import statistics
 from ding_lite.tools.compare import Comparison, Summary, tables_of
 from ding_lite.tools.plot import (
@@ -128,11 +128,10 @@ def _table(caption: str, rows: Sequence[Sequence[str]]) -> str:
 
 def _charts(comparison: Comparison) -> Any:
     """Returns plotly's figure: one chart below the other, with one legend."""
-    try:
-        from plotly.graph_objects import Scatter
-        from plotly.subplots import make_subplots
-    except ImportError as error:
-        raise ConfigError('a page needs plotly: pip install "ding_lite[plot]"') from error
+    require("plotly", "a page", "plot")
+    from plotly.graph_objects import Scatter
+    from plotly.subplots import make_subplots
+
     tasks, names = list(comparison.ends), list(map(escape, comparison.scores))
     titles = [f"Evaluation return (IQM), {escape(task)}" for task in tasks] + [SCORES_TITLE]
     figure = make_subplots(rows=len(titles), cols=1, subplot_titles=titles)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.util
 import json
 import logging
 import warnings
@@ -32,7 +31,7 @@ from ding_lite.data.hidden import ends_of
 from ding_lite.envs.make import make_vector_env
 from ding_lite.envs.space_json import space_to_json
 from ding_lite.envs.wrappers import ActionMap, left_out
-from ding_lite.errors import ConfigError, ContractError, DingLiteError
+from ding_lite.errors import ContractError, DingLiteError, require
 from ding_lite.models.recurrent import chosen_hidden
 from ding_lite.policies.ppo import PPOPolicy
 from ding_lite.run.checkpoint import write_whole
@@ -157,8 +156,7 @@ def export_policy(
     """
     file, compiled, policy, env_step = load(run, trust=trust)
     for name in PACKAGES:
-        if importlib.util.find_spec(name) is None:
-            raise ConfigError(f'an export needs the package {name}: pip install "ding_lite[export]"')
+        require(name, "an export", "export")
     if not isinstance(policy, PPOPolicy):
         raise ContractError(
             f"{type(policy).__name__} cannot be exported: it must subclass PPOPolicy, which acts by a "

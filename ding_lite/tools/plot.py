@@ -16,16 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ding_lite.envs.vector import RECENT_EPISODES
-from ding_lite.errors import ConfigError
-from ding_lite.tools.runs import (
-    SCORE,
-    Run,
-    env_of,
-    grouped,
-    points_of,
-    settings_of,
-    shared,
-)
+from ding_lite.errors import ConfigError, require
+from ding_lite.tools.runs import SCORE, Run, env_of, grouped, points_of, settings_of, shared
 from ding_lite.tools.statistics import curve_interval, interquartile_mean
 
 if TYPE_CHECKING:
@@ -117,10 +109,9 @@ def drawing() -> Iterator[None]:
     Raises:
         ConfigError: if matplotlib is not installed.
     """
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise ConfigError('plotting needs matplotlib: pip install "ding_lite[plot]"') from error
+    require("matplotlib", "a figure", "plot")
+    import matplotlib
+
     with matplotlib.rc_context(STYLE):
         yield
 

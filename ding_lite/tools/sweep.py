@@ -29,6 +29,11 @@ from math import nextafter
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import optuna
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import FrozenTrial, TrialState
+
 from ding_lite.config.compile import Config, compile_config, parse_overrides, python_source
 from ding_lite.errors import ConfigError, DingLiteError
 from ding_lite.rl.seeding import integer_seed
@@ -38,14 +43,6 @@ from ding_lite.run.folder import ENDED, is_locked, read_result
 from ding_lite.run.pipeline import SerialPipeline
 from ding_lite.run.resources import keep_freed_memory
 from ding_lite.tools.runs import SCORE, short_names, short_text
-
-try:
-    import optuna
-    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-    from optuna.storages.journal import JournalFileBackend
-    from optuna.trial import FrozenTrial, TrialState
-except ImportError as error:
-    raise ConfigError('a sweep needs Optuna: pip install "ding_lite[sweep]"') from error
 
 STUDY = "sweep"  # its name in the storage
 WARM_UP = 0.2  # share of a run's env steps before which a trial is not pruned

@@ -71,7 +71,8 @@ def lacking(error):
         return find_library("Qt5Gui") is None
     if "No module named 'mujoco_playground'" in text:
         return True
-    missing = {extra for module, extra in EXTRAS.items() if importlib.util.find_spec(module) is None}
+    find = importlib.util.find_spec
+    missing = {extra for extra, modules in EXTRAS.items() if not all(map(find, modules.split()))}
     return any(f'pip install "ding_lite[{extra}]"' in text for extra in missing)
 
 

@@ -10,7 +10,7 @@ from worlds import digest, finished, small_config, until
 
 from ding_lite import Hook, SerialPipeline, Tracker, compile_config
 from ding_lite.data.episodes import Evaluation
-from ding_lite.errors import ConfigError, ContractError, RegistryError
+from ding_lite.errors import ConfigError, ContractError
 from ding_lite.run.video import Pictures
 from ding_lite.testing import MatchEnv
 
@@ -33,7 +33,7 @@ def test_a_metric_that_is_no_number_is_named(value, tmp_path):
 
 
 def test_an_argument_that_a_hook_does_not_have_is_named(tmp_path):
-    with pytest.raises(RegistryError, match="hook ding_lite.run.hooks:EarlyStopping: unknown key"):
+    with pytest.raises(ConfigError, match="hook ding_lite.run.hooks:EarlyStopping: unknown key"):
         train(tmp_path / "run", hooks=[{"type": "ding_lite.run.hooks:EarlyStopping", "patiense": 2}])
 
 

@@ -25,13 +25,13 @@ def cores() -> int:
 
 
 @contextlib.contextmanager
-def leaving_cores(busy: int) -> Iterator[None]:
-    """Limits torch to the cores that ``busy`` other processes leave free, but to no fewer than one."""
+def torch_threads(number: int) -> Iterator[None]:
+    """Sets the number of torch's CPU threads in a block."""
     import torch  # here, because workers import this module and must not import torch
 
-    threads = torch.get_num_threads()
-    torch.set_num_threads(min(threads, max(1, cores() - busy)))
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
     try:
         yield
     finally:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(before)

@@ -59,7 +59,4 @@ def shared_arrays(
     }
     starts = map_tree(reserve, kinds)
     memory = allocate(end)
-    arrays: dict[str, Tree] = map_tree(
-        lambda dtype, start: np.ndarray(num_envs, dtype, memory, start), kinds, starts
-    )
-    return arrays
+    return map_tree(lambda dtype, start: np.ndarray(num_envs, dtype, memory, start), kinds, starts)

@@ -163,8 +163,7 @@ class SubprocessVectorEnv(VectorEnv):
 
     def notes(self) -> dict[str, str]:
         self._is_ready, self._stream = False, NOTES
-        notes: dict[str, str] = self._request("notes", {0: ()})[0]
-        return notes
+        return self._request("notes", {0: ()})[0]
 
     def reset(self, *stream: str | int) -> Tree:
         self._stream = stream
@@ -264,8 +263,7 @@ class SubprocessVectorEnv(VectorEnv):
 
     @property
     def episode_returns(self) -> np.ndarray:  # type: ignore[override]
-        returns: np.ndarray = self._arrays["episode_return"]
-        return returns
+        return self._arrays["episode_return"]
 
     def _begun(self) -> Tree:
         """Returns the current observations after all environments have begun or restored their episodes."""

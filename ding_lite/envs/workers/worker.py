@@ -128,14 +128,13 @@ class Responder:
                 result = self.envs.answer(method, arguments)
             # Results of methods, and spaces, may be of classes that pickle cannot find by their names.
             dumps = cloudpickle.dumps if method in ("make", "call") else pickle.dumps
-            answer: bytes = dumps((True, result, self.envs.arrays if self._memory < 0 else None))
+            return dumps((True, result, self.envs.arrays if self._memory < 0 else None))
         except Exception as error:
             # Errors of other kinds keep their kind: they would occur in a new worker, too.
             keeps_kind = isinstance(error, DingLiteError) and type(error) is not EnvError
             failure = (type(error) if keeps_kind else EnvWorkerError)(error_text(error))
             failure.add_note(traceback.format_exc())
-            answer = cloudpickle.dumps((False, failure, None))
-        return answer
+            return cloudpickle.dumps((False, failure, None))
 
     def close(self) -> None:
         """Closes the environments."""
