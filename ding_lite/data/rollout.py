@@ -157,11 +157,8 @@ class RolloutStorage:
             names: the fields of this rollout; the storage may have more, from earlier rollouts.
             **others: fields that are not (T, B, ...).
         """
-        fields = map_tree(
-            lambda leaf: torch.from_numpy(leaf[:-1]), {name: self.arrays[name] for name in names}
-        )
-        others = {name: to_device(value, torch.device("cpu")) for name, value in others.items()}
-        return as_rollout({**fields, **others})
+        fields = {name: map_tree(lambda leaf: leaf[:-1], self.arrays[name]) for name in names}
+        return as_rollout(to_device({**fields, **others}, torch.device("cpu")))
 
 
 def _misshapen(name: str, expected: Any, got: Any) -> ContractError:
