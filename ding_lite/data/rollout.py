@@ -80,11 +80,6 @@ def to_device(tree: Any, device: torch.device) -> Any:
     return map_tree(lambda x: torch.as_tensor(x, device=device), tree)
 
 
-def time_major_fields(rollout: Rollout) -> dict[str, Any]:
-    """Returns the fields that are (T, B, ...), by name."""
-    return {k: v for k, v in to_dict(rollout).items() if k not in UNLIKE_THE_REST}
-
-
 def flat(tree: Any) -> Any:
     """Returns a tree with its leaves (T, B, ...) flattened to (T B, ...)."""
     return map_tree(lambda leaf: leaf.flatten(0, 1), tree)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ding_lite.data.rollout import Rollout, as_field, flat, to_device
+from ding_lite.data.rollout import UNLIKE_THE_REST, Rollout, as_field, flat, to_device
 from ding_lite.models.recurrent import Sequences, chosen_hidden
 from ding_lite.ranks import ALONE, Ranks
 from ding_lite.rl.returns import normalize_advantage
@@ -116,15 +116,14 @@ class Samples:
         Args:
             rollout: with recurrence it has the field ``hidden``.
             chosen: (T, B), a mask of valid rows.
-            fields: (T, B, ...), by name.
+            fields: (T, B, ...), by name; the fields of a rollout that are unlike these are left out.
             recurrence: the recurrence of the network, if it has one.
         """
         if recurrence is None:
             index, runs = chosen.flatten().nonzero().squeeze(-1), None
         else:
             index, runs = _runs_of(rollout, chosen, recurrence)
-
-        rows = flat(dict(fields))
+        rows = flat({name: field for name, field in fields.items() if name not in UNLIKE_THE_REST})
         if runs is not None or len(index) < chosen.numel():
             rows = map_tree(lambda leaf: leaf.index_select(0, index), rows)
         return cls(rows, runs, index)

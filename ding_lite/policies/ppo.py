@@ -25,7 +25,7 @@ from torch import Tensor
 
 from ding_lite.config.registry import POLICY_REGISTRY
 from ding_lite.data.replay import Replay
-from ding_lite.data.rollout import Rollout, as_rollout, require_rollout, time_major_fields
+from ding_lite.data.rollout import Rollout, as_rollout, require_rollout
 from ding_lite.data.samples import Batch, Pass, Samples
 from ding_lite.errors import ContractError
 from ding_lite.fast.clipped import clipped_slopes
@@ -288,7 +288,7 @@ class PPOPolicy(Policy):
         """Returns the live samples of rollouts, in the units of the losses."""
         parts, normalize = [], self.value_norm.normalize
         for stored in replay.rollouts:
-            fields = time_major_fields(stored.rollout) | stored.renewed
+            fields = to_dict(stored.rollout) | stored.renewed
             fields |= {name: normalize(fields[name]) for name in ("value", "value_target")}
             parts.append(Samples.of(stored.rollout, replay.live(stored), fields, self.recurrence))
         samples = Samples.joined(parts, [stored.uses.numel() for stored in replay.rollouts])
