@@ -107,10 +107,11 @@ class PPOPolicy(Policy):
     # -- Credit
 
     def _prepare_rollout(self, rollout: Rollout) -> None:
-        ends = rollout.terminated | rollout.truncated | ~rollout.valid  # a lost episode may end there
-        cfg, gamma = self.cfg, self.cfg.normalize.reward_discount
-        gamma = cfg.collect.discount_factor if gamma is None else gamma
-        self.reward_scale.update_from(rollout.reward, ends, rollout.valid, gamma)
+        if not isinstance(self.reward_scale, NoScale):
+            ends = rollout.terminated | rollout.truncated | ~rollout.valid  # a lost episode may end there
+            gamma = self.cfg.normalize.reward_discount
+            gamma = self.cfg.collect.discount_factor if gamma is None else gamma
+            self.reward_scale.update_from(rollout.reward, ends, rollout.valid, gamma)
         if self.intrinsic is not None:
             self.intrinsic.add_reward(rollout)
         if self.reference is not None:
