@@ -46,7 +46,9 @@ def map_tree(function: Callable[..., Any], tree: Tree, *others: Tree) -> Any:
 
 def tree_leaves(tree: Tree) -> list[Any]:
     """Returns the leaves of a tree, in the order of its keys."""
-    return [leaf for _, leaf in named_leaves(tree)]
+    if is_branch(tree):
+        return [leaf for _, branch in branches_of(tree) for leaf in tree_leaves(branch)]
+    return [tree]
 
 
 def to_dict(tree: Tree) -> Any:
@@ -83,9 +85,7 @@ def from_named_leaves(leaves: Mapping[tuple[str, ...], Any]) -> Tree:
 
 def leading_size(tree: Tree) -> int:
     """Returns N of a tree of leaves (N, ...)."""
-    while is_branch(tree):
-        _, tree = next(iter(branches_of(tree)))
-    return len(tree)
+    return len(tree_leaves(tree)[0])
 
 
 def children(space: gym.Space) -> dict[str, gym.Space] | None:

@@ -81,36 +81,35 @@ class Collector:
             EnvError: if no row is valid.
         """
         self.timer("store")
-        envs, storage = self.envs, self.storage
         if self.is_incomplete:  # an error ended the last rollout, maybe while a group was stepping
             self._reset("after an error", self.episode_count)
         self.is_incomplete = True
         self.episodes, self._finals = [], []
         acting = self.policy.acting(self.n_sample)
-        free = min(torch.get_num_threads(), max(1, cores() - envs.busy_cores))
-        with torch_threads(free) if envs.busy_cores else nullcontext():
+        busy = self.envs.busy_cores
+        with torch_threads(min(torch.get_num_threads(), max(1, cores() - busy))) if busy else nullcontext():
             for t in range(self.steps + 1):
-                for group, rows in enumerate(envs.groups):
+                for group, rows in enumerate(self.envs.groups):
                     if t:
                         self._finish_row(acting, t - 1, group)
                     # The policy reads the row of the storage: the environments may reuse their arrays.
-                    obs = storage.write(t, "obs", self.obs[group], rows)
+                    obs = self.storage.write(t, "obs", self.obs[group], rows)
                     if t < self.steps:
                         self.timer("act")
                         hidden = () if self.hidden is None else (self.hidden.before(t, group, rows),)
                         output = acting.sample(obs, *hidden)
                         action = acting.to_env(output["action"])
                         self.timer("env")  # until a group is received
-                        envs.send(action, group)
+                        self.envs.send(action, group)
                         self._pending[group] = obs, output
-        if not storage.arrays["valid"].any():
+        if not self.storage.arrays["valid"].any():
             raise EnvError(
                 f"none of the {self.n_sample} rows of a rollout is a step: all are resets, or lost with a "
                 "worker; raise policy.collect.n_sample, or correct the environment"
             )
         self.recent += self.episodes
         self.episode_count += len(self.episodes)
-        others = {"last_obs": map_tree(lambda rows: rows[-1], storage.arrays["obs"])}
+        others = {"last_obs": map_tree(lambda rows: rows[-1], self.storage.arrays["obs"])}
         if self.hidden is not None:
             others |= self.hidden.fields()
         if self._finals:
@@ -122,7 +121,7 @@ class Collector:
             }
         self.is_incomplete = False
         self.timer("advantages")
-        return acting.finish(storage.rollout("obs", *self._fields, **others))
+        return acting.finish(self.storage.rollout("obs", *self._fields, **others))
 
     def _finish_row(self, acting: Acting, t: int, group: int) -> None:
         """Waits for the transition of row ``t`` of a group of environments, and stores it."""

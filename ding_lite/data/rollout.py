@@ -80,11 +80,6 @@ def to_device(tree: Any, device: torch.device) -> Any:
     return map_tree(lambda x: torch.as_tensor(x, device=device), tree)
 
 
-def time_major_fields(rollout: Rollout) -> dict[str, Any]:
-    """Returns the fields that are (T, B, ...), by name."""
-    return {k: v for k, v in to_dict(rollout).items() if k not in UNLIKE_THE_REST}
-
-
 def flat(tree: Any) -> Any:
     """Returns a tree with its leaves (T, B, ...) flattened to (T B, ...)."""
     return map_tree(lambda leaf: leaf.flatten(0, 1), tree)
@@ -157,11 +152,8 @@ class RolloutStorage:
             names: the fields of this rollout; the storage may have more, from earlier rollouts.
             **others: fields that are not (T, B, ...).
         """
-        fields = map_tree(
-            lambda leaf: torch.from_numpy(leaf[:-1]), {name: self.arrays[name] for name in names}
-        )
-        others = {name: to_device(value, torch.device("cpu")) for name, value in others.items()}
-        return as_rollout({**fields, **others})
+        fields = {name: map_tree(lambda leaf: leaf[:-1], self.arrays[name]) for name in names}
+        return as_rollout(to_device({**fields, **others}, torch.device("cpu")))
 
 
 def _misshapen(name: str, expected: Any, got: Any) -> ContractError:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ding_lite.data.rollout import Rollout, as_field, flat, to_device
+from ding_lite.data.rollout import UNLIKE_THE_REST, Rollout, as_field, flat, to_device
 from ding_lite.models.recurrent import Sequences, chosen_hidden
 from ding_lite.ranks import ALONE, Ranks
 from ding_lite.rl.returns import normalize_advantage
@@ -116,15 +116,14 @@ class Samples:
         Args:
             rollout: with recurrence it has the field ``hidden``.
             chosen: (T, B), a mask of valid rows.
-            fields: (T, B, ...), by name.
+            fields: (T, B, ...), by name; the fields of a rollout that are unlike these are left out.
             recurrence: the recurrence of the network, if it has one.
         """
         if recurrence is None:
             index, runs = chosen.flatten().nonzero().squeeze(-1), None
         else:
             index, runs = _runs_of(rollout, chosen, recurrence)
-
-        rows = flat(dict(fields))
+        rows = flat({name: field for name, field in fields.items() if name not in UNLIKE_THE_REST})
         if runs is not None or len(index) < chosen.numel():
             rows = map_tree(lambda leaf: leaf.index_select(0, index), rows)
         return cls(rows, runs, index)
@@ -185,11 +184,11 @@ class Samples:
         groups = groups[:steps]
         fields, rows = dict(self.fields), torch.cat([group.rows for group in groups])
         if adv_norm == "batch":
-            (fields["advantage"],) = _normalized([fields["advantage"]], ranks)
+            fields["advantage"] = _normalized([fields["advantage"]], ranks)
         elif adv_norm:
             whole = fields["advantage"]
-            normalized = _normalized([whole[group.rows] for group in groups], ranks)
-            fields["advantage"] = torch.empty_like(whole).index_copy_(0, rows, torch.cat(normalized))
+            normalized = _normalized(whole[rows].split([len(group.rows) for group in groups]), ranks)
+            fields["advantage"] = torch.empty_like(whole).index_copy_(0, rows, normalized)
         return Pass(self._batches(fields, groups), len(groups), rows)
 
     def chunks(self) -> Pass:
@@ -204,7 +203,6 @@ class Samples:
 
     def _batches(self, fields: dict[str, Any], groups: Sequence[Group]) -> Iterator[Batch]:
         trees = [name for name, field in fields.items() if is_branch(field)]
-        batches = (map_tree(lambda leaf, g=group: leaf.index_select(0, g.rows), fields) for group in groups)
         # Few samples are gathered for all minibatches together, in far fewer calls.
         if sum(leaf.nbytes for leaf in tree_leaves(fields)) <= SHUFFLED_BYTES:
             order, sizes = torch.cat([group.rows for group in groups]), [len(group.rows) for group in groups]
@@ -212,6 +210,8 @@ class Samples:
             for name in trees:
                 parts[name] = [map_tree(lambda x, k=k: x[k], parts[name]) for k in range(len(groups))]
             batches = (dict(zip(parts, row, strict=True)) for row in zip(*parts.values(), strict=True))
+        else:
+            batches = (map_tree(lambda leaf, g=g: leaf.index_select(0, g.rows), fields) for g in groups)
         for group, batch in zip(groups, batches, strict=True):
             batch = batch if self.device is None else to_device(batch, self.device)
             if self.inputs is not None:
@@ -367,16 +367,16 @@ def _split_evenly(index: Tensor, counts: Tensor, parts: int) -> list[Tensor]:
     return [chosen for chosen in (index[part == k] for k in range(parts)) if len(chosen)]
 
 
-def _normalized(parts: Sequence[Tensor], ranks: Ranks) -> list[Tensor]:
-    """Returns the advantages of each minibatch, normalised over the samples of all ranks."""
+def _normalized(parts: Sequence[Tensor], ranks: Ranks) -> Tensor:
+    """Returns the advantages of all minibatches, each normalised over the samples of all ranks, joined."""
     if ranks.size == 1:
-        equal = parts[:-1] if all(len(part) == len(parts[0]) for part in parts[:-1]) else []
-        normalized = normalize_advantage(torch.stack(list(equal))).unbind() if equal else ()  # in one call
-        return [*normalized, *(normalize_advantage(part) for part in parts[len(equal) :])]
+        equal = parts[:-1] if all(len(part) == len(parts[0]) for part in parts[:-1]) else ()
+        normalized = [normalize_advantage(torch.stack(list(equal))).flatten()] if equal else []  # in one call
+        return torch.cat([*normalized, *(normalize_advantage(part) for part in parts[len(equal) :])])
     wide = [part.double() for part in parts]
     sums = [torch.stack([torch.full_like(x.sum(), len(x)), x.sum(), x.square().sum()]) for x in wide]
     counts, totals, squares = ranks.sum(torch.stack(sums, 1))
     means = totals / counts
     stds = (squares / counts - means.square()).clamp(min=0).sqrt()
     scales = zip(stds.to(parts[0].dtype).unbind(), means.to(parts[0].dtype).unbind(), strict=True)
-    return [normalize_advantage(part, scale) for part, scale in zip(parts, scales, strict=True)]
+    return torch.cat([normalize_advantage(part, scale) for part, scale in zip(parts, scales, strict=True)])

@@ -161,9 +161,8 @@ class NativeVectorEnv(WholeVectorEnv):
             self._is_ready = False
             raise self._located(f"{self.backend}: step", error) from error
         reward = np.asarray(reward, np.float32)
-        valid = self._all_valid
+        valid = ~self._pending_reset
         if np.count_nonzero(self._pending_reset):  # in a third of the time of any()
-            valid = ~self._pending_reset
             reward = np.where(valid, reward, 0)
             terminated, truncated = terminated & valid, truncated & valid
         done = terminated | truncated

@@ -48,11 +48,10 @@ class ClippedPolicy(Protocol):
 
 def clipped_slopes(policy: ClippedPolicy) -> ClippedSlopes | None:
     """Returns the losses of a policy with slopes; None for other losses or distributions than PPO's own."""
-    head = policy.model.actor_head.out
-    is_normal = type(head) is BoxHead and head.is_simple_normal and head.bound_type is None
-    learn = policy.cfg.learn
+    head, learn = policy.model.actor_head.out, policy.cfg.learn
     if learn.kl_beta or learn.value_loss != "mse" or policy.overrides(*LOSSES):
         return None
+    is_normal = type(head) is BoxHead and head.is_simple_normal and head.bound_type is None
     return ClippedSlopes(policy, head) if is_normal or type(head) is DiscreteHead else None
 
 

@@ -181,17 +181,15 @@ class ThroughStacks(ByAutograd):
         self.calls_layers = slopes is None  # a loss in torch may call any layer
         self.name = "NumPy, the loss by autograd" if slopes is None else "NumPy"
         self._slopes = slopes or self._slopes_by_autograd
-        self._array = view(self.flat)
         self._encoders = {stack.encoder for stack in stacks.values()}
-        trained = [(p, k) for k, p in enumerate(self.parameters) if p.requires_grad]
-        self._places = {id(p): k for p, k in trained}
-        memory = {id(p): self.shaped[k] for p, k in trained}
+        self._places = {id(p): k for k, p in enumerate(self.parameters) if p.requires_grad}
+        memory = {key: self.shaped[k] for key, k in self._places.items()}
         for part in self._encoders.union(stack.head for stack in stacks.values()):
             part.gradients = [view(memory.get(id(p), torch.empty_like(p))) for p in part.parameters]
 
     @np.errstate(all="ignore")  # the optimiser looks for numbers that are not finite
     def __call__(self, batch: Batch) -> Gradient:
-        self._array.fill(0)
+        self.flat.zero_()
         features = {encoder: encoder.of_obs(batch.obs) for encoder in self._encoders}
         raw = {name: head.forward(features[encoder]) for name, (encoder, head, _) in self.stacks.items()}
         total, metrics, slopes, direct = self._slopes(batch, raw)

@@ -27,7 +27,9 @@ from ding_lite.trees import value_at
 MAX_WEIGHTS, MAX_WEIGHTS_OF_ONE_THREAD = 2**14, 2**18
 BLOCK = 2**16  # samples x units of the widest layer that run at once: they stay in the cache of a core
 MAX_INDICES = 8  # in a leaf of an observation; torch looks up more indices as fast
-METHODS = frozenset(("forward", "logit", "stacks", *COMBINED["stacks"]))  # set on a module, torch must run it
+# If a module has one of these hooks, or such a method of its own, torch must run it.
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+METHODS = frozenset(("forward", "logit", "stacks", *COMBINED["stacks"]))
 PLAIN: list[tuple[tuple[str, ...], Any]] = [((), None)]  # leaves of observations that are vectors
 _ones = lru_cache(partial(np.ones, dtype=np.float32))
 
@@ -56,9 +58,8 @@ def _blas() -> Any:
 
 def is_changed(model: nn.Module) -> bool:
     """Returns whether a module has a hook or a method of its own, which NumPy would not call."""
-    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     return any(
-        any(getattr(module, name) for name in hooks) or not METHODS.isdisjoint(vars(module))
+        any(getattr(module, name) for name in HOOKS) or not METHODS.isdisjoint(vars(module))
         for module in model.modules()
     ) or any(parameter._backward_hooks for parameter in model.parameters())
 
@@ -98,7 +99,7 @@ def numpy_layers(part: Any) -> NumpyLayers | None:
         return None
     linear: list[tuple[nn.Linear, type | None]] = []
     for layer in layers:
-        if _is_small(layer):
+        if type(layer) is nn.Linear and _is_small(layer):
             linear.append((layer, None))
         elif linear and not linear[-1][1] and type(layer) in ACTIVATIONS and getattr(layer, "alpha", 1) == 1:
             linear[-1] = (linear[-1][0], type(layer))
@@ -108,15 +109,11 @@ def numpy_layers(part: Any) -> NumpyLayers | None:
 
 
 def _is_known(leaf: nn.Module) -> bool:
-    if type(leaf) is IndexEncoder:
-        return leaf.offset.numel() <= MAX_INDICES
-    return type(leaf) is VectorEncoder
+    return type(leaf) is VectorEncoder or (type(leaf) is IndexEncoder and leaf.offset.numel() <= MAX_INDICES)
 
 
-def _is_small(layer: nn.Module) -> bool:
-    """Returns whether a layer is linear and small, of float32 on the CPU."""
-    if type(layer) is not nn.Linear:
-        return False
+def _is_small(layer: nn.Linear) -> bool:
+    """Returns whether a layer is small, of float32 on the CPU."""
     size, tensors = layer.weight.numel(), (layer.weight, layer.bias)
     if size > MAX_WEIGHTS_OF_ONE_THREAD or (size > MAX_WEIGHTS and not has_one_thread()):
         return False
@@ -143,8 +140,8 @@ class NumpyLayers:
         self, leaves: list[tuple[tuple[str, ...], Any]], linear: Sequence[tuple[nn.Linear, type | None]]
     ) -> None:
         self._leaves = leaves
-        tables = [leaf.table.weight for _, leaf in leaves if type(leaf) is IndexEncoder]
-        self.parameters = [*tables, *(p for layer, _ in linear for p in (layer.weight, layer.bias))]
+        self._tables = [leaf.table.weight for _, leaf in leaves if type(leaf) is IndexEncoder]
+        self.parameters = [*self._tables, *(p for layer, _ in linear for p in (layer.weight, layer.bias))]
         self.keys = [id(p) for p in self.parameters]
         self._layers = [(view(layer.weight), view(layer.bias), activation) for layer, activation in linear]
         self._block = max(1, BLOCK // max((len(bias) for _, bias, _ in self._layers), default=1))
@@ -181,28 +178,25 @@ class NumpyLayers:
             slope: (N, K), the gradient of the last output.
             to_input: whether to compute the gradient of the input.
         """
-        has_tables = len(self.parameters) > 2 * len(self._layers)
-        start, of_input = 0, []
-        for outputs in self._outputs:
-            end, left = start + len(outputs[0]), len(self.parameters)
-            y, ones = slope[start:end], _ones(end - start)
+        of_input, of_layers = [], self.gradients[len(self._tables) :]
+        for start, outputs in zip(range(0, len(slope), self._block), self._outputs, strict=True):
+            y, ones = slope[start : start + self._block], _ones(len(outputs[0]))
             for k, (weight, _, activation) in reversed(list(enumerate(self._layers))):
-                y, left = ACTIVATIONS[activation][1](y, outputs[k + 1]), left - 2
+                y = ACTIVATIONS[activation][1](y, outputs[k + 1])
                 # A product with ones is the sum over samples, in a third of the time of sum().
-                for gradient, a, b in zip(self.gradients[left:], (y.T, ones), (outputs[k], y), strict=False):
+                for gradient, a, b in zip(of_layers[2 * k :], (y.T, ones), (outputs[k], y), strict=False):
                     if start:
                         gradient += a @ b
                     else:
                         np.matmul(a, b, out=gradient)
-                if k or to_input or has_tables:
+                if k or to_input or self._tables:
                     # With one output it is an outer product, which takes a quarter of the time.
                     y = y * weight if y.shape[1] == 1 else y @ weight
-            start = end
             of_input.append(y)
-        if not (to_input or has_tables):
+        if not (to_input or self._tables):
             return None
         whole = of_input[0] if len(of_input) == 1 else np.concatenate(of_input)
-        if has_tables:
+        if self._tables:
             self._into_tables(whole)
         return whole
 

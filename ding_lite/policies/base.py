@@ -259,8 +259,7 @@ class Policy:
 
     def overrides(self, *methods: str) -> bool:
         """Returns True if one of these methods is not the library's; then no faster code may replace it."""
-        instance = vars(self)
-        return any(name in instance or (name, getattr(type(self), name)) not in LIBRARY for name in methods)
+        return any(name in vars(self) or (name, getattr(type(self), name)) not in LIBRARY for name in methods)
 
     def acting(self, samples: int = 0, *, on_device: bool = False) -> Acting:
         """Returns the functions that act in one rollout of ``samples`` actions, or in one evaluation.

@@ -85,8 +85,7 @@ class Optimizer:
         networks that NumPy runs      NumPy                    torch's autograd
         anywhere                      torch's autograd         torch's autograd
         """
-        known = {id(p) for p in self.parameters}
-        if any(p.requires_grad and id(p) not in known for p in self.model.parameters()):
+        if {p for p in self.model.parameters() if p.requires_grad}.difference(self.parameters):
             raise ContractError(
                 "a parameter of the model was replaced or unfrozen after the policy was built: the optimiser "
                 "does not have it. Change the model before, in its class or as model=..."
@@ -123,8 +122,7 @@ class Optimizer:
                 if self.on_host and not math.isfinite(norm):
                     raise _not_finite(gradient_of.objective, len(history), history[-1], batch)
         finally:
-            if self.model.training:
-                self.model.eval()  # outside of gradient steps it is always in eval mode
+            self.model.eval()  # outside of gradient steps it is always in this mode
         if not self.on_host and history:
             norms = as_tensor([step["grad_norm"] for step in history]).tolist()
             for number, norm in enumerate(norms, 1):

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from ding_lite.config.registry import POLICY_REGISTRY
 from ding_lite.data.replay import Replay
-from ding_lite.data.rollout import Rollout, as_rollout, require_rollout, time_major_fields
+from ding_lite.data.rollout import Rollout, as_rollout, require_rollout
 from ding_lite.data.samples import Batch, Pass, Samples
 from ding_lite.errors import ContractError
 from ding_lite.fast.clipped import clipped_slopes
@@ -107,10 +107,11 @@ class PPOPolicy(Policy):
     # -- Credit
 
     def _prepare_rollout(self, rollout: Rollout) -> None:
-        ends = rollout.terminated | rollout.truncated | ~rollout.valid  # a lost episode may end there
-        cfg, gamma = self.cfg, self.cfg.normalize.reward_discount
-        gamma = cfg.collect.discount_factor if gamma is None else gamma
-        self.reward_scale.update_from(rollout.reward, ends, rollout.valid, gamma)
+        if not isinstance(self.reward_scale, NoScale):
+            ends = rollout.terminated | rollout.truncated | ~rollout.valid  # a lost episode may end there
+            gamma = self.cfg.normalize.reward_discount
+            gamma = self.cfg.collect.discount_factor if gamma is None else gamma
+            self.reward_scale.update_from(rollout.reward, ends, rollout.valid, gamma)
         if self.intrinsic is not None:
             self.intrinsic.add_reward(rollout)
         if self.reference is not None:
@@ -288,7 +289,7 @@ class PPOPolicy(Policy):
         """Returns the live samples of rollouts, in the units of the losses."""
         parts, normalize = [], self.value_norm.normalize
         for stored in replay.rollouts:
-            fields = time_major_fields(stored.rollout) | stored.renewed
+            fields = to_dict(stored.rollout) | stored.renewed
             fields |= {name: normalize(fields[name]) for name in ("value", "value_target")}
             parts.append(Samples.of(stored.rollout, replay.live(stored), fields, self.recurrence))
         samples = Samples.joined(parts, [stored.uses.numel() for stored in replay.rollouts])

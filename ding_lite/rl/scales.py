@@ -281,7 +281,7 @@ class NoScale:
     def update(self, *_: Any) -> None:
         pass
 
-    update_from = update_and_rescale = update
+    update_and_rescale = update
 
     def state_dict(self) -> dict[str, Any]:
         return {}

@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from ding_lite.data import samples as samples_module
-from ding_lite.data.rollout import as_rollout, time_major_fields
+from ding_lite.data.rollout import as_rollout
 from ding_lite.data.samples import Recurrence, Samples, even_sizes
+from ding_lite.trees import to_dict
 
 STEPS, COLUMNS = 23, 5
 
@@ -175,8 +176,7 @@ def taken_apart(sequences):
 
 def samples_of(rollout, length, chosen=None):
     chosen = rollout.valid if chosen is None else chosen
-    fields = time_major_fields(rollout)
-    return Samples.of(rollout, chosen, fields, Recurrence(length, initial_hidden))
+    return Samples.of(rollout, chosen, to_dict(rollout), Recurrence(length, initial_hidden))
 
 
 @pytest.mark.parametrize("length", [1, 4, 8, 64])
