@@ -25,7 +25,7 @@ from ding_lite.data.rollout import Rollout, RolloutStorage
 from ding_lite.envs.checks import Watch
 from ding_lite.envs.spaces import sample_actions
 from ding_lite.envs.vector import RECENT_EPISODES, Episode, VectorEnv
-from ding_lite.envs.workers.cores import cores, torch_threads
+from ding_lite.envs.workers.cores import leaving_cores
 from ding_lite.errors import EnvError, ReplayError
 from ding_lite.rl.seeding import integer_seed
 from ding_lite.trees import MASK_KEY, Tree, map_tree
@@ -56,7 +56,7 @@ class Collector:
         self.n_sample = self.steps * envs.num_envs
         self.storage = RolloutStorage(self.steps, envs.num_envs)
         self._env_indices = [np.arange(envs.num_envs)[rows] for rows in envs.groups]  # of each group
-        self._fields: tuple[str, ...] = ()  # names of the fields beside the observations
+        self._fields: dict[str, Any] = {}  # of the newest row, beside the observations
         self.hidden: HiddenStates | None = None
         if policy.recurrence is not None:
             self.hidden = HiddenStates(policy.recurrence, self._env_indices, self.steps)
@@ -80,14 +80,12 @@ class Collector:
                 or a mask leaves no legal action. Nothing is learned from this rollout.
             EnvError: if no row is valid.
         """
-        self.timer("store")
         if self.is_incomplete:  # an error ended the last rollout, maybe while a group was stepping
             self._reset("after an error", self.episode_count)
         self.is_incomplete = True
         self.episodes, self._finals = [], []
         acting = self.policy.acting(self.n_sample)
-        busy = self.envs.busy_cores
-        with torch_threads(min(torch.get_num_threads(), max(1, cores() - busy))) if busy else nullcontext():
+        with leaving_cores(self.envs.busy_cores) if self.envs.busy_cores else nullcontext():
             for t in range(self.steps + 1):
                 for group, rows in enumerate(self.envs.groups):
                     if t:
@@ -137,9 +135,8 @@ class Collector:
             output = dict(output)
             hidden = output.pop("hidden")
             self.hidden.after(group, hidden, ends_of(transition))
-        fields = acting.process_transition(obs, output, transition)
-        self._fields = tuple(fields)
-        for name, value in fields.items():
+        self._fields = acting.process_transition(obs, output, transition)
+        for name, value in self._fields.items():
             self.storage.write(t, name, value, rows)
         if transition.final_obs is not None:
             final = {"obs": transition.final_obs}

@@ -92,8 +92,7 @@ class Replay:
 
     def live(self, stored: Stored) -> Tensor:
         """Returns a mask (T, B) of the transitions that may be drawn: valid, within both limits."""
-        is_fresh = self.age(stored) <= self.max_staleness
-        return stored.rollout.valid & (stored.uses < self.max_use) & is_fresh
+        return stored.rollout.valid & (stored.uses < self.max_use) & (self.age(stored) <= self.max_staleness)
 
     def has_live(self) -> bool:
         """Returns whether a transition may be drawn."""

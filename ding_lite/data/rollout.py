@@ -68,8 +68,6 @@ def as_field(tree: Any) -> Any:
 
 def view(number: Any) -> np.ndarray:
     """Returns an array on the host; it shares the memory of an array, or of a tensor on the CPU."""
-    if isinstance(number, np.ndarray):  # the usual case
-        return number
     if isinstance(number, Tensor):
         return (number.detach() if number.requires_grad else number).cpu().numpy()
     return np.asarray(number)

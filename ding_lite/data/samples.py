@@ -172,7 +172,7 @@ class Samples:
             ranks: take each step together; advantages are normalised over the samples of all ranks.
         """
         if self.runs:
-            groups = self._run_groups(size, generator, ranks)
+            groups = self._run_groups(size, generator, ranks)[:steps]
         else:
             order = self._order(len(self), generator)
             parts = order.split(size)
@@ -180,8 +180,7 @@ class Samples:
                 parts = (*parts[:-2], torch.cat(parts[-2:]))
             if ranks.size > 1 and (number := ranks.smallest(len(parts))) < len(parts):
                 parts = order.split(even_sizes(len(self), number))
-            groups = [Group(rows) for rows in parts]
-        groups = groups[:steps]
+            groups = [Group(rows) for rows in parts[:steps]]
         fields, rows = dict(self.fields), torch.cat([group.rows for group in groups])
         if adv_norm == "batch":
             fields["advantage"] = _normalized([fields["advantage"]], ranks)

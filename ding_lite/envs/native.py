@@ -217,7 +217,7 @@ class NativeVectorEnv(WholeVectorEnv):
         for env in np.flatnonzero(done).tolist():
             # info[key] is an array (B,); info["_key"] says which environments have the key.
             has = [key for key in self.info_keys if key in info and info.get(f"_{key}", self._all_valid)[env]]
-            numbers = info_numbers({key: info[key][env] for key in has}, has)
+            numbers = info_numbers({key: info[key][env] for key in has}, has) if has else {}
             total, length = float(self.episode_returns[env]), int(self.episode_lengths[env])
             episodes.append(Episode(env, total, length, numbers))
         self.episode_returns[done] = 0

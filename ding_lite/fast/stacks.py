@@ -193,12 +193,11 @@ class NumpyLayers:
                     # With one output it is an outer product, which takes a quarter of the time.
                     y = y * weight if y.shape[1] == 1 else y @ weight
             of_input.append(y)
-        if not (to_input or self._tables):
-            return None
-        whole = of_input[0] if len(of_input) == 1 else np.concatenate(of_input)
         if self._tables:
-            self._into_tables(whole)
-        return whole
+            self._into_tables(np.concatenate(of_input))
+        if not to_input:
+            return None
+        return of_input[0] if len(of_input) == 1 else np.concatenate(of_input)
 
     def _into_tables(self, slope: np.ndarray) -> None:
         """Writes the gradients of the embedding tables, from the gradient of all features (N, F)."""

@@ -391,9 +391,8 @@ class Policy:
         obs = self.scaled(obs)
         if self.recurrence is None:
             return obs
-        return single_steps(
-            obs, self.recurrence.initial_hidden(leading_size(obs)) if hidden is None else hidden
-        )
+        hidden = self.recurrence.initial_hidden(leading_size(obs)) if hidden is None else hidden
+        return single_steps(obs, to_device(hidden, self.device))
 
     def distribution(self, obs: Any, logit: Any) -> Distribution:
         """Returns the action distribution with the parameters ``logit``; of ``obs`` only the mask is read."""
@@ -412,8 +411,7 @@ class Policy:
     @torch.no_grad()
     def values(self, obs: Any, hidden: Tree = None) -> Tensor:
         """Returns the values (N,) of observations (N, ...), in units of the training reward."""
-        inputs = self._inputs(obs, None if hidden is None else to_device(hidden, self.device))
-        return self.value_norm.denormalize(self.network("critic")(inputs))
+        return self.value_norm.denormalize(self.network("critic")(self._inputs(obs, hidden)))
 
     def network(self, name: str) -> Callable[[Any], Any]:
         """Returns the function inputs -> output of the model: "actor" or "critic", without gradients.

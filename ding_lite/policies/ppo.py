@@ -173,8 +173,7 @@ class PPOPolicy(Policy):
         self.set_coefficients()
         log = mean_metrics([credit])  # waits for the device once
         log |= {"cur_lr": self.schedules.rate, "clip_ratio": self.clip_ratio, **self.improve(rollout)}
-        log_sigma = getattr(self.model.actor_head.out, "log_sigma", None)
-        if log_sigma is not None:
+        if (log_sigma := getattr(self.model.actor_head.out, "log_sigma", None)) is not None:
             log["action_std"] = float(log_sigma.detach().exp().mean())
         if self.intrinsic is not None:
             log |= self.intrinsic.learn(rollout)

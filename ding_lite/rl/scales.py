@@ -42,9 +42,8 @@ class RunningMeanStd:
         self.var = np.ones(shape, np.float64)
         self.count = 0.0
 
-    def update(self, samples: Tensor | np.ndarray) -> None:
+    def update(self, samples: Tensor) -> None:
         """Adds the samples (N, *shape) of all ranks; each rank reduces its samples on their device."""
-        samples = torch.as_tensor(samples)
         samples = samples.cpu() if samples.device.type == "mps" else samples  # mps has no float64
         batches: list[Any] = []  # (count, mean, variance) of each
         for part in samples.split(max(1, CHUNK // max(1, samples[:1].numel()))) if len(samples) else ():
@@ -107,7 +106,7 @@ class ValueNorm(RunningMeanStd):
         return np.sqrt(self.var) * (self.var > ROUNDING * self.mean**2)
 
     @torch.no_grad()
-    def update_and_rescale(self, targets: Tensor | np.ndarray, heads: tuple[nn.Linear, ...]) -> None:
+    def update_and_rescale(self, targets: Tensor, heads: tuple[nn.Linear, ...]) -> None:
         """Adds raw targets (N,), and rescales the last linear layer of each value head in place.
 
         Predictions in raw units stay the same: w <- w std / std', b <- (std b + mean - mean') / std'
@@ -171,7 +170,7 @@ class RewardScale(RunningMeanStd):
             returns[t] = running = np.where(valid[t], gamma * running + reward[t], running)
             running = np.where(restarts[t], 0.0, running)
         self.running_return = running
-        self.update(returns[valid])
+        self.update(torch.from_numpy(returns[valid]))
 
     def __call__(self, reward: Tensor) -> Tensor:
         return reward / float(self.std)

@@ -24,13 +24,18 @@ def cores() -> int:
     return max(1, count // ranks)
 
 
+def leaving_cores(busy: int) -> contextlib.AbstractContextManager[None]:
+    """Limits torch to the cores that ``busy`` other processes leave free, but to no fewer than one."""
+    return torch_threads(max(1, cores() - busy), at_most=True)
+
+
 @contextlib.contextmanager
-def torch_threads(number: int) -> Iterator[None]:
-    """Sets the number of torch's CPU threads in a block."""
+def torch_threads(number: int, at_most: bool = False) -> Iterator[None]:
+    """Sets the number of torch's CPU threads in a block; ``at_most``: never to more than before."""
     import torch  # here, because workers import this module and must not import torch
 
     before = torch.get_num_threads()
-    torch.set_num_threads(number)
+    torch.set_num_threads(min(before, number) if at_most else number)
     try:
         yield
     finally:
