@@ -27,7 +27,6 @@ from ding_lite.config.registry import POLICY_REGISTRY
 from ding_lite.data.replay import Replay
 from ding_lite.data.rollout import Rollout, as_rollout, require_rollout
 from ding_lite.data.samples import Batch, Pass, Samples
-from ding_lite.errors import ContractError
 from ding_lite.fast.clipped import clipped_slopes
 from ding_lite.fast.gradients import Objective, checked
 from ding_lite.models.checks import check_value_heads
@@ -373,9 +372,7 @@ class PPOPolicy(Policy):
 
     @learning_rate.setter
     def learning_rate(self, value: float) -> None:
-        if not 0 <= value < math.inf:
-            raise ContractError(f"learning_rate: expected a finite number at least 0, got {value}")
-        self.schedules.learning_rate = float(value)
+        self.schedules.set_learning_rate(value)
 
     # -- State
 

@@ -9,6 +9,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from ding_lite.errors import ContractError
+
 ADAPTIVE = "adaptive"  # for the learning rate only, which adapted_rate changes
 LOWEST, HIGHEST = 1e-5, 1e-2  # bounds of the learning rates that adapted_rate returns
 
@@ -59,13 +61,23 @@ class Schedules:
     Attributes:
         env_step: fresh valid transitions that the policy has learned from.
         iteration: number of rollouts that the policy has learned from.
-        learning_rate: the rate that the schedule multiplies; scripts and the adaptive schedule may assign it.
+        learning_rate: the rate that the schedule multiplies; scripts and the adaptive schedule may set it.
     """
 
     def __init__(self, learn: Any) -> None:
         self.learn = learn
         self.env_step = self.iteration = 0
         self.learning_rate: float = learn.learning_rate
+
+    def set_learning_rate(self, value: float) -> None:
+        """Sets the rate that the schedule multiplies from now on.
+
+        Raises:
+            ContractError: if it is negative or not finite.
+        """
+        if not 0 <= value < math.inf:
+            raise ContractError(f"learning_rate: expected a finite number at least 0, got {value}")
+        self.learning_rate = float(value)
 
     def factor(self, name: str) -> float:
         """Returns the factor of a schedule in this iteration: "lr", "clip" or "entropy"."""
