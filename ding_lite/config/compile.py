@@ -226,8 +226,6 @@ def compile_config(
         _derive(values, source, name)
         faults, more_notes = _contradictions(values, source, schema)
         notes += more_notes
-    if any("unknown key 'obs_shape'" in fault for fault in faults):
-        faults.append(f"a main_config of DI-engine is converted as the pair {PAIR}")
     refuse(f"{origin} with its overrides" if overrides and origin != COMMAND_LINE else origin, faults)
     encode(values, modules=trusted)  # a value that cannot be saved is refused
     return Config(EasyDict(values), source, tuple(dict.fromkeys(trusted)), tuple(notes))

@@ -218,10 +218,7 @@ def _naming(name: str) -> Iterator[None]:
     except FOREIGN as error:
         if isinstance(error, DingLiteError) and type(error) is not EnvError:
             raise
-        hint = missing_extra(error)
-        if "missing" in str(error) and "'num_envs'" in str(error):
-            hint = "; env.manager.type=vector makes all environments in one call, and passes num_envs"
-        raise EnvError(f"env {name!r} cannot be made: {error_text(error)}{hint}") from error
+        raise EnvError(f"env {name!r} cannot be made: {error_text(error)}{missing_extra(error)}") from error
 
 
 def make_vector_env(

@@ -203,11 +203,6 @@ def test_a_policy_that_extends_ppo_has_its_defaults_and_keys_of_its_own(tmp_path
     assert at(config, "policy.learn.value_norm") is True
 
 
-def test_a_main_config_alone_is_told_of_the_pair():
-    with pytest.raises(ConfigError, match="main_config of DI-engine is converted as the pair"):
-        compile_config({"policy": {"cuda": False, "model": {"obs_shape": 4}}})
-
-
 def test_the_module_that_registers_a_model_is_imported(tmp_path, monkeypatch):
     (tmp_path / "own_net.py").write_text(
         "from ding_lite import MODEL_REGISTRY\n"

@@ -89,11 +89,6 @@ def test_an_error_in_a_worker_names_the_environment_as_in_this_process():
         make_vector_env({**section(type=LengthEnv, manager="subprocess"), "type": made_with}, 1, 0)
 
 
-def test_a_simulator_of_many_environments_is_told_the_key_that_it_needs():
-    with pytest.raises(EnvError, match=r"missing .*'num_envs'; env\.manager\.type=vector"):
-        make_env({**section(env_id="CartPole-v1"), "type": lambda num_envs: None})
-
-
 def test_only_a_missing_package_is_advised_to_be_installed():
     for env_id, kwargs in (("Ant-v5", {"xml_file": "no_such.xml"}), ("ALE/Pong-v5", {"foo": 99})):
         with pytest.raises(EnvError) as caught:
