@@ -75,8 +75,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         the exit code: 0, or the code of the error (see ``ding_lite.errors``) or signal that ended it.
     """
-    # NumPy and torch read these when they load. Matrices are small; the key num_threads sets torch's threads.
-    for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"):
+    # NumPy reads these when it loads. MKL_NUM_THREADS would also be torch's number of threads.
+    for name in ("OPENBLAS_NUM_THREADS", "BLIS_NUM_THREADS"):
         os.environ.setdefault(name, "1")
     if "OMP_WAIT_POLICY" not in os.environ:
         # Idle threads free their core for environments after a third of a millisecond, not after 6.

@@ -101,6 +101,7 @@ class Pool:
         gpus = named.split(",") if named else [str(number) for number in range(torch.cuda.device_count())]
         self._gpus = itertools.cycle(gpus if load.gpu and len(gpus) > 1 else [None])
         self._running: set[subprocess.Popen[str]] = set()
+        self._variables: dict[str, str] = {}  # of the environment of each process
         self._lock = threading.Lock()  # no process starts during or after a stop
         self.stopped_by = ""
 
@@ -121,6 +122,8 @@ class Pool:
         Raises:
             KeyboardInterrupt: at a second Ctrl-C; all processes are killed.
         """
+        each = max(1, cores() // max(1, min(self.jobs, len(jobs))))  # torch's threads if a run has images
+        self._variables = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(each))}
         executor = ThreadPoolExecutor(self.threads)
         try:
             return list(executor.map(self._run, jobs))
@@ -135,7 +138,8 @@ class Pool:
             if self.stopped_by:
                 return Outcome(INTERRUPTED[0])
             gpu = next(self._gpus)
-            process = start(job, {} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu})
+            visible = {} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu}
+            process = start(job, {**self._variables, **visible})
             self._running.add(process)
         outcome = follow(process, job, self._say)
         with self._lock:

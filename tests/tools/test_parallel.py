@@ -11,6 +11,8 @@ from processes import run, start, until
 from worlds import result_of, small_config, state_of
 
 from ding_lite import compile_config, serial_pipeline
+from ding_lite.envs.workers.cores import cores
+from ding_lite.errors import counted
 from ding_lite.run.checkpoint import load_checkpoint
 from ding_lite.tools.parallel import Load, Outcome, exit_code_of, load_of, seeds_report
 
@@ -51,6 +53,18 @@ def test_report_of_seeds(tmp_path):
 
 
 # ------------------------------------------------------------------ processes
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(cores() < 2, reason="needs two cores")
+@pytest.mark.parametrize(("seeds", "runs"), [("0", 1), ("0,1", 2)])
+def test_a_run_on_images_uses_all_cores_and_seeds_share_them(seeds, runs, tmp_path, monkeypatch):
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    write(tmp_path, env={"type": "anything:Anything", "env_id": "", "kwargs": {"observation": "image-hwc"}})
+    code, output, errors = run("train", "-c", "c.json", "-s", seeds, cwd=tmp_path)
+    assert code == 0, errors
+    assert output.count(f"{counted(cores() // runs, 'torch thread')}, seed") == runs
 
 
 def write(folder, **changes):
