@@ -231,7 +231,7 @@ class PPOPolicy(Policy):
         self, passes: Iterable[Pass], optimizer: Optimizer, objective: Objective
     ) -> dict[str, Any]:
         """Takes the steps of passes; in the warm-up and after target_kl only those of the value loss."""
-        learn, history, epochs = self.cfg.learn, [], 0
+        learn, model, history, epochs = self.cfg.learn, self.model, [], 0
         if self.schedules.iteration < learn.critic_warmup and "actor" in objective.reads:
             if "critic" not in objective.reads:
                 return {"epochs": 0.0, "updates": 0.0}
@@ -247,7 +247,6 @@ class PPOPolicy(Policy):
                 kl = mean_of(metrics, "approx_kl")
                 self.learning_rate = adapted_rate(self.learning_rate, kl, learn.desired_kl)
             if learn.target_kl is not None and mean_of(metrics, "approx_kl") > 1.5 * learn.target_kl:
-                model = self.model
                 if "critic" not in objective.reads or (model.share_encoder and not model.detaches_value):
                     break  # a step of the value would also move the policy
                 gradient_of = optimizer.gradient_of(objective._replace(reads=("critic",)))
