@@ -45,6 +45,7 @@ IN_README = (
 )
 MOST_POINTS = 50  # of the returns in training
 DRAWN = {*ROWS, *(name for each in COMPARISONS.values() if each.games for name in each.arms)}
+FIRST_SEED = 600  # no key was chosen on this seed or a later one
 LOCKS: dict[Path, Lock] = defaultdict(Lock)  # several arms may train on from one run
 
 
@@ -109,16 +110,17 @@ def curve_of(folder: Path, column: str) -> list[list[float]]:
     return [[int(row["env_step"]), round(float(row[column]), 3)] for row in rows]
 
 
+def missing_seeds(name: str) -> list[int]:
+    """Returns the seeds of a row that are not measured; older rows have others, on which keys were chosen."""
+    measured, number = {line["seed"] for line in stored().get(name, [])}, EVERY_ROW[name].seeds
+    fresh = [seed for seed in range(FIRST_SEED, FIRST_SEED + number) if seed not in measured]
+    return fresh[: max(0, number - len(measured))]
+
+
 def run_rows(names: Iterable[str], device: str, jobs: int) -> None:
     """Runs the missing seeds of rows, in their order, and stores each when it ends."""
-    done = {(line["row"], line["seed"]) for line in harness.read(STORE)}
     with ThreadPoolExecutor(jobs) as pool:
-        tasks = [
-            pool.submit(run_seed, name, seed, device)
-            for name in names
-            for seed in range(EVERY_ROW[name].seeds)
-            if (name, seed) not in done
-        ]
+        tasks = [pool.submit(run_seed, name, seed, device) for name in names for seed in missing_seeds(name)]
         for task in as_completed(tasks):
             if task.exception() is not None:
                 pool.shutdown(cancel_futures=True)  # those that run are waited for
