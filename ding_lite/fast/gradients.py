@@ -35,7 +35,7 @@ class Objective(NamedTuple):
 
     Attributes:
         loss: batch with these outputs -> (0-d loss, dict of 0-d metrics).
-        reads: outputs of the model: "actor", "auxiliary", "critic".
+        reads: outputs of the model: "actor", "auxiliary", "critic". Empty: the loss calls its own networks.
         with_outputs: (batch, {output: its value}) -> the batch for the loss.
         slopes: computes this loss and its slopes in NumPy (``fast.clipped``); or None.
         name: of the loss, for messages.
@@ -118,11 +118,9 @@ class ByAutograd:
 
     Attributes:
         name: what computes the gradient, for the first lines of a run.
-        calls_layers: whether torch calls layers of the model, which must then be in training mode.
     """
 
     name = "autograd"
-    calls_layers = True
 
     def __init__(self, objective: Objective, model: Any, parameters: Sequence[Tensor]) -> None:
         self.objective, self.model, self.parameters = objective, model, parameters
@@ -178,7 +176,6 @@ class ThroughStacks(ByAutograd):
     def __init__(self, stacks: Mapping[str, NumpyStack], *arguments: Any) -> None:
         super().__init__(*arguments)
         self.stacks, slopes = stacks, self.objective.slopes
-        self.calls_layers = slopes is None  # a loss in torch may call any layer
         self.name = "NumPy, the loss by autograd" if slopes is None else "NumPy"
         self._slopes = slopes or self._slopes_by_autograd
         self._encoders = {stack.encoder for stack in stacks.values()}

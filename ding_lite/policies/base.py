@@ -70,10 +70,9 @@ from ding_lite.trees import (
     tree_leaves,
 )
 
-FIELDS = ("learn", "collect", "eval")
 OUTPUTS = {"actor": "dist", "critic": "new_value", "auxiliary": "auxiliary"}  # model output: batch field
 GPU_LAYER = 2**16  # weights; a gradient step on 64 x 64 weights takes four times as long on a GPU
-# If one of these is overridden, torch acts, because NumPy and CUDA graphs do not call all of them.
+# If one of these is overridden, torch acts. NumPy calls only _process_transition, for rows without log_prob.
 OF_ACTING = ("_forward_collect", "_forward_eval", "_to_env", "_process_transition", "scaled", "distribution")
 STORED = ("reward", "terminated", "truncated", "valid")  # fields of a transition
 LIBRARY: set[tuple[str, FunctionType]] = set()  # the methods of the library's policies, by their names
@@ -132,7 +131,6 @@ class Policy:
         refuse_methods(type(self))
         self.cfg: Any = EasyDict(copy.deepcopy(dict(cfg)))  # a loop may change it
         self.obs_space, self.action_space, self.seed = obs_space, action_space, seed
-        self.fields = tuple(f for f in FIELDS if enable_field is None or f in enable_field)
         self.ranks = ranks.current()
         self.timer = Timer()
         self.parts: dict[str, Any] = {}  # the parts of the saved state, by name
@@ -164,7 +162,7 @@ class Policy:
             self.obs_norm = self.keep("obs_norm", scale)
         # All scales of observations; :meth:`warm_up` sets their first statistics.
         self.obs_norms = [self.obs_norm]
-        self.value_norm: ValueNorm | NoScale = NoScale()  # a policy may set another
+        self.value_norm: ValueNorm | NoScale = NoScale()  # PPOPolicy replaces it
         self._graph_pool = GraphPool()
         self._hidden_of_act: Tree | None = None
         # `act` applies these, so that its actions fit an environment without the wrappers of the run.
@@ -172,14 +170,15 @@ class Policy:
         self._init_shared()
         if model is not None:  # perhaps trained on raw values
             self.value_norm.load_state_dict(RAW)
-        if "learn" in self.fields:
+        modes = {"learn", "collect", "eval"} if enable_field is None else {*enable_field}
+        if "learn" in modes:
             is_ours = type(self).distribution is Policy.distribution
             inputs = self._inputs(example_observations(obs_space, SAMPLES))
             check_outputs(self.model, inputs, action_space, with_actions=is_ours)
             self._init_learn()
             if "_optimizer" in vars(self):
                 self.say("WARNING: _optimizer: the library's steps do not use it; they are Adam's")
-        if {"collect", "eval"} & set(self.fields):
+        if modes & {"collect", "eval"}:
             self.say(f"acting: {self.acting().name}")
 
     # -- What a subclass writes
@@ -273,8 +272,9 @@ class Policy:
             a GPU, and ``cuda_graph``                      a CUDA graph of these methods
             else                                           torch
 
-        A row has the log_prob of its action. Where NumPy samples (Discrete, MultiDiscrete, Normal actions)
-        it has ``raw_output`` instead, from which ``finish`` computes the log-probs of all rows.
+        Rows have log_prob, and the network's value if it is recurrent or shares its encoder. Rows of NumPy
+        have no value; with Discrete, MultiDiscrete or Normal actions they have ``raw_output`` in place of
+        log_prob. ``finish`` computes what is missing, for all rows at once.
 
         ``on_device``: observations and actions are tensors on the policy's device.
         """

@@ -77,7 +77,7 @@ class Optimizer:
         self.on_host = self._counts.device.type in ("cpu", "mps")
 
     def gradient_of(self, objective: Objective) -> ByAutograd:
-        """Returns the fastest function batch -> Gradient; it is valid while only steps change the model.
+        """Returns the fastest function batch -> Gradient. Only gradient steps may change the model meanwhile.
 
         where                         the networks             the loss
         ``captured``, without hooks   a CUDA graph of both, for full minibatches
@@ -110,8 +110,7 @@ class Optimizer:
         """
         history: list[Metrics] = []
         tensors: dict[tuple[bool, ...], Any] = {}  # that a step changes, by which parameters have a gradient
-        if gradient_of.calls_layers:
-            self.model.train()
+        self.model.train()
         try:
             for batch in minibatches:
                 gradient = gradient_of(batch)

@@ -1,7 +1,8 @@
 """Phasic Policy Gradient (arXiv:2009.04416): PPO with an auxiliary phase every N_pi iterations.
 
-    policy phase      each iteration: if E_V = E_pi, one loop with one Adam over the sum of PPO's losses; else
-                      E_V epochs of its value loss, then E_pi of its policy loss, with an Adam each
+    policy phase      each iteration: if E_V = E_pi or update_per_collect is set, one loop with one Adam over
+                      the sum of PPO's losses; else E_V epochs of its value loss, then E_pi of its policy
+                      loss, with an Adam each
     auxiliary phase   every N_pi iterations: E_aux epochs over all their samples
 
 The paper's names, and the config's:

@@ -57,15 +57,12 @@ class PPOPolicy(Policy):
 
     def _init_shared(self) -> None:
         cfg, learn, norm = self.cfg, self.cfg.learn, self.cfg.normalize
-        self.schedules = self.keep("progress", Schedules(learn))
+        self.schedules = self.keep("progress", Schedules(learn))  # its name in checkpoints
         self.reference: Reference | None = None
         self.reward_scale: RewardScale | NoScale = NoScale()
         if norm.reward:
             self.reward_scale = self.keep("reward_scale", RewardScale(ranks=self.ranks))
-        self.value_factor = 1.0  # of the value loss
         if learn.value_norm:
-            # This weight decides how strongly the value loss shapes a shared encoder.
-            self.value_factor = (learn.value_norm_std or (1.0 if self.model.share_encoder else 10.0)) ** 2
             check_value_heads(self.model)
             self.value_norm = self.keep("value_norm", ValueNorm(learn.value_norm_decay, self.ranks))
         self.intrinsic: Intrinsic | None = None
@@ -75,11 +72,10 @@ class PPOPolicy(Policy):
             self.intrinsic = self.keep("intrinsic", intrinsic)
             self.obs_norms.append(intrinsic.obs_norm)
             self.say(f"intrinsic reward: {cfg.intrinsic.type}, weight {cfg.intrinsic.weight:g}")
-        self.usual_entropy_weight = 0.0 if box_size(self.action_space) else 0.01
         self.set_coefficients()
 
     def _init_learn(self) -> None:
-        # Passes over a fresh rollout, or the mean number of uses of a transition.
+        # On-policy: passes over the rollout. Off-policy: how often a transition is drawn, on average.
         self.uses: float = self.cfg.learn.get("epoch_per_collect" if self.cfg.on_policy else "reuse")
         self.order = self.own_generator("minibatch", device=self.device)
         self.replay = self.keep("replay", self.make_replay())
@@ -87,7 +83,7 @@ class PPOPolicy(Policy):
         self.say(f"gradients: {self.optimizer.gradient_of(self.objective).name}")
 
     def make_replay(self) -> Replay:
-        """Returns a queue of rollouts: on-policy of the fresh one, else with the limits of the config."""
+        """Returns a queue: on-policy for one rollout, off-policy with the limits of the config."""
         limits = {} if self.cfg.on_policy else self.cfg.other.replay_buffer
         return Replay(device=self.device, **limits)
 
@@ -166,7 +162,7 @@ class PPOPolicy(Policy):
         credit["explained_variance"] = explained_variance(value, target)
         if isinstance(self.obs_norm, ObservationNorm):
             credit["obs_clipped"] = self.obs_norm.clipped_share(rollout.obs, valid)
-        if not self.value_norm.std:  # value heads have no scale yet: with V_old = R, value_clip never binds
+        if not self.value_norm.std:  # no scale yet: with V_old = R, value_clip never binds
             rollout = as_rollout(to_dict(rollout) | {"value": rollout.value_target})
         self.value_norm.update_and_rescale(target, self.model.value_heads)
         self.set_coefficients()
@@ -230,7 +226,7 @@ class PPOPolicy(Policy):
     def take_steps(
         self, passes: Iterable[Pass], optimizer: Optimizer, objective: Objective
     ) -> dict[str, Any]:
-        """Takes the steps of passes; in the warm-up and after target_kl only those of the value loss."""
+        """Takes the steps of passes. In the warm-up, and after target_kl, only the value learns."""
         learn, model, history, epochs = self.cfg.learn, self.model, [], 0
         if self.schedules.iteration < learn.critic_warmup and "actor" in objective.reads:
             if "critic" not in objective.reads:
@@ -260,7 +256,7 @@ class PPOPolicy(Policy):
         learn = self.cfg.learn
         for stored in replay.rollouts:
             rollout, log_prob = stored.rollout, stored.rollout.log_prob
-            if replay.age(stored):
+            if stored.age:
                 log_prob = self.over_rollout(self.log_prob, rollout, "action")
             stored.ratio = torch.exp(log_prob - rollout.log_prob).masked_fill(~rollout.valid, 1.0)
             if learn.proximal == "decoupled":
@@ -275,7 +271,7 @@ class PPOPolicy(Policy):
         self.timer("advantages")
         for stored in replay.rollouts:
             # V-trace with c-bar = rho-bar = 1 (arXiv:1802.01561).
-            weight = stored.ratio.clamp(max=1.0) if replay.age(stored) else None
+            weight = stored.ratio.clamp(max=1.0) if stored.age else None
             fresh = {name: x for name, x in to_dict(stored.rollout).items() if name != "value"}
             credit = self.credit(as_rollout(fresh), weight)
             stored.renewed |= credit if self.cfg.recompute_adv else {"value_target": credit["value_target"]}
@@ -360,8 +356,11 @@ class PPOPolicy(Policy):
         learn, clip = self.cfg.learn, self.schedules.factor("clip")
         self.clip_ratio: float = learn.clip_ratio * clip
         self.value_clip = None if learn.value_clip is None else max(learn.value_clip * clip, 1e-8)
-        self.value_weight: float = learn.value_weight * self.value_factor
-        entropy_weight = self.usual_entropy_weight if learn.entropy_weight is None else learn.entropy_weight
+        # The weight of the value loss decides how strongly it shapes a shared encoder.
+        std = learn.value_norm_std or (1.0 if self.model.share_encoder else 10.0)
+        self.value_weight: float = learn.value_weight * (std**2 if learn.value_norm else 1.0)
+        usual = 0.0 if box_size(self.action_space) else 0.01
+        entropy_weight = usual if learn.entropy_weight is None else learn.entropy_weight
         self.entropy_weight: float = entropy_weight * self.schedules.factor("entropy")
 
     @property

@@ -44,7 +44,8 @@ def gae(
         next_value: V(s_{t+1}); at a truncation s_{t+1} is the last observation of the truncated episode.
         terminated: the task ended with the step; takes precedence over ``truncated``.
         truncated: the episode was cut after the step.
-        valid: False for rows that are not steps: their contents are ignored, and their results are 0.
+        valid: False for rows that are not steps: their contents are ignored, their results are 0, and the
+            trace passes through them.
         gamma: discount per step.
         gae_lambda: 0 gives the one-step error, 1 the Monte-Carlo return minus the value.
         weight: c_t = min(1, pi/mu) of each step, for V-trace; None on fresh data.
