@@ -72,6 +72,7 @@ class PPOPolicy(Policy):
             self.intrinsic = self.keep("intrinsic", intrinsic)
             self.obs_norms.append(intrinsic.obs_norm)
             self.say(f"intrinsic reward: {cfg.intrinsic.type}, weight {cfg.intrinsic.weight:g}")
+        self.usual_entropy_weight = 0.0 if box_size(self.action_space) else 0.01
         self.set_coefficients()
 
     def _init_learn(self) -> None:
@@ -359,8 +360,7 @@ class PPOPolicy(Policy):
         # The weight of the value loss decides how strongly it shapes a shared encoder.
         std = learn.value_norm_std or (1.0 if self.model.share_encoder else 10.0)
         self.value_weight: float = learn.value_weight * (std**2 if learn.value_norm else 1.0)
-        usual = 0.0 if box_size(self.action_space) else 0.01
-        entropy_weight = usual if learn.entropy_weight is None else learn.entropy_weight
+        entropy_weight = self.usual_entropy_weight if learn.entropy_weight is None else learn.entropy_weight
         self.entropy_weight: float = entropy_weight * self.schedules.factor("entropy")
 
     @property
