@@ -17,9 +17,10 @@ import numpy as np
 from ding_lite.envs.masks import mask_fault, without_legal_action
 from ding_lite.envs.vector import ALL, Transition, VectorEnv
 from ding_lite.errors import EnvContractError, NotFiniteError
-from ding_lite.trees import MASK_KEY, Tree, children, path_text, space_leaves, value_at
+from ding_lite.trees import MASK_KEY, Tree, children, is_image, path_text, space_leaves, value_at
 
 WIDE = 10.0  # action bounds above this are out of reach of a new policy, which draws with a sigma of 1
+PIXELS = 36  # images of at least this height and width are pictures, smaller ones grids of cells
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 # Attributes of gymnasium's wrappers with running statistics, and the keys of policy.normalize to use instead.
 ADAPTS = {"obs_rms": "obs", "return_rms": "reward"}
@@ -149,10 +150,12 @@ def notes_on(
                 'new policy acts within about -2 .. 2; env.wrappers=["action_rescale"] scales to -1 .. 1'
             )
     for path, leaf in space_leaves(obs_space):
-        if isinstance(leaf, gym.spaces.Box) and leaf.dtype == np.uint8 and len(leaf.shape) > 3:
-            where = f"observation{path_text(path)} of shape {leaf.shape}"
+        shape = leaf.shape if isinstance(leaf, gym.spaces.Box) and not is_image(leaf) else ()
+        if len(shape) > 3 or len(shape) == 2 and min(shape) >= PIXELS:
             notes["images"] = (
-                f"{where} is not an image: an mlp reads its bytes, unless policy.model.encoder is set"
+                f"observation{path_text(path)} of shape {shape} is not an image: an mlp reads its numbers, "
+                "unless policy.model.encoder is set. Images are (H, W, C), (C, H, W), or (H, W) of uint8; "
+                "env.wrappers=['frame_stack'] stacks frames as channels"
             )
     adapting = {
         key: type(layer).__name__

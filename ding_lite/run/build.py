@@ -184,6 +184,8 @@ def description(config: Config, env: str, policy: Policy, collector: Collector) 
     if cfg.env.greedy_env_num:
         lines.append(f"the last {cfg.env.greedy_env_num:,} environments play greedily: they evaluate")
     conditions: list[Any] = [("learn.sequence_length", policy.recurrence, "a recurrent network")]
+    scaled = getattr(policy.obs_norm, "stats", True)  # empty if all leaves are images or symbols
+    conditions += [("normalize.obs", scaled, "observations of numbers that are not images")]
     conditions += [(f"model.{key}", box_size(envs.action_space), "a Box action") for key in OF_BOX]
     for key, is_used, what in conditions:
         if not is_used and config.source.get(f"policy.{key}", "default") != "default":

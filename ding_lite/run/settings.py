@@ -26,14 +26,14 @@ from ding_lite.config.compile import (
 )
 from ding_lite.config.registry import POLICY_REGISTRY, env_name, env_section, name_of, names_in
 from ding_lite.config.schema import leaves, selected
-from ding_lite.envs.checks import FLOAT32_MAX
+from ding_lite.envs.checks import FLOAT32_MAX, PIXELS
 from ding_lite.envs.make import make_vector_env
 from ding_lite.errors import ConfigError
 from ding_lite.trees import MASK_KEY, is_image, space_leaves
 
 TYPES = ("policy.type", "policy.model.type")
 OF_TASK = ("policy.model.", "policy.learn.entropy_", "policy.collect.discount_factor")
-PIXELS = 36  # images of at least this height and width are pictures, smaller ones grids of cells
+COLOURS = 3  # images with more channels are stacks of frames already
 
 
 def settings(env: str, policy: str = "ppo") -> dict[str, Any]:
@@ -107,11 +107,14 @@ def _settings_of(policy: str, task: Any, env_overrides: Any, name: str) -> tuple
     with contextlib.closing(make_vector_env(env, 1, 0)) as envs:
         kind, why = kind_of(envs.obs_space)
         is_single, rescales = isinstance(envs.obs_space, gym.spaces.Box), needs_rescale(envs.action_space)
+        shape = envs.obs_space.shape or ()
     note = f"for {kind}, since {why} and {note}"
     names = names_in(next(iter(shipped_configs().values())).parent / "kinds" / f"{kind}.py")
     preset = merged(merged(names["config"], {"policy": names["by_policy"].get(policy, {})}), preset)
     if "env.wrappers" not in env_overrides and env.manager.type not in ("vector", "env_pool"):
-        wrappers = env.wrappers or (names.get("wrappers", []) if is_single else [])
+        wrappers = env.wrappers
+        if kind == "images" and is_single and not wrappers and (len(shape) == 2 or min(shape) <= COLOURS):
+            wrappers, note = names["wrappers"], f"{note}; four frames are stacked"
         if rescales:
             wrappers, note = [*wrappers, "action_rescale"], f"{note}; actions are rescaled to -1 .. 1"
         preset = merged(preset, {"env": {"wrappers": wrappers}} if wrappers else {})

@@ -226,7 +226,7 @@ def model_of(module: ExportedPolicy, manifest: Mapping[str, Any]) -> tuple[bytes
         first_line = str(error).strip().partition("\n")[0]  # torch adds pages to it
         raise ContractError(
             f"ONNX cannot represent this policy: {type(error).__name__}: {first_line}. Its model must "
-            "compute with tensors, without branches on their values"
+            "compute with tensors, without branches on their values, and not in bfloat16"
         ) from error
     graph = converted.model.graph
     for value in [value for value in graph.inputs if not value.uses()]:

@@ -22,6 +22,8 @@ from ding_lite import Policy, PPOPolicy
 SPACES = {
     "numbers": gym.spaces.Box(-9, 9, (3,), np.float32),
     "picture": gym.spaces.Box(0, 255, (40, 40, 3), np.uint8),
+    "grey": gym.spaces.Box(0, 255, (40, 40), np.uint8),
+    "frames": gym.spaces.Box(0, 255, (4, 40, 40), np.uint8),
     "parts": gym.spaces.Dict(
         camera=gym.spaces.Box(0, 255, (40, 40, 3), np.uint8), arm=gym.spaces.Box(-9, 9, (3,), np.float32)
     ),
@@ -103,7 +105,9 @@ ROWS = [
         KIND + "grids, since observations have small images or cells and",
         {RATE: 1e-3, WRAPPERS: []},
     ),
-    ("W env.kwargs.sees=picture", KIND + "images", {WRAPPERS: ["frame_stack"]}),
+    ("W env.kwargs.sees=picture", "; four frames are stacked (", {WRAPPERS: ["frame_stack"]}),
+    ("W env.kwargs.sees=grey", "; four frames are stacked (", {WRAPPERS: ["frame_stack"]}),
+    ("W env.kwargs.sees=frames", "with ppo (--plain", {WRAPPERS: [], RATE: 2.5e-4}),  # a stack already
     (
         "W env.kwargs.sees=parts",
         "numbers that are not normalised by default, and no",

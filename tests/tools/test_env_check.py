@@ -8,10 +8,12 @@ import re
 
 import broken_worlds as broken
 import gymnasium as gym
+import numpy as np
 import pytest
 from worlds import finished, small_config
 
 from ding_lite import SerialPipeline
+from ding_lite.envs.checks import notes_on
 from ding_lite.errors import DingLiteError
 from ding_lite.tools.env_check import FAIL, OK, WARN, check_env, suited_backend
 
@@ -167,6 +169,21 @@ def test_groups_that_only_the_critic_may_read_are_no_fault_of_an_environment():
         return gym.wrappers.TransformObservation(carts, lambda obs: {"policy": obs, "critic": obs}, space)
 
     assert troubles(check_env(privileged, steps=60, backends=("base",))) == []
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "warns"),
+    [
+        ((84, 84), np.float32, True),  # grey images of floats, without a channel
+        ((4, 84, 84, 3), np.float32, True),  # gymnasium's FrameStackObservation of RGB
+        ((84, 84), np.uint8, False),
+        ((1, 84, 84), np.float32, False),
+        ((20, 84), np.float32, False),
+    ],
+)
+def test_pictures_that_an_mlp_would_read_are_warned_of(shape, dtype, warns):
+    notes = notes_on(gym.Env(), gym.spaces.Box(0, 1, shape, dtype), gym.spaces.Discrete(2))
+    assert ("images" in notes) == warns
 
 
 def test_numbers_that_train_badly_are_warned_of_with_the_key_that_helps():
