@@ -474,8 +474,11 @@ def save_config(config: Config, file: str | Path) -> None:
     """Writes the keys of a config that are not defaults to a new .py file.
 
     Raises:
-        OSError: if it exists, or cannot be written.
+        ConfigError: if it exists.
+        OSError: if it cannot be written.
     """
+    if Path(file).exists():
+        raise ConfigError(f"{file} exists, and may have been edited: name another file, or remove it")
     with open(file, "x", encoding="utf-8") as output:
         output.write(python_source(config.written(), config.notes))
 

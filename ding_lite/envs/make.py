@@ -197,6 +197,8 @@ def make_env(
         factory = ENV_REGISTRY.get(env_cfg["type"])
         if env_cfg["type"] == "gymnasium":
             kwargs["env_id"] = env_cfg["env_id"]
+        elif env_cfg.get("manager", {}).get("type") == "vector":
+            raise EnvError("a video or a window shows one environment, and this class makes a vector of them")
         else:
             kwargs = _known_to(factory, {"env_index": index, "evaluate": evaluate}) | kwargs
         env: gym.Env = factory(**kwargs)

@@ -282,7 +282,7 @@ def test_config_is_saved_and_read_as_it_is(tmp_path):
     assert differences(config.values, read.values) == []
     assert read.values.policy.type == OWN
     assert "clip_ratio" not in file.read_text()
-    with pytest.raises(FileExistsError):
+    with pytest.raises(ConfigError, match="exists, and may have been edited"):
         save_config(config, file)
 
 

@@ -37,6 +37,12 @@ def test_environment_of_ones_own_is_made_however_it_is_named(kind, expected):
     assert env.unwrapped.length == expected
 
 
+def test_a_vector_of_environments_is_no_environment_for_a_video():
+    cfg = section(env_id="", type=make_length, manager={"type": "vector"})
+    with pytest.raises(EnvError, match="make_length.* a video or a window shows one environment"):
+        make_env(cfg, evaluate=True, render_mode="rgb_array")
+
+
 @pytest.mark.parametrize(
     ("kind", "key", "value"),
     [

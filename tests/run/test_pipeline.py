@@ -15,6 +15,7 @@ from ding_lite import Hook, SerialPipeline, serial_pipeline, serial_pipeline_onp
 from ding_lite.config.compile import compile_config
 from ding_lite.config.schema import set_value
 from ding_lite.data.episodes import Evaluation
+from ding_lite.envs.workers.cores import torch_threads
 from ding_lite.errors import CheckpointError, ConfigError, ContractError, EnvError
 from ding_lite.fast.stacks import has_one_thread
 from ding_lite.models import VAC
@@ -329,6 +330,17 @@ def test_a_pipeline_sets_the_threads_and_restores_them(make):
             assert not has_one_thread()
     finally:
         torch.set_num_threads(before)
+
+
+def test_a_pipeline_that_closes_leaves_an_open_one_its_threads(make):
+    with torch_threads(3), threadpool_limits(3, user_api="blas"):
+        first, second = make(counted(num_threads=1)), make(counted(num_threads=1))
+        first.close()
+        assert has_one_thread()
+        second.close()
+        assert torch.get_num_threads() == 3
+        torch.set_num_threads(1)
+        assert not has_one_thread()  # NumPy has more again
 
 
 def test_a_policy_that_does_not_report_its_steps_is_told_what_is_missing(make):
