@@ -21,7 +21,7 @@ $(VENV)/ready: setup.py constraints.txt
 # DI-engine requires NumPy 1 and more; it runs with the constraints' versions.
 DI_ENGINE_NEEDS = einops flask hickle mpire pynng pyyaml redis requests tabulate URLObject
 $(VENV)/peers: $(VENV)/ready
-	$(BIN)/pip install --quiet -c constraints.txt -e ".[envpool]" sb3-contrib
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[envpool]" sb3-contrib tianshou
 	$(BIN)/pip install --quiet -c constraints.txt $(DI_ENGINE_NEEDS)
 	$(BIN)/pip install --quiet --no-deps DI-engine==0.5.3 DI-toolkit==0.3.0 gym==0.25.1
 	touch $@

@@ -1,4 +1,4 @@
-"""PPO with rl-zoo's settings here and in Stable-Baselines3, over env steps and CPU time; writes RESULTS.md.
+"""PPO with rl-zoo's settings here and in other libraries, over env steps and CPU time; writes RESULTS.md.
 
     python benchmarks/side_by_side.py                   every task; a stopped measurement continues
     python benchmarks/side_by_side.py CartPole-v1 ...   these tasks
@@ -9,9 +9,10 @@
     stable_baselines3   the settings of rl-zoo
     defaults            the settings of rl-zoo, and the value loss that is the default here
     out_of_the_box      what ``ding-lite train --env ID`` begins with
+    tianshou            the settings of rl-zoo, where they scale neither observations nor rewards
 
 Each seed trains in one thread, in a process of its own. Greedy episodes are played every twentieth of the env
-steps, and 100 at the end, by code outside of both libraries. Results are lines of side_by_side.csv.
+steps, and 100 at the end, by code outside of all libraries. Results are lines of side_by_side.csv.
 """
 
 from __future__ import annotations
@@ -89,7 +90,11 @@ def main() -> None:
     args = parser.parse_args()
     names = [] if args.write else args.rows or TASKS
     jobs = [
-        (seed, name, arm) for name in names for seed in TASKS[name].seeds[: args.seeds] for arm in args.arms
+        (seed, name, arm)
+        for name in names
+        for seed in TASKS[name].seeds[: args.seeds]
+        for arm in args.arms
+        if arm != "tianshou" or not TASKS[name].normalize
     ]
     for seed, name, arm in sorted(jobs, key=lambda job: job[0]):
         place = {"row": f"{name}.{arm}", "seed": seed}

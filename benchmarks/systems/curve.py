@@ -122,7 +122,40 @@ def stable_baselines3(env_id: str, task: Task, seed: int) -> None:
     watch(act, model.num_timesteps, last=True)
 
 
-ARMS = {arm.__name__: arm for arm in (ding_lite, stable_baselines3, defaults, out_of_the_box)}
+def tianshou(env_id: str, task: Task, seed: int) -> None:
+    """Trains Tianshou's PPO with the settings of a task."""
+    from tianshou.data import Batch, Collector, VectorReplayBuffer
+    from tianshou.env import DummyVectorEnv
+    from tianshou.utils.torch_utils import policy_within_training_step
+
+    from systems.tianshou_ppo import algorithm_for
+
+    watch, sb3, rollout = Watch(env_id, task.steps, seed), task.sb3, task.envs * task.sb3["n_steps"]
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+    envs = DummyVectorEnv([lambda: gym.make(env_id) for _ in range(task.envs)])
+    envs.seed(seed)
+    algorithm = algorithm_for(envs.observation_space[0], envs.action_space[0], task)
+    policy = algorithm.policy
+    collector: Any = Collector(policy, envs, VectorReplayBuffer(rollout, task.envs))
+    collector.reset()
+
+    @torch.no_grad()
+    def act(obs: np.ndarray) -> np.ndarray:
+        return policy.map_action(policy(Batch(obs=obs, info={})).act)
+
+    for env_step in range(0, task.steps, rollout):
+        watch(act, env_step)
+        if task.linear:
+            algorithm.eps_clip = sb3["clip_range"] * (1 - env_step / task.steps)
+        with policy_within_training_step(policy):
+            collector.collect(n_step=rollout)
+            algorithm.update(collector.buffer, sb3["batch_size"], sb3["n_epochs"])
+        collector.reset_buffer(keep_statistics=True)
+    watch(act, env_step + rollout, last=True)
+
+
+ARMS = {arm.__name__: arm for arm in (ding_lite, stable_baselines3, defaults, out_of_the_box, tianshou)}
 
 if __name__ == "__main__":
     torch.set_num_threads(1)

@@ -22,6 +22,7 @@ from ding_lite.policies.base import Policy
 from ding_lite.rl.seeding import integer_seed
 from ding_lite.run.checkpoint import load_of_run
 from ding_lite.run.load import policy_of, refuse_without, refusing
+from ding_lite.run.resources import threads
 from ding_lite.run.resume import config_of
 from ding_lite.run.video import recording_env
 from ding_lite.tools.env_check import section_of
@@ -85,7 +86,7 @@ def play(
     Raises:
         EnvError: if the policy cannot play in these environments, or one of them fails.
     """
-    with contextlib.closing(envs):
+    with contextlib.closing(envs), threads("auto", envs.obs_space):
         for name, space, trained in (
             ("observation", envs.obs_space, policy.obs_space),
             ("action", envs.action_space, policy.action_space),

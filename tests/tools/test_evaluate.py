@@ -10,10 +10,12 @@ import time
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from worlds import digest, finished, return_on_cartpole, small_config
 
 from ding_lite import SerialPipeline, evaluate, load_policy
+from ding_lite.envs.workers.cores import torch_threads
 from ding_lite.errors import ConfigError, EnvError
 from ding_lite.tools.evaluate import DISPLAYS, evaluate_checkpoint
 
@@ -47,6 +49,19 @@ def test_policy_plays_in_a_changed_environment(run):
     assert set(played({"env.kwargs.sutton_barto_reward": True}).returns) == {-1.0}
     # Other bounds of the observations, which a network does not see.
     assert len(played({"env.wrappers": [{"type": "test_evaluate:OtherBounds"}]}).returns) == 4
+
+
+def test_vectors_are_played_with_one_thread(run):
+    found = set()
+
+    class Watched(CartPoleEnv):
+        def step(self, action):
+            found.add(torch.get_num_threads())
+            return super().step(action)
+
+    with torch_threads(3):
+        evaluate(load_policy(run), Watched, episodes=1)
+        assert (found, torch.get_num_threads()) == ({1}, 3)
 
 
 def test_changes_that_a_policy_cannot_play_with_are_refused(run):
