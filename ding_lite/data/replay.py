@@ -29,15 +29,15 @@ class Stored:
 
     Attributes:
         rollout: (T, B), as it was collected, with its credit.
+        iteration: the iteration that collected it.
         uses: (T, B), how often each transition was drawn.
-        age: iterations since it was collected.
         ratio: (T, B), pi_prox / mu of each action, set in each iteration that has pi_prox (``policies.ppo``).
         renewed: fields (T, B, ...) computed in this iteration; they replace or extend the collected ones.
     """
 
     rollout: Rollout
+    iteration: int
     uses: Tensor
-    age: int = 0
     ratio: Tensor = field(init=False)
     renewed: dict[str, Any] = field(default_factory=dict)
 
@@ -54,6 +54,7 @@ class Replay:
         device: of the rollouts.
 
     Attributes:
+        iteration: number of iterations so far.
         log: metrics of this iteration.
     """
 
@@ -66,6 +67,7 @@ class Replay:
     ) -> None:
         self.size, self.max_use, self.max_staleness = replay_buffer_size, max_use, max_staleness
         self.device = torch.device(device)
+        self.iteration = 0
         self.log: dict[str, float] = {}
         self.rollouts: deque[Stored] = deque()
 
@@ -79,14 +81,18 @@ class Replay:
     def push(self, rollout: Rollout) -> None:
         """Adds the rollout (T, B) of this iteration. The caller must not write into its memory later."""
         uses = torch.zeros_like(rollout.valid, dtype=torch.int32)
-        self.rollouts.append(Stored(rollout, uses))
+        self.rollouts.append(Stored(rollout, self.iteration, uses))
         size = ROLLOUTS_KEPT * uses.numel() if self.size is None else self.size
         while len(self.rollouts) > 1 and sum(stored.uses.numel() for stored in self.rollouts) > size:
             self.rollouts.popleft()
 
+    def age(self, stored: Stored) -> int:
+        """Returns the iterations since a rollout was collected."""
+        return self.iteration - stored.iteration
+
     def live(self, stored: Stored) -> Tensor:
         """Returns a mask (T, B) of the transitions that may be drawn: valid, within both limits."""
-        return stored.rollout.valid & (stored.uses < self.max_use) & (stored.age <= self.max_staleness)
+        return stored.rollout.valid & (stored.uses < self.max_use) & (self.age(stored) <= self.max_staleness)
 
     def has_live(self) -> bool:
         """Returns whether a transition may be drawn."""
@@ -101,14 +107,13 @@ class Replay:
 
     def end_iteration(self) -> None:
         """Makes all rollouts an iteration older, and drops those without live transitions."""
-        for stored in self.rollouts:
-            stored.age += 1
+        self.iteration += 1
         self.rollouts = deque(stored for stored in self.rollouts if self.live(stored).any())
 
     def metrics(self, clip_ratio: float) -> dict[str, float]:
         """Returns age and uses of the live samples, and how far the policy has moved since collection."""
         live = [(stored, self.live(stored)) for stored in self.rollouts]
-        age = torch.cat([torch.full_like(s.uses[which], s.age) for s, which in live])
+        age = torch.cat([torch.full_like(s.uses[which], self.age(s)) for s, which in live])
         uses = torch.cat([stored.uses[which] for stored, which in live])
         ratio = torch.cat([stored.ratio[which] for stored, which in live])
         outside = (ratio - 1).abs() > clip_ratio
@@ -124,12 +129,18 @@ class Replay:
         self.rollouts.clear()
 
     def state_dict(self) -> dict[str, Any]:
-        rollouts = [dict(rollout=in_one_order(s.rollout), age=s.age, uses=s.uses) for s in self.rollouts]
-        return {"rollouts": rollouts}
+        return {
+            "iteration": self.iteration,
+            "rollouts": [
+                {"rollout": in_one_order(s.rollout), "iteration": s.iteration, "uses": s.uses}
+                for s in self.rollouts
+            ],
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.forget()
+        self.iteration = int(state["iteration"])
         for stored in state["rollouts"]:
             rollout = as_rollout(to_device(stored["rollout"], self.device))
             uses = torch.as_tensor(stored["uses"], device=self.device)
-            self.rollouts.append(Stored(rollout, uses, int(stored["age"])))
+            self.rollouts.append(Stored(rollout, int(stored["iteration"]), uses))

@@ -257,7 +257,7 @@ class PPOPolicy(Policy):
         learn = self.cfg.learn
         for stored in replay.rollouts:
             rollout, log_prob = stored.rollout, stored.rollout.log_prob
-            if stored.age:
+            if replay.age(stored):
                 log_prob = self.over_rollout(self.log_prob, rollout, "action")
             stored.ratio = torch.exp(log_prob - rollout.log_prob).masked_fill(~rollout.valid, 1.0)
             if learn.proximal == "decoupled":
@@ -272,7 +272,7 @@ class PPOPolicy(Policy):
         self.timer("advantages")
         for stored in replay.rollouts:
             # V-trace with c-bar = rho-bar = 1 (arXiv:1802.01561).
-            weight = stored.ratio.clamp(max=1.0) if stored.age else None
+            weight = stored.ratio.clamp(max=1.0) if replay.age(stored) else None
             fresh = {name: x for name, x in to_dict(stored.rollout).items() if name != "value"}
             credit = self.credit(as_rollout(fresh), weight)
             stored.renewed |= credit if self.cfg.recompute_adv else {"value_target": credit["value_target"]}
