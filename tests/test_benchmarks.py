@@ -112,7 +112,8 @@ def test_a_tiny_row_from_end_to_end(tmp_path, monkeypatch, capsys):
     assert learning.main() == 1
     assert "tiny: mean " in capsys.readouterr().out
     stored = learning.stored()["tiny"]
-    assert [seed["seed"] for seed in stored] == [0, 1]
+    assert [seed["seed"] for seed in stored] == [600, 601]
+    assert learning.missing_seeds("tiny") == []
     assert all(seed["env_step"] >= 2000 and 1 <= seed["return"] <= 500 for seed in stored)
     assert (tmp_path / "tiny.png").stat().st_size > 1000
 
