@@ -90,8 +90,9 @@ RUN_CONFIG: dict[str, Any] = dict(
         int | Literal["auto"],
         low=1,
         high=1024,
-        doc='torch\'s CPU threads. "auto": 1 for vector observations, whose matrices are small; every core '
-        "for images. The pipeline restores the script's own number when it closes",
+        doc='torch\'s CPU threads. "auto": 1 for vector observations, whose matrices are small; for images '
+        "every core, shared by the seeds that train at a time. The pipeline restores the script's own number "
+        "when it closes",
     ),
     checkpoint=dict(
         freq=Key(50_000, low=0, doc="env steps between saves of ckpt/last, beside the final save; 0: none"),
@@ -479,8 +480,7 @@ def save_config(config: Config, file: str | Path) -> None:
     """
     if Path(file).exists():
         raise ConfigError(f"{file} exists, and may have been edited: name another file, or remove it")
-    with open(file, "x", encoding="utf-8") as output:
-        output.write(python_source(config.written(), config.notes))
+    Path(file).write_text(python_source(config.written(), config.notes), encoding="utf-8")
 
 
 def python_source(config: Mapping[str, Any], comments: Sequence[str] = ()) -> str:

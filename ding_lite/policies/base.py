@@ -72,7 +72,7 @@ from ding_lite.trees import (
 
 OUTPUTS = {"actor": "dist", "critic": "new_value", "auxiliary": "auxiliary"}  # model output: batch field
 GPU_LAYER = 2**16  # weights; a gradient step on 64 x 64 weights takes four times as long on a GPU
-# If one of these is overridden, torch acts. NumPy calls only _process_transition, for rows without log_prob.
+# If one of these is overridden, torch acts. NumPy calls only _process_transition; its rows have no log_prob.
 OF_ACTING = ("_forward_collect", "_forward_eval", "_to_env", "_process_transition", "scaled", "distribution")
 STORED = ("reward", "terminated", "truncated", "valid")  # fields of a transition
 LIBRARY: set[tuple[str, FunctionType]] = set()  # the methods of the library's policies, by their names

@@ -122,7 +122,7 @@ class Pool:
         Raises:
             KeyboardInterrupt: at a second Ctrl-C; all processes are killed.
         """
-        each = max(1, cores() // max(1, min(self.jobs, len(jobs))))  # torch's threads if a run has images
+        each = max(1, cores() // min(self.jobs, len(jobs) or 1))  # torch's threads if a run has images
         self._variables = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(each))}
         executor = ThreadPoolExecutor(self.threads)
         try:
