@@ -4,11 +4,10 @@
     ding-lite train -c atari_ppo
     ding-lite train -c atari_ppo env.env_id=PongNoFrameskip-v4
 
-labml's PPO: 10,000 updates of 8 environments x 128 steps. One half of the environments steps in worker
+CleanRL's PPO for 10,000 updates of 8 environments x 128 steps. One half of the environments steps in worker
 processes while the policy acts for the other half. Stacks of four 84 x 84 frames are stored as uint8; the
-shared convolutions scale them by 1/255. Learning rate, clip range and value clip range all decay linearly
-to 0. CleanRL's PPO differs by
-policy.model.init=orthogonal policy.learn.adam_eps=1e-5 policy.learn.clip_schedule=constant
+shared convolutions scale them by 1/255. The learning rate decays linearly to 0. labml's PPO differs by
+policy.model.init=torch policy.learn.adam_eps=1e-8 policy.learn.clip_schedule=linear
 """
 
 environments = {  # `train --env` trains these with this config, and with these overrides
@@ -29,7 +28,6 @@ config = dict(
             encoder=dict(type="nature_cnn"),
             encoder_hidden_size_list=[512],
             activation="relu",
-            init="torch",
         ),
         learn=dict(
             epoch_per_collect=4,
@@ -38,10 +36,8 @@ config = dict(
             lr_schedule="linear",
             clip_ratio=0.1,
             value_clip=0.1,
-            clip_schedule="linear",  # of clip_ratio and value_clip
             entropy_weight=0.01,
             value_norm=False,
-            adam_eps=1e-8,
         ),
         collect=dict(n_sample=1024),
         eval=dict(eval_freq=500_000),

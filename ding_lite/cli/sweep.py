@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from ding_lite.cli import options
-from ding_lite.errors import counted, require
+from ding_lite.errors import ConfigError, counted, require
 
 SHOWN = 10  # best trials in the table
 
@@ -53,6 +53,7 @@ def run(
     ding-lite sweep -c cartpole_ppo --search "policy.learn.learning_rate=log(1e-5,1e-2)" --trials 50
     """
     require("optuna", "a sweep", "sweep")
+    from ding_lite.config.compile import parse_overrides
     from ding_lite.run.display import Display, score_text
     from ding_lite.run.folder import locked
     from ding_lite.run.signals import EXIT_CODES, stop_signals
@@ -62,6 +63,8 @@ def run(
     config, shown = source.read(), Display(sys.stdout)
     seeds = seeds or (config.values.seed,)
     space = search_space(search)
+    if twice := sorted(space.keys() & parse_overrides(source.overrides).keys()):
+        raise ConfigError(f"{twice[0]} has a value and a --search: type one")
     source.read(first_values(space))  # refuses unknown keys
     folder = exp_name or Path("runs") / f"{config.values.exp_name}_sweep"
     if worker is not None:
