@@ -42,10 +42,13 @@ def run(source: options.Source, iterations: int | None, tune: bool, json: bool) 
         return _tune(source, iterations, json)
     from ding_lite.tools.profile import profile
 
-    report = profile(source.read(), iterations)
+    config = source.read()
+    report = profile(config, iterations)
     if json:
         options.print_json(report)
         return 0
+    for note in config.notes:
+        print(note)
     print(
         f"{report['config']} on {report['device']}: {report['backend']}, torch threads: {report['threads']}"
     )
@@ -70,6 +73,8 @@ def _tune(source: options.Source, iterations: int | None, json: bool) -> int:
     words = options.words_with(overrides=None, iterations=None, tune=None, json=None)[1:]
     count, trials, code = len(settings(config)), [], 0
     say = (lambda line: None) if json else functools.partial(print, flush=True)
+    for note in config.notes:
+        say(note)
     say(f"{counted(count, 'setting')} to try beside the present one")
     began = time.monotonic()
     try:

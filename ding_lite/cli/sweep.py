@@ -80,6 +80,8 @@ def run(
 
     pools = options.open_pool(config, jobs, ray, say)
     with locked(folder), (folder / "log.txt").open("a") as log, pools as pool, stop_signals(pool.stop):
+        for note in config.notes:
+            say(note)
         workers = range(1, min(pool.jobs, trials - reopen(folder)) + 1)
         in_worker = {"jobs": None, "ray": None, "json": None}
         outcomes = pool.run([Job("", options.words_with(worker=number, **in_worker)) for number in workers])

@@ -40,6 +40,7 @@ from ding_lite.data.rollout import Rollout, require_rollout, to_device, view
 from ding_lite.data.samples import Batch, Recurrence, Samples, Store
 from ding_lite.data.timer import Timer
 from ding_lite.envs.checks import first_fault
+from ding_lite.envs.masks import without_legal_action
 from ding_lite.envs.vector import Transition
 from ding_lite.envs.wrappers import ActionMap
 from ding_lite.errors import CheckpointError, ConfigError, ContractError, counted, error_text
@@ -68,6 +69,7 @@ from ding_lite.trees import (
     observation_to_tree,
     space_leaves,
     tree_leaves,
+    value_at,
 )
 
 OUTPUTS = {"actor": "dist", "critic": "new_value", "auxiliary": "auxiliary"}  # model output: batch field
@@ -316,7 +318,8 @@ class Policy:
             deterministic: return the greedy action; else draw one, with the generator of collecting.
 
         Raises:
-            ContractError: for other shapes, numbers that are not finite, or an index outside of its range.
+            ContractError: for other shapes, floats in place of integers, numbers that are not finite, an
+                index outside of its range, or a mask without a legal action.
         """
         space = self.actor_space
         expected = {path: tuple(leaf.shape or ()) for path, leaf in space_leaves(space)}
@@ -324,8 +327,15 @@ class Policy:
             tree = map_tree(np.asarray, observation_to_tree(obs, space))
             shapes = {path: leaf.shape for path, leaf in named_leaves(tree)}
             is_single = shapes == expected
-            if not is_single and {path: shape[1:] for path, shape in shapes.items()} != expected:
+            rows = {path: shape[1:] for path, shape in shapes.items()}
+            sizes = {shape[:1] for shape in shapes.values()}
+            if not is_single and (rows != expected or len(sizes) > 1):
                 raise ValueError(", ".join(map(str, shapes.values())))
+            for path, leaf in space_leaves(space):
+                is_box = isinstance(leaf, gym.spaces.Box) and path[:1] != (MASK_KEY,)
+                kinds = np.dtype(leaf.dtype).kind, value_at(tree, path).dtype.kind
+                if is_box and kinds in (("i", "f"), ("u", "f")):
+                    raise ValueError(f"floats in place of {leaf.dtype}")
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise ContractError(
                 f"act: expected an observation of {space} (of the pair that reset() returns, the "
@@ -335,6 +345,9 @@ class Policy:
             tree = map_tree(lambda x: x[None], tree)
         if fault := first_fault(space_leaves(space), tree):
             raise ContractError(f"act: {fault.message}")
+        masks = tree.get(MASK_KEY) if isinstance(tree, dict) else None
+        if masks is not None and without_legal_action(masks, self.action_space).any():
+            raise ContractError(f"act: {MASK_KEY} leaves no legal action")
         if (past := self._hidden_of_act) is not None and leading_size(past) != leading_size(tree):
             got, known = counted(leading_size(tree), "observation"), counted(leading_size(past), "episode")
             raise ContractError(f"act: got {got}, and remembers {known}; reset() begins new ones")

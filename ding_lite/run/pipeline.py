@@ -424,6 +424,11 @@ class SerialPipeline:
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, Exception) and self.status == "interrupted":
+            # Python has closed the iterator of the loop first, to which an error is like a ``break``.
+            self.status, self.error = "failed", error
+            if self.files is not None:
+                self.files.after_run(self)
         self.finish(error)
 
     def result(self) -> dict[str, Any]:

@@ -64,7 +64,7 @@ class Tracker:
         pass
 
     def scalars(self, env_step: int, values: Mapping[str, float]) -> None:
-        """Receives a row of metrics by their names, such as "learn/policy_loss"; values may be nan."""
+        """Receives metrics by their names, such as "learn/policy_loss"; some may be missing, or nan."""
 
     def video(self, env_step: int, name: str, file: Path) -> None:
         """Receives an mp4 file in the run's folder."""

@@ -95,7 +95,8 @@ def play(
             if space != trained and (name == "action" or _layout(space) != _layout(trained)):
                 raise EnvError(
                     f"the policy cannot play in this environment: its {name} space is {space}, and the "
-                    f"policy was trained with {trained}"
+                    f"policy was trained with {trained}. A section in place of an id has the wrappers: "
+                    "evaluate(policy, dict(env_id=..., wrappers=['action_rescale']))"
                 )
         state_of_training = policy.generator.get_state()
         policy.generator.manual_seed(integer_seed(actions_seed or 0, stream, "action"))

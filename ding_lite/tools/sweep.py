@@ -218,7 +218,11 @@ class Worker:
             values = values_of(trial.params)
             self.say(f"trial {trial.number}: {assignments(values)}")
             try:
-                score = self._score(trial, self.config_with(values))
+                with_values = self.config_with(values)
+                for note in with_values.notes:
+                    if note.startswith(tuple(values)):  # such as that a key has no effect
+                        self.say(f"trial {trial.number}: {note}")
+                score = self._score(trial, with_values)
             except optuna.TrialPruned:
                 study.tell(trial, state=TrialState.PRUNED)
                 self.say(f"trial {trial.number}: pruned")
@@ -263,7 +267,10 @@ class Worker:
                     mean = (sum(earlier) + value) / (len(earlier) + 1)
                     trial.report(mean, offset + progress.env_step // freq)
                     if trial.should_prune():
-                        raise optuna.TrialPruned
+                        break
+            else:
+                return
+        raise optuna.TrialPruned  # after the block, to which an exception is a failure
 
 
 # ------------------------------------------------------------------ the report

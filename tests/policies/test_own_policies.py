@@ -439,13 +439,25 @@ def test_act_takes_one_observation_or_a_batch_and_refuses_the_rest():
             policy.act(wrong_obs)
 
 
-def test_act_refuses_an_index_outside_of_its_range():
+def test_act_refuses_what_training_refuses():
     space = gym.spaces.Discrete(4, start=2)
     policy = PPOPolicy(trainee("ppo")[0].cfg, space, gym.spaces.Discrete(2))
     assert policy.act(np.array([2, 5])).shape == (2,)
     for index in (1, 6):  # NumPy's table would be read from its end
         with pytest.raises(ContractError, match=f"{index}, which is not in Discrete"):
             policy.act(index)
+    mask = gym.spaces.Box(0, 1, (2,), np.int8)
+    space = gym.spaces.Dict(observation=gym.spaces.Box(0, 255, (3,), np.uint8), action_mask=mask)
+    policy = PPOPolicy(trainee("ppo")[0].cfg, space, gym.spaces.Discrete(2))
+    numbers, masks = np.zeros((4, 3), np.uint8), np.eye(2)[[0, 0, 1, 1]]
+    assert policy.act({"observation": numbers, "action_mask": masks}).tolist() == [0, 0, 1, 1]
+    for wrong, told in (
+        ({"observation": numbers / 255, "action_mask": masks}, "floats in place of uint8"),
+        ({"observation": numbers, "action_mask": masks[:3]}, r"got .*\(3, 2\)"),
+        ({"observation": numbers, "action_mask": 0 * masks}, "action_mask leaves no legal action"),
+    ):
+        with pytest.raises(ContractError, match=told):
+            policy.act(wrong)
 
 
 def test_a_cut_without_its_last_observation_is_refused():

@@ -82,6 +82,11 @@ def test_sweep_finds_the_best_value_and_writes_its_config(tmp_path):
         sweep(folder, [f"{LENGTH}=int(1, 31)"], 4)
 
 
+def test_key_without_effect_is_named_with_its_trial(tmp_path):
+    _, lines = sweep(tmp_path / "s", ["policy.model.rnn_layers=int(2, 2)"], 1)
+    assert lines[1] == "trial 0: policy.model.rnn_layers=2: no effect without policy.model.rnn"
+
+
 class SometimesBroken(LengthEnv):
     def step(self, action):
         if self.length == 2:
