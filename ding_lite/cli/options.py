@@ -194,7 +194,7 @@ def file_of(*suffixes: str) -> Callable[[str], Path]:
         if Path(name).suffix.lower() not in suffixes:
             raise click.BadParameter(f"{name} must end in {' or '.join(suffixes)}")
         if not Path(name).parent.is_dir():
-            raise click.BadParameter(f"there is no folder {Path(name).parent}")
+            raise click.BadParameter(f"{name}: there is no folder {Path(name).parent}")
         return Path(name)
 
     return convert
