@@ -58,7 +58,7 @@ def profile(config: Config, iterations: int | None = None) -> dict[str, Any]:
         tempfile.TemporaryDirectory(prefix="ding_lite_profile_") as folder,
         SerialPipeline(config, max_env_step=NO_LIMIT, folder=Path(folder) / "run") as pipeline,
     ):
-        device, envs = pipeline.policy.device, pipeline.collector.envs
+        device, envs, threads = pipeline.policy.device, pipeline.collector.envs, torch.get_num_threads()
 
         def now() -> float:
             """Returns the time, after the device has finished its work."""
@@ -73,7 +73,6 @@ def profile(config: Config, iterations: int | None = None) -> dict[str, Any]:
             else:
                 seconds.update({phase: progress.metrics.get(f"time/{phase}_s", 0.0) for phase in PHASES})
         env_steps = progress.env_step - env_step
-        threads = torch.get_num_threads()
     total = seconds.total()
     largest = max(seconds, key=lambda phase: seconds[phase])
     return {

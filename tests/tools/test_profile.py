@@ -7,6 +7,7 @@ import time
 from functools import partial
 
 import pytest
+import torch
 from slow_worlds import SlowEnv
 from small_worlds import SeededEnv
 
@@ -41,6 +42,14 @@ def profiled(world=SeededEnv, kind="ppo", iterations=2, eval_freq=0, **learn):
     learn = dict(batch_size=16, **learn)
     policy = dict(type=kind, collect=dict(n_sample=32), learn=learn, eval=dict(eval_freq=eval_freq))
     return profile(compile_config(dict(env=env, policy=policy, max_train_iter=1)), iterations)
+
+
+def test_threads_are_those_of_the_run():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    found = profiled()
+    torch.set_num_threads(before)
+    assert found["threads"] == 1
 
 
 @pytest.mark.parametrize(
