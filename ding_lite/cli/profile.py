@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import functools
 import shlex
+import sys
 import time
+from typing import TYPE_CHECKING
 
 from ding_lite.cli import options
 from ding_lite.errors import EnvError, counted
+
+if TYPE_CHECKING:
+    from ding_lite.config.compile import Config
 
 
 @options.command()
@@ -38,17 +43,17 @@ def run(source: options.Source, iterations: int | None, tune: bool, json: bool) 
     learned, such as policy.collect.n_sample, stay as they are. Ctrl-C ends the search: the command with the
     fastest setting so far is printed, and the exit code is 130.
     """
+    config = source.read()
+    for note in config.notes:
+        print(note, file=sys.stderr)
     if tune:
-        return _tune(source, iterations, json)
+        return _tune(source, config, iterations, json)
     from ding_lite.tools.profile import profile
 
-    config = source.read()
     report = profile(config, iterations)
     if json:
         options.print_json(report)
         return 0
-    for note in config.notes:
-        print(note)
     print(
         f"{report['config']} on {report['device']}: {report['backend']}, torch threads: {report['threads']}"
     )
@@ -61,7 +66,7 @@ def run(source: options.Source, iterations: int | None, tune: bool, json: bool) 
     return 0
 
 
-def _tune(source: options.Source, iterations: int | None, json: bool) -> int:
+def _tune(source: options.Source, config: Config, iterations: int | None, json: bool) -> int:
     """Prints each setting as soon as it is measured, and the command with the fastest; returns the exit code.
 
     A signal ends the search with what is measured so far.
@@ -69,12 +74,9 @@ def _tune(source: options.Source, iterations: int | None, json: bool) -> int:
     from ding_lite.run.signals import EXIT_CODES
     from ding_lite.tools.tune import settings, tune, with_setting
 
-    config = source.read()
     words = options.words_with(overrides=None, iterations=None, tune=None, json=None)[1:]
     count, trials, code = len(settings(config)), [], 0
     say = (lambda line: None) if json else functools.partial(print, flush=True)
-    for note in config.notes:
-        say(note)
     say(f"{counted(count, 'setting')} to try beside the present one")
     began = time.monotonic()
     try:

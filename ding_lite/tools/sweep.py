@@ -24,6 +24,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from math import nextafter
 from pathlib import Path
@@ -258,7 +259,7 @@ class Worker:
             pipeline = SerialPipeline(config, seed=seed, folder=folder)
         freq = config.values.policy.eval.eval_freq or config.values.max_env_step
         offset = len(earlier) * (config.values.max_env_step // freq + 1)
-        with pipeline:
+        with closing(pipeline):  # not the pipeline's own block, to which TrialPruned is a failure
             for progress in pipeline:
                 if SCORE in progress.metrics:
                     value = float(progress.metrics[SCORE])
@@ -267,10 +268,7 @@ class Worker:
                     mean = (sum(earlier) + value) / (len(earlier) + 1)
                     trial.report(mean, offset + progress.env_step // freq)
                     if trial.should_prune():
-                        break
-            else:
-                return
-        raise optuna.TrialPruned  # after the block, to which an exception is a failure
+                        raise optuna.TrialPruned
 
 
 # ------------------------------------------------------------------ the report
