@@ -182,8 +182,7 @@ class Collector:
     def random_observations(self, n: int, seed: int, *stream: str | int) -> Tree:
         """Returns the observations of random steps, and resets all environments afterwards.
 
-        Actions are samples of the action space. With action masks, the untrained policy draws them: it is
-        nearly uniform over the legal actions.
+        Actions are samples of the action space; with action masks, the policy draws them.
 
         Args:
             n: number of observations.

@@ -82,7 +82,7 @@ class Evaluator:
 
     Args:
         envs: made for evaluation; only the evaluator steps them.
-        policy: acts; an evaluation does not change it.
+        policy: acts; drawn actions advance its ``generator``.
         n_episode: episodes of this rank in one evaluation.
         max_steps: length at which an open episode is truncated; a time limit may end it earlier.
         ranks: each plays its own ``n_episode`` episodes, and gets the evaluation of all.

@@ -44,12 +44,12 @@ class Acting(NamedTuple):
 
     Attributes:
         name: what computes the actions, such as "NumPy".
-        sample: (obs[, hidden]) -> a row: the drawn action, the next hidden state of a recurrent policy, and
+        sample: (obs[, hidden]) -> output: the drawn action, the next hidden state of a recurrent policy, and
             the fields that ``finish`` needs.
         greedy: (obs[, hidden]) -> the greedy action, and the next hidden state of a recurrent policy.
         to_env: action -> the action in the form of the environments.
-        process_transition: (obs, row, transition) -> the fields that are stored beside the observation.
-        finish: a rollout of these rows -> the rollout with log-probs and credit; updates statistics.
+        process_transition: (obs, output, transition) -> the fields that are stored beside the observation.
+        finish: a rollout of these fields -> the rollout with log-probs and credit; updates statistics.
     """
 
     name: str

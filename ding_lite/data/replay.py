@@ -1,7 +1,7 @@
 """The rollouts that an iteration learns from: the fresh one and, off-policy, older ones.
 
 On-policy, the queue has one rollout. Rollouts are added and dropped whole, so the same code assigns credit to
-fresh and to old rollouts, with the newest network.
+fresh and to old rollouts.
 
 Shapes: T steps, B environments.
 """

@@ -1,12 +1,17 @@
 """The rollout: a time-major tree that is written in place and indexed as one object.
 
-Fields (T steps, B envs): obs, action, log_prob, reward, terminated, truncated, valid, and what the
-policy adds: value, advantage, value_target. Two more are not (T, B): ``last_obs`` (B, ...), the
-observation after the last row, and ``final``, if episodes were truncated: ``final.obs`` (K, ...), their true
-last observations, for the rows ``final.t`` (K,) of the environments ``final.env`` (K,).
+T steps of B environments; K episodes were truncated:
 
-A recurrent policy adds hidden states (``data.hidden``): ``hidden`` (slots, B, ...), before rows 0, L, 2 L
-... with L = ``sequence_length``; ``last_hidden`` (B, ...), after the last row; ``final.hidden`` (K, ...).
+    obs, action, log_prob                 (T, B, ...)   raw: an action is an index from 0, or before squashing
+    reward, terminated, truncated, valid  (T, B)        the reward is raw
+    value, advantage, value_target        (T, B)        credit, in units of the training reward
+    last_obs                              (B, ...)      the observation after the last row
+    final.t, final.env, final.obs         (K, ...)      true last observations of truncated rows, if any
+
+    recurrent    hidden (slots, B, ...), before rows 0, L, 2 L, ... with L = ``sequence_length``;
+                 last_hidden (B, ...), after the last row; final.hidden (K, ...)
+    intrinsic    intrinsic_reward (T, B), not scaled
+    kl_beta      reference_logit (T, B, ...)
 
 This is the only module that imports treetensor: the warnings of that import are silenced here.
 """
@@ -44,6 +49,9 @@ def as_rollout(fields: Mapping[str, Any]) -> Rollout:
 
 def require_rollout(data: Any, method: str) -> None:
     """Raises a ContractError if ``data`` is no complete rollout, such as DI-engine's list of transitions.
+
+    Without ``final`` only the last row may be truncated: it continues with ``last_obs``, which must then be
+    the episode's true last observation.
 
     Args:
         data: the argument of a caller.

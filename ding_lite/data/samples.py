@@ -61,6 +61,7 @@ class Batch(SimpleNamespace):
 
     Attributes:
         dist, new_value, auxiliary: the model's fresh outputs, as far as the loss reads them.
+        value, value_target: normalised by value_norm; ``advantage`` as adv_norm says.
         log_prob: (N,), log-prob in the ratio's denominator: of pi_prox, or of mu with proximal="behaviour".
         policy_weight: (N,), weights w of the samples in the policy loss; None: all are 1.
         prox_log_prob: (N,), log-prob of pi_prox, if ``log_prob`` is of mu; else None.
@@ -89,7 +90,7 @@ class Samples:
     Args:
         fields: trees of leaves (N, ...), by name.
         runs: the runs that the rows form, for a recurrent network.
-        index: (N,), of each sample in its rollouts, flattened (T, B) and joined.
+        index: (N,), the positions of the samples in the rollouts, each flattened (T B), one after the other.
         inputs: turns observations (N, ...) into the model's inputs, on its device; None: they already are.
 
     Attributes:
@@ -161,8 +162,8 @@ class Samples:
 
         A short last minibatch stays; a single sample joins the one before. With runs a minibatch has about
         ``size`` samples. All ranks take the same number of minibatches. Their sizes differ, and the mean
-        gradient weights each by its size. No sample is dropped: that would bias the gradient towards rollouts
-        in which more episodes end.
+        gradient weights each by its size. No rank drops samples to equal another: a rank with more resets has
+        fewer valid rows, so each of them would count more.
 
         Args:
             size: samples of a minibatch.

@@ -1,4 +1,6 @@
-"""Collects rollouts of tensors: they stay on the simulator's device, for which no step waits.
+"""Collects rollouts of tensors, which stay on the simulator's device.
+
+No step waits for the device, except to convert MultiDiscrete, MultiBinary and squashed actions on the host.
 
 obs (N, ...) --policy--> action --simulator--> step --rows of tensors--> rollout (T, N)
 
@@ -271,7 +273,8 @@ class LastObservations:
             self._rows = map_tree(lambda leaf: leaf.new_zeros((self.capacity + 1, *leaf.shape[1:])), last)
         index = self._count + cut.cumsum(0) - 1
         index = index.masked_fill(~cut, self.capacity)  # other rows go to the end
-        map_tree(lambda rows, leaf: rows.index_copy_(0, index, leaf), self._rows, last)
+        # Hidden states are on the device of the policy.
+        map_tree(lambda rows, leaf: rows.index_copy_(0, index.to(rows.device), leaf), self._rows, last)
         self._count += cut.sum()
 
     def first(self, count: int) -> dict[str, Any]:

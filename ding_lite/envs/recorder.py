@@ -1,4 +1,4 @@
-"""Records raw returns and lengths below every wrapper, and checks the results of ``reset`` and ``step``."""
+"""Records raw returns below every wrapper, and lengths, and checks the results of ``reset`` and ``step``."""
 
 from __future__ import annotations
 

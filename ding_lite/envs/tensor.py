@@ -2,8 +2,7 @@
 
 The simulator is any object with ``num_envs``, ``single_observation_space``, ``single_action_space``,
 ``reset`` and ``step``, whose observations, rewards and flags are tensors (N, ...) on one device, and whose
-``metadata`` has the autoreset mode. It is recognised by what its ``reset`` returns, not by its class. No step
-of the library waits for the device; an adapter's may.
+``metadata`` has the autoreset mode. It is recognised by what its ``reset`` returns, not by its class.
 
     SAME_STEP   last observations in info["final_obs"] or info["final_observation"], of all environments
     DISABLED    ``step`` returns them, and reset(options={"reset_mask": ended}) begins the next episodes

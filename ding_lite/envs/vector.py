@@ -55,11 +55,11 @@ def signals_kept() -> Iterator[None]:
 
 
 class Episode(NamedTuple):
-    """One finished episode of one environment, recorded below every wrapper."""
+    """One finished episode of one environment."""
 
     env: int
-    episode_return: float  # undiscounted sum of the rewards
-    length: int
+    episode_return: float  # undiscounted sum of the rewards, below every wrapper
+    length: int  # actions of the policy
     info: dict[str, float]
     cut: bool = False  # ended by a wrapper, such as a configured time limit; the game itself had not ended
 
@@ -71,10 +71,9 @@ class Transition(NamedTuple):
     their rows in this transition, also in ``episodes``; in the transition of a group they count from 0.
 
     Shapes:
-        obs: (B, ...), the observations that the policy acts on next; after an episode's end, the first
-            observation of the new episode. In gymnasium's autoreset mode NEXT_STEP, which some native vectors
-            have, the row of the end still has the old episode's last observation; the row after it is not
-            valid, and has the new episode's first observation
+        obs: (B, ...), what the policy acts on next; after an episode's end, the first observation of the new
+            episode. In gymnasium's autoreset mode NEXT_STEP, which some native vectors have, it is the last
+            observation of the old episode: the next action is discarded, and that row is not valid
         reward: (B,) float32
         terminated, truncated: (B,) bool, never both
         valid: (B,) bool, False where nothing was stepped: the row is a reset (NEXT_STEP), or its worker was
@@ -119,7 +118,7 @@ class VectorEnv(ABC):
         seed: of the run.
         obs_space, action_space: of one environment.
         action_maps: how its wrappers map actions, the outermost first; see ``wrappers.action_maps``.
-        episode_returns, episode_lengths: (B,) of the open episodes, recorded below every wrapper.
+        episode_returns, episode_lengths: (B,) of the open episodes, as in :class:`Episode`.
         backend: a one-line description of what steps the environments.
         index_offset: number of the first environment, if these are a part of a larger vector. Seeds and
             messages count from it; rows count from 0.

@@ -26,17 +26,19 @@ from ding_lite.models.heads import BoxHead, DiscreteHead, MultiDiscreteHead
 from ding_lite.rl.distributions import Distribution
 from ding_lite.trees import Tree, map_tree
 
-RAW = "raw_output"  # field of a row: the network's output, from which the log-prob is computed
+RAW_OUTPUT = "raw_output"  # field of a row: the network's output, from which the log-prob is computed
 
 
 def by_graph(
     acting: Acting, device: torch.device, generator: torch.Generator, pool: GraphPool, stays: bool = False
 ) -> Acting:
-    """Returns ``acting`` with its forward passes as CUDA graphs: one launch and one wait per call.
+    """Returns ``acting`` with CUDA graphs as its forward passes.
+
+    From the second call on, each call is one launch and one wait.
 
     Args:
         acting, device, generator, pool: what is captured, and how.
-        stays: whether results stay on the device, where the next call overwrites them.
+        stays: whether results stay on the device, where the next call overwrites them; then nothing waits.
     """
     stream, pinned = torch.cuda.current_stream(device), PinnedMemory()
 
@@ -102,24 +104,25 @@ class NumpyActing:
                 action = dist.sample(self.policy.generator)
                 return {"action": map_tree(Tensor.numpy, action), "log_prob": dist.log_prob(action)}
         if self._is_normal:
+            noise = torch.empty(raw.shape).normal_(generator=self.policy.generator).numpy()
             mean = raw
             if out.bound_type is not None:
                 with torch.inference_mode():
                     mean = out.logit(torch.from_numpy(raw))["mu"].numpy()
-            return {"action": mean + self._sigma * self._random(raw.shape, raw.shape[1]), RAW: raw}
+            return {"action": mean + self._sigma * noise, RAW_OUTPUT: raw}
         # With Exponential noise E, the argmax of p / E has the probabilities p.
         logit = legal(raw, obs)
         if isinstance(out, DiscreteHead):
-            return {"action": (logit - self._random(logit.shape, logit.shape[1])).argmax(1), RAW: raw}
+            return {"action": (logit - self._log_exponentials(logit.shape)).argmax(1), RAW_OUTPUT: raw}
         parts = np.split(logit, np.cumsum(out.sizes)[:-1], -1)
-        indices = [(part - self._random(part.shape, logit.shape[1])).argmax(1) for part in parts]
-        return {"action": np.stack(indices, 1), RAW: raw}
+        indices = [(part - self._log_exponentials(part.shape)).argmax(1) for part in parts]
+        return {"action": np.stack(indices, 1), RAW_OUTPUT: raw}
 
     @torch.no_grad()
     def with_log_probs(self, rollout: Rollout) -> Rollout:
         """Returns a rollout of :meth:`sample`, with its raw outputs replaced by log-probs."""
         if self._is_known:
-            dist = self._distribution(flat(rollout.obs), flat(rollout.pop(RAW)))
+            dist = self._distribution(flat(rollout.obs), flat(rollout.pop(RAW_OUTPUT)))
             rollout.log_prob = dist.log_prob(flat(rollout.action)).unflatten(0, rollout.valid.shape)
         return rollout
 
@@ -135,18 +138,12 @@ class NumpyActing:
     def _distribution(self, obs: Any, raw: Any) -> Distribution:
         return self.policy.distribution(obs, self.policy.model.from_raw("actor", torch.as_tensor(raw)))
 
-    def _random(self, shape: tuple[int, ...], width: int) -> np.ndarray:
-        """Returns Normals for a Box, else logarithms of Exponentials; an action needs ``width`` of them.
-
-        One draw for all rows gives the same numbers as a draw for each row, but Normals only if a row needs a
-        multiple of 16 of them, as torch fills them; otherwise each row is drawn on its own.
-        """
+    def _log_exponentials(self, shape: tuple[int, ...]) -> np.ndarray:
+        """Returns logarithms of Exponentials. One draw for a whole rollout gives the numbers of its steps."""
         count = math.prod(shape)
         if self._used + count > len(self._noise):
-            is_single = self._is_normal and count % 16
-            noise = torch.empty(count if is_single else max(count, self._samples * width))
-            fill = noise.normal_ if self._is_normal else noise.exponential_
-            numbers = fill(generator=self.policy.generator).numpy()
-            self._noise, self._used = numbers if self._is_normal else np.log(numbers), 0
+            numbers = torch.empty(max(count, self._samples * self.out.size))
+            numbers.exponential_(generator=self.policy.generator)
+            self._noise, self._used = np.log(numbers.numpy()), 0
         self._used += count
         return self._noise[self._used - count : self._used].reshape(shape)

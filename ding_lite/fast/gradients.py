@@ -37,7 +37,7 @@ class Objective(NamedTuple):
         loss: batch with these outputs -> (0-d loss, dict of 0-d metrics).
         reads: outputs of the model: "actor", "auxiliary", "critic". Empty: the loss calls its own networks.
         with_outputs: (batch, {output: its value}) -> the batch for the loss.
-        slopes: computes this loss and its slopes in NumPy (``fast.clipped``); or None.
+        slopes: computes this loss in NumPy, with its slopes: its gradient by the raw outputs; or None.
         name: of the loss, for messages.
     """
 
@@ -45,7 +45,7 @@ class Objective(NamedTuple):
     reads: tuple[str, ...] = ()
     with_outputs: Callable[[Batch, Mapping[str, Any]], Batch] = lambda batch, outputs: batch
     slopes: Slopes | None = None
-    name: str = "loss"
+    name: str = "the loss"
 
 
 class Gradient(NamedTuple):
@@ -63,7 +63,7 @@ class Gradient(NamedTuple):
 
 
 def outputs_of(model: Any, reads: Sequence[str], obs: Any) -> dict[str, Any]:
-    """Returns outputs of a model by name, in one pass through the layers that they share."""
+    """Returns outputs of a model by name, in one pass through shared layers; with "auxiliary" all three."""
     if "auxiliary" in reads:
         return dict(zip(("actor", "auxiliary", "critic"), model.compute_auxiliary(obs), strict=True))
     if "actor" in reads and "critic" in reads:
@@ -107,9 +107,9 @@ def checked(returned: Any, policy: Any, method: str) -> tuple[Tensor, dict[str, 
 
 
 class ByAutograd:
-    """The gradient of an objective by torch's autograd. Only gradient steps may change the model meanwhile.
+    """The gradient of an objective by torch's autograd; the base class of the faster ways.
 
-    It is the base class of the faster ways. The next call overwrites the numbers of a result.
+    Only gradient steps may change the model meanwhile. The next call overwrites the numbers of a result.
 
     Args:
         objective: the loss.

@@ -138,7 +138,7 @@ class ActorCritic(nn.Module):
         raise NotImplementedError(f"{type(self).__name__} must define compute_actor(obs)")
 
     def compute_critic(self, obs: Any) -> Tensor:
-        """Returns the value (N,), in units of the targets' std where the policy has value_norm."""
+        """Returns the value (N,), normalised where the policy has value_norm."""
         raise NotImplementedError(f"{type(self).__name__} must define compute_critic(obs)")
 
     def compute_actor_critic(self, obs: Any) -> tuple[Any, Tensor]:
@@ -326,7 +326,7 @@ class PhasicActorCritic(ActorCritic):
     def compute_auxiliary(self, obs: Any) -> tuple[Any, Tensor, Tensor]:
         """Returns ``(logit, auxiliary value (N,), value (N,))``.
 
-        Both values are in units of the targets' std where the policy has value_norm.
+        Both values are normalised where the policy has value_norm.
         """
         raise NotImplementedError(f"{type(self).__name__} must define compute_auxiliary(obs)")
 

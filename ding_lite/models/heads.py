@@ -93,7 +93,8 @@ class Head(nn.Module, ABC):
     def to_env_on_device(self, action: Any) -> Any:
         """Does what :meth:`to_env` does for raw actions that are tensors; the result is on their device.
 
-        This default copies the actions to the host, and so waits for the device.
+        A Box gives the dtype of the raw actions. This default copies the actions to the host, and so
+        waits for the device.
         """
         device = tree_leaves(action)[0].device
         on_host = self.to_env(map_tree(lambda leaf: leaf.cpu().numpy(), action))

@@ -6,7 +6,7 @@
     eval_mode.forward(obs)            -> {"action"}                  acts greedily
 
 Everything is batched. The forward of a recurrent policy also takes hidden states (B, ...), and returns the
-next ones as "hidden". If it is recurrent, or policy and value share layers, collecting also returns "value".
+next ones as "hidden". Collecting also returns "value" if the model is recurrent or has share_encoder.
 
 These modes are for scripts. A collector and an evaluator call the functions of :meth:`Policy.acting`.
 
@@ -74,10 +74,10 @@ from ding_lite.trees import (
 
 OUTPUTS = {"actor": "dist", "critic": "new_value", "auxiliary": "auxiliary"}  # model output: batch field
 GPU_LAYER = 2**16  # weights; a gradient step on 64 x 64 weights takes four times as long on a GPU
-# If one of these is overridden, torch acts. NumPy calls only _process_transition; its rows have no log_prob.
+# If one of these is overridden, torch acts: NumPy does not call all of them, and its rows may lack log_prob.
 OF_ACTING = ("_forward_collect", "_forward_eval", "_to_env", "_process_transition", "scaled", "distribution")
 STORED = ("reward", "terminated", "truncated", "valid")  # fields of a transition
-LIBRARY: set[tuple[str, FunctionType]] = set()  # the methods of the library's policies, by their names
+LIBRARY: set[tuple[str, FunctionType]] = set()  # methods of the library's policies; __init__.py fills it
 
 
 def add_to_library(cls: type) -> None:
@@ -114,7 +114,7 @@ class Policy:
         cfg: the section ``policy`` of a complete config.
         obs_space, action_space: of one environment.
         model: used as it is, without initialisation; if None, it is built from ``cfg.model``.
-        enable_field: the modes to prepare; all if None. Each mode works without the others.
+        enable_field: the modes to prepare; all if None. Without "learn" the policy only acts.
         seed: of the run.
     """
 
@@ -268,17 +268,17 @@ class Policy:
         The policy must not change meanwhile. All ways to compute actions use the same random numbers, and
         agree within rounding. The first case that applies decides:
 
-            a method of OF_ACTING is overridden, the       torch calls the methods of the policy
-            model has hooks, or the network is recurrent
+            a method of OF_ACTING is overridden,           torch calls the methods of the policy
+            hooks of the model, or a recurrent network
             a small network and observations on the CPU    NumPy
             a GPU, and ``cuda_graph``                      a CUDA graph of these methods
             else                                           torch
 
-        Rows have log_prob, and the network's value if it is recurrent or shares its encoder. Rows of NumPy
-        have no value; with Discrete, MultiDiscrete or Normal actions they have ``raw_output`` in place of
-        log_prob. ``finish`` computes what is missing, for all rows at once.
+        Outputs of torch have log_prob, and value if the model is recurrent or has share_encoder. Outputs of
+        NumPy have no value; with Discrete, MultiDiscrete, or Normal actions of one sigma for all observations
+        they have ``raw_output`` in place of log_prob. ``finish`` computes what is missing, for all rows.
 
-        ``on_device``: observations and actions are tensors on the policy's device.
+        ``on_device``: observations are tensors of a simulator on a GPU, and actions stay tensors.
         """
         is_plain = self.recurrence is None and not self.overrides(*OF_ACTING)
         # Observations on a GPU are not arrays.
@@ -408,7 +408,10 @@ class Policy:
         return single_steps(obs, to_device(hidden, self.device))
 
     def distribution(self, obs: Any, logit: Any) -> Distribution:
-        """Returns the action distribution with the parameters ``logit``; of ``obs`` only the mask is read."""
+        """Returns the action distribution with the parameters ``logit``.
+
+        Of ``obs``, scaled or raw, only the mask is read.
+        """
         obs, mask = obs.obs if isinstance(obs, Sequences) else obs, None
         if not isinstance(obs, Tensor) and MASK_KEY in obs:
             mask = map_tree(lambda leaf: leaf.bool(), obs[MASK_KEY])
@@ -427,7 +430,7 @@ class Policy:
         return self.value_norm.denormalize(self.network("critic")(self._inputs(obs, hidden)))
 
     def network(self, name: str) -> Callable[[Any], Any]:
-        """Returns the function inputs -> output of the model: "actor" or "critic", without gradients.
+        """Returns the function inputs -> output of the model: "actor" or "critic". Call it without gradients.
 
         It is valid while nothing changes the model; NumPy computes it where that is faster.
         """
@@ -445,7 +448,7 @@ class Policy:
     def in_chunks(
         self, function: Callable[..., Any], samples: Samples, *fields: str, shape: Sequence[int] | None = None
     ) -> Any:
-        """Returns ``function(obs, *fields)`` of samples, in chunks of some megabytes.
+        """Returns ``function(inputs, *fields)`` of samples, in chunks of some megabytes.
 
         Shapes:
             (N, ...); with the ``shape`` (T, B) of a rollout (T, B, ...), each result at the index of its

@@ -157,7 +157,8 @@ class Intrinsic:
         explained = explained_variance((target - advantage)[valid], target[valid])
         fields = {"obs": table.rows, "value_target": target.flatten()[table.rows]}
         samples = Samples(fields, inputs=table.at)
-        gradient_of, history = self.optimizer.gradient_of(Objective(self.loss)), []
+        objective = Objective(self.loss, name="the intrinsic loss")
+        gradient_of, history = self.optimizer.gradient_of(objective), []
         for _ in range(self.cfg.epoch_per_collect):
             size = self.learn_cfg.batch_size
             batches = self._weighted(samples.minibatches(size, self.generator, ranks=self.ranks).batches)

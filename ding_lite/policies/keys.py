@@ -48,7 +48,7 @@ PPO: dict[str, Any] = dict(
     recompute_adv=Key(
         False, doc="compute old values and advantages again at each pass; off-policy by V-trace"
     ),
-    nstep_return=Key(False, doc="value targets of nstep steps in place of GAE's; off-policy not corrected"),
+    nstep_return=Key(False, doc="value targets of nstep steps, new at each pass; off-policy not corrected"),
     nstep=Key(3, low=1, needs="nstep_return", doc="rewards in a value target"),
     intrinsic=dict(
         type=Key(
@@ -69,7 +69,7 @@ PPO: dict[str, Any] = dict(
         grad_clip_type=Key("clip_norm", Literal["clip_norm", "clip_value"] | None, doc="gradient clipping"),
         grad_clip_value=Key(0.5, above=0, needs="learn.grad_clip_type", doc="largest norm, or value"),
         adv_norm=Key("minibatch", Literal["minibatch", "batch", False], doc="normalise advantages over this"),
-        value_norm=Key(True, doc="the value network predicts in units of the targets' std (PopArt)"),
+        value_norm=Key(True, doc="the value network predicts normalised targets (PopArt)"),
         value_norm_std=Key(
             None,
             float | None,
@@ -94,7 +94,7 @@ PPO: dict[str, Any] = dict(
         pretrained_model_path=Key(
             None, str | None, needs="learn.kl_beta", strict=True, doc="run of the frozen policy"
         ),
-        target_kl=Key(None, float | None, above=0, doc="the policy's steps stop past 1.5 times this KL"),
+        target_kl=Key(None, float | None, above=0, doc="a pass with 1.5 times this KL is the policy's last"),
         lr_schedule=Key(
             "constant", Schedule | Literal["adaptive"], doc='how learning_rate changes; "adaptive": by the KL'
         ),

@@ -109,7 +109,7 @@ class Optimizer:
             NumericsError: after a step that was not finite; on a GPU at the end, so that no step waits.
         """
         history: list[Metrics] = []
-        tensors: dict[tuple[bool, ...], Any] = {}  # that a step changes, by which parameters have a gradient
+        tensors: dict[tuple[bool, ...], Any] = {}  # what a step changes, by the parameters that it reaches
         self.model.train()
         try:
             for batch in minibatches:

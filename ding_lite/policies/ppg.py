@@ -2,7 +2,8 @@
 
     policy phase      each iteration: if E_V = E_pi or update_per_collect is set, one loop with one Adam over
                       the sum of PPO's losses; else E_V epochs of its value loss, then E_pi of its policy
-                      loss, with an Adam each
+                      loss, with an Adam each, in the order of the authors' code; with recompute_adv
+                      the policy's advantages are of the values after these epochs
     auxiliary phase   every N_pi iterations: E_aux epochs over all their samples
 
 The paper's names, and the config's:
@@ -12,8 +13,8 @@ The paper's names, and the config's:
                              beta_clone  aux_bc_weight
 
 In the auxiliary phase pi_old is the policy at the start of the phase, and R the targets at collection, on- or
-off-policy. The KL has no unit, but raw errors have the unit of squared returns. So errors are in normalised
-units (value_norm): with raw returns of 100 they would outweigh the KL that keeps the policy near pi_old.
+off-policy. The KL has no unit, but errors of returns have the unit of squared returns. So errors are in
+normalised units (value_norm): with returns of 100 they would outweigh the KL.
 """
 
 from __future__ import annotations
@@ -159,7 +160,7 @@ class PPGPolicy(PPOPolicy):
     # -- Losses
 
     def auxiliary_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Returns the loss of the auxiliary phase and its terms (eqs. 3 and 4 of the paper).
+        """Returns the loss of the auxiliary phase and its terms: eqs. 3 and 4 of the paper, in one sum.
 
             L = L_aux + beta_clone KL(pi_old || pi) + aux_value_weight L_V
             L_aux = 0.5 mean((V_aux - R)^2),   L_V = 0.5 mean((V - R)^2)

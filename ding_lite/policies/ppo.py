@@ -1,15 +1,16 @@
 """Proximal Policy Optimization (arXiv:1707.06347), on fresh rollouts or from a replay buffer.
 
-    r    = pi(a|s) / pi_prox(a|s)     pi_prox: the policy when the iteration began
-    w    = pi_prox(a|s) / mu(a|s)     mu: the policy that collected (arXiv:2110.00641, eq. 9)
-    L_pi = -mean(w min(r A, clip(r, 1 - eps, 1 + eps) A)) - entropy_weight entropy
+    r    = pi(a|s) / pi_prox(a|s)                     pi_prox: the policy when the iteration began
+    w    = min(weight_bound, pi_prox(a|s) / mu(a|s))  mu: the policy that collected; 1 on fresh data
+    L_pi = -mean(w min(r A, clip(r, 1 - eps, 1 + eps) A)) - entropy_weight entropy   (arXiv:2110.00641, eq. 9)
     L_V  = 0.5 mean((V - R)^2)
-    L    = L_pi + value_weight value_norm_std^2 L_V        value_norm_std: 1 without value_norm
+    L    = L_pi + value_weight value_norm_std^2 L_V   value_norm_std: 1 without value_norm
 
-With ``proximal="behaviour"``, r = pi / mu and w = 1: stale samples start outside the clip.
+docs/algorithms.md has the terms that other keys add. With ``proximal="behaviour"``, r = pi / mu and w = 1:
+stale samples may start outside the clip.
 
 Rewards are stored raw. Values, advantages and targets are in units of the training reward, which is scaled
-and clipped as ``normalize`` says; the losses see values normalised by ``value_norm``.
+and clipped as ``normalize`` says; minibatches have values normalised by ``value_norm``.
 
 Shapes: T steps, B environments, N samples of a minibatch.
 """
@@ -27,6 +28,7 @@ from ding_lite.config.registry import POLICY_REGISTRY
 from ding_lite.data.replay import Replay
 from ding_lite.data.rollout import Rollout, as_rollout, require_rollout
 from ding_lite.data.samples import Batch, Pass, Samples
+from ding_lite.errors import ContractError
 from ding_lite.fast.clipped import clipped_slopes
 from ding_lite.fast.gradients import Objective, checked
 from ding_lite.models.checks import check_value_heads
@@ -155,19 +157,24 @@ class PPOPolicy(Policy):
     def _forward_learn(self, rollout: Rollout) -> dict[str, float]:
         """Improves the model by one rollout (T, B) with credit, and returns metrics."""
         require_rollout(rollout, "learn_mode.forward")
+        if self.cfg.learn.pretrained_model_path is not None and self.reference is None:
+            raise ContractError(
+                "policy.learn.pretrained_model_path is set, but this policy has no reference. A pipeline "
+                "loads it; a script calls use_reference(load_policy(PATH)) before it learns"
+            )
         rollout = rollout.to(self.device)
         valid = rollout.valid
         value, target, advantage = (rollout[name][valid] for name in ("value", "value_target", "advantage"))
-        credit = {"value_max": value.max(), "value_mean": value.mean()}
-        credit |= {"adv_max": advantage.max(), "adv_mean": advantage.mean()}
-        credit["explained_variance"] = explained_variance(value, target)
+        before = {"value_max": value.max(), "value_mean": value.mean()}
+        before |= {"adv_max": advantage.max(), "adv_mean": advantage.mean()}
+        before["explained_variance"] = explained_variance(value, target)
         if isinstance(self.obs_norm, ObservationNorm):
-            credit["obs_clipped"] = self.obs_norm.clipped_share(rollout.obs, valid)
+            before["obs_clipped"] = self.obs_norm.clipped_share(rollout.obs, valid)
         if not self.value_norm.std:  # no scale yet: with V_old = R, value_clip never binds
             rollout = as_rollout(to_dict(rollout) | {"value": rollout.value_target})
         self.value_norm.update_and_rescale(target, self.model.value_heads)
         self.set_coefficients()
-        log = mean_metrics([credit])  # waits for the device once
+        log = mean_metrics([before])  # waits for the device once
         log |= {"cur_lr": self.schedules.rate, "clip_ratio": self.clip_ratio, **self.improve(rollout)}
         if (log_sigma := getattr(self.model.actor_head.out, "log_sigma", None)) is not None:
             log["action_std"] = float(log_sigma.detach().exp().mean())
@@ -199,8 +206,8 @@ class PPOPolicy(Policy):
         """Yields the passes of an iteration over the rollouts of ``replay``.
 
         On-policy: ``uses`` passes over the fresh rollout. Off-policy: passes over every live sample, until
-        ceil(uses n_sample / batch_size) steps are taken, or no sample may be drawn. ``credit_is_old``: the
-        value network was trained since credit was assigned.
+        ``update_per_collect`` steps, else ceil(uses n_sample / batch_size), are taken, or no sample may be
+        drawn. ``credit_is_old``: the value network was trained since credit was assigned.
         """
         renews = self.cfg.recompute_adv or self.cfg.nstep_return
         if self.cfg.on_policy:
@@ -227,7 +234,11 @@ class PPOPolicy(Policy):
     def take_steps(
         self, passes: Iterable[Pass], optimizer: Optimizer, objective: Objective
     ) -> dict[str, Any]:
-        """Takes the steps of passes. In the warm-up, and after target_kl, only the value learns."""
+        """Takes the steps of passes.
+
+        In the ``critic_warmup`` only the value's loss is minimised, also in a shared encoder. After
+        ``target_kl`` the value goes on alone, unless its steps would move the policy.
+        """
         learn, model, history, epochs = self.cfg.learn, self.model, [], 0
         if self.schedules.iteration < learn.critic_warmup and "actor" in objective.reads:
             if "critic" not in objective.reads:
@@ -237,7 +248,7 @@ class PPOPolicy(Policy):
         for current in passes:
             metrics = optimizer.steps(gradient_of, current.batches, self.schedules.rate)
             history += metrics
-            if "actor" not in gradient_of.objective.reads:
+            if "actor" not in objective.reads:
                 continue
             epochs += 1
             if learn.lr_schedule == ADAPTIVE:
@@ -246,7 +257,8 @@ class PPOPolicy(Policy):
             if learn.target_kl is not None and mean_of(metrics, "approx_kl") > 1.5 * learn.target_kl:
                 if "critic" not in objective.reads or (model.share_encoder and not model.detaches_value):
                     break  # a step of the value would also move the policy
-                gradient_of = optimizer.gradient_of(objective._replace(reads=("critic",)))
+                objective = objective._replace(reads=("critic",))
+                gradient_of = optimizer.gradient_of(objective)
         return {**mean_metrics(history), "epochs": float(epochs), "updates": float(len(history))}
 
     # -- Samples
@@ -280,7 +292,7 @@ class PPOPolicy(Policy):
 
     @torch.no_grad()
     def samples(self, replay: Replay) -> Samples:
-        """Returns the live samples of rollouts, in the units of the losses."""
+        """Returns the live samples of rollouts, with normalised values and scaled observations."""
         parts, normalize = [], self.value_norm.normalize
         for stored in replay.rollouts:
             fields = to_dict(stored.rollout) | stored.renewed
@@ -326,8 +338,9 @@ class PPOPolicy(Policy):
     def loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns the weighted sum of the losses for which the batch has outputs of the model.
 
-        ``dist`` adds the policy loss, and the KL penalty of a reference policy; ``new_value`` adds the value
-        loss times the key value_weight and, with value_norm, times value_norm_std^2.
+        ``dist``, if the objective reads "actor", adds the policy loss and the KL penalty of a reference;
+        ``new_value``, if it reads "critic", adds the value loss times the key value_weight and, with
+        value_norm, times value_norm_std^2.
         """
         total: Any = 0.0
         metrics: dict[str, Tensor] = {}
@@ -346,7 +359,7 @@ class PPOPolicy(Policy):
     def objective(self) -> Objective:
         """The loss of gradient steps; with ``reads=("critic",)`` the value loss alone.
 
-        Where ``clipped_slopes`` returns the same loss in NumPy, it runs instead of the methods above.
+        If ``clipped_slopes`` is not None, its NumPy code replaces ``policy_loss``, ``value_loss``, ``loss``.
         """
         return Objective(self.loss, ("actor", "critic"), self.with_outputs, clipped_slopes(self), "the loss")
 
@@ -357,7 +370,7 @@ class PPOPolicy(Policy):
         learn, clip = self.cfg.learn, self.schedules.factor("clip")
         self.clip_ratio: float = learn.clip_ratio * clip
         self.value_clip = None if learn.value_clip is None else max(learn.value_clip * clip, 1e-8)
-        # The weight of the value loss decides how strongly it shapes a shared encoder.
+        # The joint clip needs value errors of a usual size; a shared encoder serves the larger weight.
         std = learn.value_norm_std or (1.0 if self.model.share_encoder else 10.0)
         self.value_weight: float = learn.value_weight * (std**2 if learn.value_norm else 1.0)
         entropy_weight = self.usual_entropy_weight if learn.entropy_weight is None else learn.entropy_weight

@@ -1,8 +1,8 @@
 """The losses of PPO and the statistics logged with them.
 
 ``clipped_surrogate``, ``reference_kl`` and ``value_error`` return one number per sample; ``weighted_mean``
-reduces them. ``r`` is the ratio pi(a|s) / pi_old(a|s), ``A`` the advantage, ``V`` the predicted value and
-``R`` its target, in the unit of V. Log-ratios and KLs are in nats.
+reduces the first two. ``r`` is the ratio pi(a|s) / pi_old(a|s), ``A`` the advantage, ``V`` the predicted
+value and ``R`` its target, in the unit of V. Log-ratios and KLs are in nats.
 
 Shapes: (N,) each, of N samples; coefficients are numbers.
 """
@@ -62,6 +62,8 @@ def kl_estimate(log_ratio: Tensor, kind: str) -> Tensor:
 def reference_kl(log_prob: Tensor, reference: Tensor, denominator: Tensor, kind: str) -> Tensor:
     """Returns terms r k whose mean over actions of mu is KL(pi || pi_ref), with r = pi / mu.
 
+    Off-policy the denominator is pi_prox, and the caller's weights w are pi_prox / mu.
+
     Without r, k1 would have the gradient of -KL(mu || pi), which has no minimum: each step would move pi
     further from mu. k3 would have the gradient of another KL.
 
@@ -105,7 +107,7 @@ def value_error(
 
 
 def approx_kl(log_ratio: Tensor) -> Tensor:
-    """Returns the k3 estimate of KL(pi_old || pi) from actions of pi_old, mean((r - 1) - log r) >= 0."""
+    """Returns the k3 estimate of KL(pi_old || pi), mean((r - 1) - log r) >= 0, from actions of pi_old."""
     return (torch.expm1(log_ratio) - log_ratio).mean()
 
 

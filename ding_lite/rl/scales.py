@@ -1,6 +1,7 @@
 """Running mean and variance, and the scales of observations, rewards and values that are built on them.
 
-Each scale is updated once per iteration, with the valid rows of the rollout (``obs="initial"`` never):
+Random steps set the first scale of observations. Then each scale is updated once per iteration, with the
+valid rows of the rollout (with ``obs="initial"`` never):
 
     rewards        before the advantages of the rollout are computed
     values         before the first epoch, with the value targets
@@ -107,9 +108,9 @@ class ValueNorm(RunningMeanStd):
 
     @torch.no_grad()
     def update_and_rescale(self, targets: Tensor, heads: tuple[nn.Linear, ...]) -> None:
-        """Adds raw targets (N,), and rescales the last linear layer of each value head in place.
+        """Adds targets (N,), and rescales the last linear layer of each value head in place.
 
-        Predictions in raw units stay the same: w <- w std / std', b <- (std b + mean - mean') / std'
+        Denormalised predictions stay the same: w <- w std / std', b <- (std b + mean - mean') / std'
         (arXiv:1602.07714, eq. 9). From std 0 the heads stay as they are. Later, targets that are equal up to
         rounding are ignored: they would shrink std, and increase the weights, at each update.
         """
@@ -126,11 +127,11 @@ class ValueNorm(RunningMeanStd):
             head.bias.mul_(old_std).add_(old_mean - mean).div_(std)
 
     def normalize(self, value: Tensor) -> Tensor:
-        """Returns (value - mean) / std: from raw units to the units of the heads."""
+        """Returns (value - mean) / std: from units of the training reward to normalised units."""
         return (value - float(self.mean)) / (float(self.std) or np.inf)
 
     def denormalize(self, value: Tensor) -> Tensor:
-        """Returns value * std + mean: from the units of the heads to raw units."""
+        """Returns value * std + mean: from normalised units to units of the training reward."""
         return value * float(self.std) + float(self.mean)
 
 

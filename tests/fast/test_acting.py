@@ -1,5 +1,6 @@
 """Acting in NumPy: actions, log-probs and draws are the model's; values of networks with a shared encoder."""
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -11,7 +12,7 @@ from torch import nn
 from worlds import merged, trainee
 
 from ding_lite.data.rollout import as_field, as_rollout
-from ding_lite.fast.acting import RAW
+from ding_lite.fast.acting import RAW_OUTPUT
 from ding_lite.models import VAC
 from ding_lite.trees import map_tree, to_dict
 
@@ -55,6 +56,16 @@ def test_numpy_acts_as_the_model_does(network):
     policy = policy_for(obs_space, action_space, model=options)
     for n in (1, 8, 50, 2**10 + 3):  # 8: torch fills 16 Normals at a time
         compare(policy, observations(obs_space, n, torch.Generator().manual_seed(n)))
+
+
+def test_groups_of_unequal_size_draw_the_numbers_that_torch_draws():
+    box = gym.spaces.Box(-1, 1, (2,), np.float32)
+    policy, other = policy_for(VECTOR, box), policy_for(VECTOR, box)
+    acting = policy.acting(3 * 17)
+    for n in 3 * (9, 8):  # 18 and 16 Normals: torch draws multiples of 16 in another way
+        obs = observations(VECTOR, n, torch.Generator().manual_seed(n))
+        equal(acting.sample(obs)["action"], other._forward_collect(obs)["action"])
+    assert torch.equal(policy.generator.get_state(), other.generator.get_state())
 
 
 @pytest.mark.parametrize("obs_space", [VECTOR, MIXED])
@@ -102,7 +113,7 @@ def test_a_rollout_is_the_one_that_torch_collects(case):
             one.warm_up(torch.from_numpy(each.random_observations(50, 0)))
     for _ in range(2):
         stored, expected = recorded(policy, collector), recorded(other, others)
-        assert RAW in stored[1]
+        assert RAW_OUTPUT in stored[1]
         assert "log_prob" not in stored[1]
         assert "log_prob" in expected[1]
         found, its = to_dict(stored[0]), to_dict(expected[0])
@@ -138,7 +149,7 @@ class OneForbidden(Masked):
 def test_log_probs_of_masked_actions_are_those_of_their_masks():
     policy, collector = trainee("ppo", OneForbidden, n_sample=96)
     rollout, stored = recorded(policy, collector)
-    assert RAW in stored
+    assert RAW_OUTPUT in stored
     found = policy.over_rollout(policy.log_prob, rollout, "action")
     torch.testing.assert_close(rollout.log_prob, found, **CLOSE)
     rollout.obs.action_mask = torch.ones_like(rollout.obs.action_mask)

@@ -113,7 +113,7 @@ def test_a_step_that_is_not_finite_moves_nothing_and_is_named(bad, on_host):
         return loss_of(net, batch.obs, "ab") + without_end
 
     batches = [Batch(obs=obs) for obs, _ in steps()[:4]]
-    with pytest.raises(NumericsError, match=rf"gradient step {bad + 1} of loss .*'grad_norm': nan"):
+    with pytest.raises(NumericsError, match=rf"gradient step {bad + 1} of the loss .*'grad_norm': nan"):
         take(optimizer, loss, *batches)
     expected = network()
     of_expected, taken = optimizer_of(expected, "clip_norm"), batches[:bad]

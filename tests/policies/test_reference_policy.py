@@ -6,7 +6,7 @@ from small_worlds import CountingEnv, SeededBox, SeededEnv, SeededTree
 from worlds import small_config, trainee
 
 from ding_lite import PPGPolicy, PPOPolicy, SerialPipeline
-from ding_lite.errors import CheckpointError, ConfigError
+from ding_lite.errors import CheckpointError, ConfigError, ContractError
 from ding_lite.fast.gradients import outputs_of
 from ding_lite.rl.losses import reference_kl
 
@@ -21,6 +21,12 @@ class OwnLoss(PPOPolicy):
 
 class OwnPhasicLoss(OwnLoss, PPGPolicy):
     pass
+
+
+def test_a_policy_of_a_script_does_not_learn_without_the_reference_of_its_config():
+    policy, collector = trainee("ppo", learn=PENALTY)
+    with pytest.raises(ContractError, match="use_reference"):
+        policy.learn_mode.forward(collector.collect())
 
 
 @pytest.mark.parametrize(
