@@ -28,12 +28,11 @@ def reference_of(text: str) -> tuple[str, tuple[float, float]]:
 )
 @options.option(
     "-o --output FILE",
-    "write a .html page, a .png, .pdf or .svg figure, or a .md or .tex table; may be repeated",
-    options.file_of(".html", ".md", ".tex", *options.PICTURES),
+    "write a .html page, a .png, .pdf or .svg figure, or a .md table; may be repeated",
+    options.file_of(".html", ".md", *options.PICTURES),
     multiple=True,
 )
 @options.title_option
-@options.width_option
 @options.option(
     "--reference ENV=LOW:HIGH",
     "the returns of ENV that count as scores 0 and 1; may be repeated (default: the lowest and the "
@@ -46,7 +45,6 @@ def run(
     groups: tuple[str, ...],
     output: tuple[Path, ...],
     title: str | None,
-    width: float | None,
     reference: tuple[tuple[str, tuple[float, float]], ...],
     json: bool,
 ) -> None:
@@ -62,7 +60,7 @@ def run(
     scores higher than one of the first group. docs/comparing.md explains the statistics. Pictures need
     matplotlib, and a page plotly: pip install "ding_lite[plot]".
 
-    ding-lite compare runs/ppo_* runs/ppg_* -o comparison.html -o table.tex
+    ding-lite compare runs/ppo_* runs/ppg_* -o comparison.html -o table.md
     ding-lite compare runs --reference CartPole-v1=20:500 --reference Pendulum-v1=-1300:-150
     """
     from ding_lite.tools.compare import compare, table_text, tables_of
@@ -74,9 +72,9 @@ def run(
 
         suffix = file.suffix.lower()
         if suffix in options.PICTURES:
-            save(draw_comparison(comparison, title, width), file, width)
+            save(draw_comparison(comparison, title), file)
         else:
-            text = page_of(comparison, title) if suffix == ".html" else table_text(comparison, suffix)
+            text = page_of(comparison, title) if suffix == ".html" else table_text(comparison)
             file.write_text(text, encoding="utf-8", errors="replace")  # names of folders may have any bytes
     if json:
         options.print_json(comparison.as_json())

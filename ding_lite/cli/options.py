@@ -224,11 +224,6 @@ trust_option = option(
 )
 run_argument = click.argument("run", type=PATH, metavar="RUN|CKPT", help="a run, or one of its checkpoints")
 title_option = option("--title TEXT", "(default: what the runs have in common)")
-width_option = option(
-    "--width INCHES",
-    "width of a figure, such as 3.3in for a column of a page (default: by the number of plots)",
-    lambda text: click.FloatRange(0, 1000, min_open=True).convert(text.removesuffix("in"), None, None),
-)
 jobs_option = option(
     "--jobs N",
     "train N runs at a time (default: as many as there are cores for, by num_threads and "

@@ -22,13 +22,12 @@ from ding_lite.cli import options
     default="curves.png",
 )
 @options.title_option
-@options.width_option
 @options.option(
     "--panels NAME,...",
     "draw these plots: training, evaluation, or columns of metrics.csv (default: training,evaluation)",
     default="",
 )
-def run(runs: tuple[str, ...], output: Path, title: str | None, width: float | None, panels: str) -> None:
+def run(runs: tuple[str, ...], output: Path, title: str | None, panels: str) -> None:
     """Draws learning curves of runs.
 
     They show returns in training and evaluation. Runs whose configs differ only in the seed, the name, the
@@ -36,14 +35,14 @@ def run(runs: tuple[str, ...], output: Path, title: str | None, width: float | N
     95 % bootstrap interval. Needs matplotlib: pip install "ding_lite[plot]".
 
     ding-lite plot runs/ppo_* runs/ppg_* --title "PPO against PPG"
-    ding-lite plot 'before=old/run_*' 'after=new/run_*' --width 3.3in -o curves.pdf
+    ding-lite plot 'before=old/run_*' 'after=new/run_*' -o curves.pdf
     ding-lite plot runs/ppo_0 --panels learn/approx_kl,learn/clipfrac
     """
     from ding_lite.tools.plot import draw_runs, save
 
     names = [name.strip() for name in panels.split(",") if name]
-    figure, notes = draw_runs(runs, title=title, panels=names, width=width)
+    figure, notes = draw_runs(runs, title=title, panels=names)
     for note in notes:
         print(options.shown(note), file=sys.stderr)
-    save(figure, output, width)
+    save(figure, output)
     print(output)

@@ -23,7 +23,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from importlib.machinery import SourceFileLoader
+from importlib.machinery import PathFinder, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, TypeVar
@@ -39,7 +39,7 @@ _importable: ContextVar[frozenset[str] | None] = ContextVar("importable", defaul
 
 
 def import_file(path: str | Path) -> ModuleType:
-    """Imports a Python file once, as a module named after it, and puts its folder on ``sys.path``.
+    """Imports a Python file once, as a module named after it, and puts its folder first on ``sys.path``.
 
     A file that has changed since the import is imported again.
 
@@ -49,14 +49,13 @@ def import_file(path: str | Path) -> ModuleType:
     """
     file = Path(path).resolve()
     name, version = file.stem, (file, file.stat().st_mtime_ns)
+    sys.path[:] = [str(file.parent), *(folder for folder in sys.path if folder != str(file.parent))]
     if loaded := sys.modules.get(name):
         is_this = Path(getattr(loaded, "__file__", None) or "").resolve() == file
         if _files.get(name, version) == version and is_this:
             return loaded
         if name not in _files:
             raise ConfigError(f"{path}: a module named {name!r} is loaded already: rename the file")
-    if str(file.parent) not in sys.path:
-        sys.path.insert(0, str(file.parent))
     loader = _Loader(name, str(file))
     module = ModuleType(name)
     module.__file__, module.__loader__ = str(file), loader
@@ -121,12 +120,19 @@ def import_module(name: str) -> ModuleType:
 
     Raises:
         CheckpointError: if it must not be imported, see :func:`import_fault`.
+        ConfigError: if a module of this name is loaded already from another folder.
     """
     if name in (SCRIPT, script_name()):
         return sys.modules[SCRIPT]
     if fault := import_fault(name):
         raise CheckpointError(fault)
-    return import_file(name) if name.endswith(".py") else importlib.import_module(name)
+    if name.endswith(".py"):
+        return import_file(name)
+    module, top = importlib.import_module(name), name.partition(".")[0]
+    loaded, spec = getattr(sys.modules[top], "__file__", None), PathFinder.find_spec(top)
+    if loaded and spec and spec.origin and Path(loaded).resolve() != Path(spec.origin).resolve():
+        raise ConfigError(f"{name}: {loaded} is loaded already, not {spec.origin}: rename one of them")
+    return module
 
 
 @dataclass(eq=False)

@@ -37,7 +37,7 @@ WORDS = {
     "entropy_weight": "ent_coef entropy_coef",
     "value_weight": "vf_coef value_loss_coef",
     "clip_ratio": "clip_range clip_coef clip_param",
-    "value_clip": "clip_range_vf clip_vloss",
+    "value_clip": "clip_range_vf clip_vloss clip_value",
     "grad_clip_value": "max_grad_norm",
     "adv_norm": "normalize_advantage norm_adv",
     "lr_schedule": "anneal_lr",
@@ -52,7 +52,11 @@ WORDS = {
     "keep_freq": "save_freq",
     "hooks": "callback callbacks",
 }
-OTHER_NUMBERS = {"vf_coef": ", twice Stable-Baselines3's number", "log_std_init": ", not its logarithm"}
+OTHER_NUMBERS = {
+    "vf_coef": ", twice Stable-Baselines3's number",
+    "value_loss_coef": ", twice rsl_rl's number",
+    "log_std_init": ", not its logarithm",
+}
 SYNONYMS = {word: key for key, words in WORDS.items() for word in words.split()}
 SCHEDULES = {"learning_rate": "lr_schedule", "clip_ratio": "clip_schedule"}  # for "lin_..." of rl-zoo
 
@@ -377,8 +381,9 @@ def paths_named(name: str, schema: Schema) -> list[str]:
     translated = SYNONYMS.get(name, name)
     paths = [f".{path}" for path, _ in leaves(schema)]
     exact = [path for path in paths if path.endswith(f".{translated}")]
-    # PPG has some keys once for each network: actor_epoch_per_collect, critic_epoch_per_collect.
-    return [path[1:] for path in exact or [path for path in paths if path.endswith(f"_{translated}")]]
+    # PPG has some keys once for each network.
+    of_both = tuple(f".{network}_{translated}" for network in ("actor", "critic"))
+    return [path[1:] for path in exact or [path for path in paths if path.endswith(of_both)]]
 
 
 def _listed(schema: Schema) -> str:

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ding_lite.errors import ContractError
+from ding_lite.errors import ContractError, counted
 from ding_lite.trees import map_tree, to_dict
 
 with warnings.catch_warnings():
@@ -62,10 +62,13 @@ def require_rollout(data: Any, method: str) -> None:
             f"{method}: expected a rollout, a tree of tensors (T, B, ...) such as Collector.collect returns "
             f"(ding_lite.data.rollout.as_rollout converts a dict); got a {type(data).__name__}"
         )
-    if "final" not in data and (data.truncated & ~data.terminated & data.valid)[:-1].any():
+    cut = int((data.truncated & ~data.terminated & data.valid)[:-1].sum())
+    known = int((data.final.t < len(data.valid) - 1).sum()) if "final" in data else 0
+    if cut > known:
         raise ContractError(
-            f"{method}: the rollout has truncated rows but no 'final', so they would bootstrap from the "
-            "next episodes; add their last observations, as the docstring of ding_lite.data.rollout says"
+            f"{method}: the rollout has {counted(cut, 'truncated row')}, and 'final' has {known}, so others "
+            "bootstrap from the next episodes; add their last observations, as the docstring of "
+            "ding_lite.data.rollout says"
         )
 
 

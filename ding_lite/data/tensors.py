@@ -24,7 +24,7 @@ from ding_lite.data.rollout import Rollout, as_rollout, to_device, view
 from ding_lite.envs.masks import without_legal_action
 from ding_lite.envs.tensor import APPROXIMATE, TensorVectorEnv
 from ding_lite.envs.vector import ALL, RECENT_EPISODES, Episode
-from ding_lite.errors import EnvContractError, EnvError, NotFiniteError
+from ding_lite.errors import ContractError, EnvContractError, EnvError, NotFiniteError
 from ding_lite.ranks import ALONE, Ranks
 from ding_lite.trees import MASK_KEY, Tree, map_tree, named_leaves, path_text
 
@@ -240,6 +240,8 @@ class GreedyEpisodes:
 
     def evaluate(self, iteration: Any, attempt: int = 0) -> Evaluation:
         """Returns the episodes since the last evaluation; with ``attempt`` 1, the episodes before these."""
+        if not isinstance(iteration, int):
+            raise ContractError("env.greedy_env_num: a script calls evaluate(policy, env) in place of this")
         if not attempt:
             self.episodes = [[], *self.episodes[:2]]
         return Evaluation.of(self.episodes[1 + attempt], self.ranks)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from ding_lite.errors import FOREIGN, ConfigError, ContractError, DingLiteError, error_text
 from ding_lite.rl.distributions import BoxDistribution, Distribution, Joint
-from ding_lite.rl.seeding import torch_generator
+from ding_lite.rl.seeding import ONE_THREAD, torch_generator
 from ding_lite.trees import children, map_space, map_tree, tree_leaves
 
 SAMPLES = 5  # observations in a check: 1 would broadcast over a missing dimension, 2 may be the action size
@@ -101,7 +101,7 @@ def check_distribution(dist: Distribution, space: gym.Space, device: torch.devic
 def undisturbed(model: nn.Module) -> Iterator[None]:
     """Switches gradients off in the block, and restores torch's random generators after it."""
     device = next(model.parameters()).device
-    with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
+    with torch.no_grad(), ONE_THREAD, torch.random.fork_rng([device] if device.type == "cuda" else []):
         yield
 
 

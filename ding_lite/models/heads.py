@@ -209,7 +209,7 @@ class BoxHead(Head):
         half = torch.as_tensor((high - low) / 2, dtype=torch.float32).flatten()
         self.half_width: Tensor
         self.register_buffer("half_width", half, persistent=False)
-        has_sigma = self._distribution.has_sigma
+        self.has_sigma = has_sigma = self._distribution.has_sigma
         self.size = 2 * size if not has_sigma or sigma_type == "conditioned" else size
         if has_sigma and sigma_type == "independent":
             self.log_sigma = nn.Parameter(torch.full((size,), math.log(initial_sigma_value)))
@@ -238,7 +238,7 @@ class BoxHead(Head):
         return self.kind == "normal" and self.sigma_type != "conditioned"
 
     def logit(self, raw: Tensor) -> dict[str, Tensor]:
-        if not self._distribution.has_sigma:
+        if not self.has_sigma:
             return self._distribution.parameters(raw)
         if self.sigma_type == "conditioned":
             mu, free = raw.chunk(2, -1)

@@ -55,7 +55,7 @@ from ding_lite.models.recurrent import Sequences, single_steps
 from ding_lite.policies.keys import POLICY
 from ding_lite.rl.distributions import Distribution
 from ding_lite.rl.scales import RAW, NoScale, ObservationNorm, ValueNorm
-from ding_lite.rl.seeding import GeneratorState, seeded_layers, torch_generator
+from ding_lite.rl.seeding import ONE_THREAD, GeneratorState, seeded_layers, torch_generator
 from ding_lite.trees import (
     MASK_KEY,
     Tree,
@@ -68,6 +68,7 @@ from ding_lite.trees import (
     named_leaves,
     observation_to_tree,
     space_leaves,
+    to_tree,
     tree_leaves,
     value_at,
 )
@@ -94,7 +95,7 @@ def global_streams(generators: Sequence[torch.Generator]) -> Iterator[None]:
     """
     gpus = [generator.device.index or 0 for generator in generators if generator.device.type == "cuda"]
     of_torch = [torch.default_generator, *(torch.cuda.default_generators[gpu] for gpu in gpus)]
-    with torch.random.fork_rng(gpus):
+    with ONE_THREAD, torch.random.fork_rng(gpus):
         for generator, other in zip(generators, of_torch, strict=True):
             other.set_state(generator.get_state())
         yield
@@ -246,7 +247,7 @@ class Policy:
 
     @property
     def learn_mode(self) -> LearnMode:
-        learn = global_streams(self._layer_generators)(self._forward_learn)
+        learn = global_streams(self._layer_generators)(self._learn)
         return LearnMode(learn, self.state_dict, self.load_state_dict)
 
     @property
@@ -257,6 +258,12 @@ class Policy:
     @property
     def eval_mode(self) -> EvalMode:
         return EvalMode(self._forward_eval, self._to_env)
+
+    def _learn(self, rollout: Rollout) -> dict[str, float]:
+        log = self._forward_learn(rollout)
+        if self.cfg.normalize.obs is True:
+            self.obs_norm.update(to_device(rollout.obs, self.device), rollout.valid)
+        return log
 
     def overrides(self, *methods: str) -> bool:
         """Returns True if one of these methods is not the library's; then no faster code may replace it."""
@@ -392,7 +399,7 @@ class Policy:
 
     def scaled(self, obs: Tree) -> Any:
         """Returns observations on the model's device, normalised."""
-        return self.obs_norm(to_device(obs, self.device))
+        return self.obs_norm(to_device(to_tree(obs, self.obs_space), self.device))
 
     def _inputs(self, obs: Tree, hidden: Tree = None) -> Any:
         """Returns observations (N, ...) as inputs of the model: scaled; as single steps if it is recurrent.

@@ -89,7 +89,6 @@ class PPGPolicy(PPOPolicy):
 
     def improve(self, rollout: Rollout) -> dict[str, float]:
         learn, log = self.cfg.learn, self.policy_phase(rollout)
-        log |= dict.fromkeys(("policy_cur_lr", "value_cur_lr"), self.schedules.rate)
         log["policy_adv_abs_max"] = float(rollout.advantage[rollout.valid].abs().max())
         if not learn.aux_train_epoch or self.schedules.iteration < learn.critic_warmup:
             return log

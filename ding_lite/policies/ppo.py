@@ -159,8 +159,7 @@ class PPOPolicy(Policy):
         require_rollout(rollout, "learn_mode.forward")
         if self.cfg.learn.pretrained_model_path is not None and self.reference is None:
             raise ContractError(
-                "policy.learn.pretrained_model_path is set, but this policy has no reference. A pipeline "
-                "loads it; a script calls use_reference(load_policy(PATH)) before it learns"
+                "policy.learn.pretrained_model_path: call use_reference(load_policy(PATH)) before"
             )
         rollout = rollout.to(self.device)
         valid = rollout.valid
@@ -180,8 +179,6 @@ class PPOPolicy(Policy):
             log["action_std"] = float(log_sigma.detach().exp().mean())
         if self.intrinsic is not None:
             log |= self.intrinsic.learn(rollout)
-        if self.cfg.normalize.obs is True:
-            self.obs_norm.update(rollout.obs, valid)
         self.schedules.env_step += int(self.ranks.total(int(valid.sum())))
         self.schedules.iteration += 1
         return log

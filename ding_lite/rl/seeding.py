@@ -17,7 +17,7 @@ import numpy as np
 if TYPE_CHECKING:
     import torch
 
-_ONE_THREAD = threading.Lock()
+ONE_THREAD = threading.RLock()  # while torch's global generator has another state
 
 
 def seed_sequence(seed: int, *name: str | int) -> np.random.SeedSequence:
@@ -45,7 +45,7 @@ def seeded_layers(seed: int, *name: str | int) -> Iterator[None]:
     """Seeds torch's global CPU generator within the block, from which layers draw their first weights."""
     import torch
 
-    with _ONE_THREAD, torch.random.fork_rng(devices=[]):
+    with ONE_THREAD, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(integer_seed(seed, *name))
         yield
 

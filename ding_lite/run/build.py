@@ -28,7 +28,7 @@ from ding_lite.run.load import load_policy
 from ding_lite.run.resources import threads, torch_defaults
 from ding_lite.trees import box_size
 
-OF_BOX = ("box_distribution", "sigma_type", "initial_sigma_value", "bound_type")  # of policy.model
+OF_SIGMA = ("sigma_type", "initial_sigma_value", "fixed_sigma_value", "bound_type")  # of policy.model
 
 
 def with_env_setting(cfg: Any, setting: EnvSetting | None) -> Any:
@@ -38,6 +38,7 @@ def with_env_setting(cfg: Any, setting: EnvSetting | None) -> Any:
         cfg: values of the config, which are not changed.
         setting: ``(make, collector_cfgs, evaluator_cfgs)``; None: the config's environments.
     """
+    cfg = EasyDict(decode(cfg))
     if setting is None:
         return cfg
     make, *cfgs = setting
@@ -47,7 +48,6 @@ def with_env_setting(cfg: Any, setting: EnvSetting | None) -> Any:
 
     for name in ("__module__", "__qualname__"):  # for messages
         setattr(make_numbered, name, getattr(make, name, "env_setting"))
-    cfg = EasyDict(decode(cfg))
     cfg.env.update(type=make_numbered, kwargs={}, wrappers=[], manager={"type": "base"})
     cfg.env.update(collector_env_num=len(cfgs[0]), evaluator_env_num=len(cfgs[1]))
     return cfg
@@ -186,7 +186,9 @@ def description(config: Config, env: str, policy: Policy, collector: Collector) 
     conditions: list[Any] = [("learn.sequence_length", policy.recurrence, "a recurrent network")]
     scaled = getattr(policy.obs_norm, "stats", True)  # empty if all leaves are images or symbols
     conditions += [("normalize.obs", scaled, "observations of numbers that are not images")]
-    conditions += [(f"model.{key}", box_size(envs.action_space), "a Box action") for key in OF_BOX]
+    conditions.append(("model.box_distribution", box_size(envs.action_space), "a Box action"))
+    sigma = any(getattr(part, "has_sigma", False) for part in policy.model.modules())
+    conditions += [(f"model.{key}", sigma, "a Box action with a sigma") for key in OF_SIGMA]
     for key, is_used, what in conditions:
         if not is_used and config.source.get(f"policy.{key}", "default") != "default":
             lines.append(f"policy.{key}: no effect without {what}")

@@ -108,29 +108,29 @@ def _digests_of(stream: IO[bytes]) -> tuple[bytes, bytes]:
         return data[-BITS:], np.unpackbits(digest).tobytes()
 
 
-def find_checkpoint(path: str | Path, name: str = "best") -> Path:
+def find_checkpoint(path: str | Path, name: str | None = None) -> Path:
     """Returns the file of a checkpoint.
 
     Args:
         path: the file, with or without its suffix, or the folder of a run.
-        name: of a checkpoint of the run. If there is no "best", "last" is returned: a run may not have been
-            evaluated yet.
+        name: of a checkpoint of the run. None: "best", or "last" if the run was not evaluated yet.
 
     Raises:
-        CheckpointError: if there is no such checkpoint.
+        CheckpointError: if there is no such checkpoint, or ``name`` is set and the path is a file.
     """
     path = Path(path)
-    names = (name, "last") if name == "best" else (name,)
-    for file in (path, Path(f"{path}{SUFFIX}"), *(path / "ckpt" / f"{stem}{SUFFIX}" for stem in names)):
-        if file.is_file():
+    if name is None and (file := next(filter(Path.is_file, (path, Path(f"{path}{SUFFIX}"))), None)):
+        return file
+    for stem in ("best", "last") if name is None else (name,):
+        if (file := path / "ckpt" / f"{stem}{SUFFIX}").is_file():
             return file
     saved = ", ".join(file.stem for file in checkpoints_of(path))
     known = f"it has {saved}" if saved else "name the folder of a run, or a checkpoint in it"
-    fault = f"has no checkpoint {name!r}" if path.exists() else "does not exist"
+    fault = f"has no checkpoint {name or 'best'!r}" if path.exists() else "does not exist"
     raise CheckpointError(f"{path} {fault}; {known}")
 
 
-def load_of_run(path: str | Path, name: str = "best") -> Checkpoint:
+def load_of_run(path: str | Path, name: str | None = None) -> Checkpoint:
     """Returns the checkpoint that :func:`find_checkpoint` finds.
 
     Raises:

@@ -24,7 +24,9 @@ from ding_lite.errors import CheckpointError, ConfigError, error_text
 from ding_lite.models.actor_critic import usual_activation
 from ding_lite.policies.base import Policy
 from ding_lite.rl.scales import RAW
+from ding_lite.rl.seeding import ONE_THREAD
 from ding_lite.run.checkpoint import METADATA, SUFFIX, Checkpoint, load_of_run, map_state
+from ding_lite.run.resources import torch_defaults
 
 # Normalisers that weights were trained with, and the config key that turns each on.
 SCALES = {
@@ -44,7 +46,7 @@ NESTED = ("model", "state_dict", "model_state_dict", "policy")  # keys under whi
 def load_policy(
     path: str | Path,
     *,
-    checkpoint: str = "best",
+    checkpoint: str | None = None,
     device: str = "cpu",
     trust: Sequence[str] = (),
     model: nn.Module | None = None,
@@ -53,7 +55,8 @@ def load_policy(
 
     Args:
         path: a run's folder, or one of its checkpoints.
-        checkpoint: name of a checkpoint of the run: ``"best"``, ``"last"`` or ``"iteration_..."``.
+        checkpoint: name of a checkpoint of the run: ``"best"``, ``"last"`` or ``"iteration_..."``;
+            None: "best", or "last" of a run that was not evaluated.
         device: device of the model, such as ``"cpu"`` or ``"cuda:0"``.
         trust: your own modules that the config of the run names; they are imported first.
         model: module to load the weights into, for a run of a script's model; None: built from the config.
@@ -65,6 +68,7 @@ def load_policy(
     return policy_of(load_of_run(path, checkpoint), device, trust, model)
 
 
+@torch_defaults()
 def policy_of(checkpoint: Checkpoint, device: str, trust: Sequence[str], model: nn.Module | None) -> Policy:
     """Returns the policy of a checkpoint in memory; see :func:`load_policy`."""
     refuse_without(checkpoint, model=model)
@@ -137,7 +141,7 @@ def _refuse_misfit(model: Mapping[str, Any], spaces: Sequence[gym.Space], weight
     arguments = {name: value for name, value in model.items() if name != "type"}
     factory = MODEL_REGISTRY.get(model["type"])
     try:
-        with torch.device("meta"), torch.random.fork_rng(devices=[]):
+        with ONE_THREAD, torch.device("meta"), torch.random.fork_rng(devices=[]):
             built: nn.Module = factory(*spaces, **arguments)
     except Exception:
         if factory.__module__.startswith("ding_lite."):

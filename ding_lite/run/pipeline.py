@@ -430,6 +430,8 @@ class SerialPipeline:
             if self.files is not None:
                 self.files.after_run(self)
         self.finish(error)
+        if error is None and isinstance(self.error, CheckpointError):  # a ``break`` does not raise it
+            raise self.error
 
     def result(self) -> dict[str, Any]:
         """Returns the results of the run for result.json; a value that was not measured is None."""

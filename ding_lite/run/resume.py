@@ -21,7 +21,7 @@ from ding_lite.config.registry import importing_only
 from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.policies.base import Policy
 from ding_lite.policies.ppo import PPOPolicy
-from ding_lite.rl.schedules import ADAPTIVE, schedule
+from ding_lite.rl.schedules import ADAPTIVE
 from ding_lite.run.checkpoint import Checkpoint, find_checkpoint
 from ding_lite.run.load import refusing
 
@@ -115,22 +115,25 @@ def changed_config(
 
 
 def rate_from_here(policy: Policy, max_env_step: int) -> list[str]:
-    """Returns lines for the user about the learning rate, if the config alone does not say what it is."""
+    """Returns lines for the user about scheduled numbers that the config alone does not say."""
     if not isinstance(policy, PPOPolicy):
         return []
     learn, now, end = policy.cfg.learn, policy.schedules.env_step, policy.cfg.learn.schedule_env_step
     if max_env_step < end and has_schedule(learn):
         return [f"the schedules end at {end:,} env steps, after this run; the key max_env_step sets both"]
-    if learn.lr_schedule in ("constant", ADAPTIVE):
-        changed = policy.learning_rate != learn.learning_rate
-        return [f"learning rate {policy.learning_rate:g}, as the run had set it"] if changed else []
+    lines = []
+    if learn.lr_schedule in ("constant", ADAPTIVE) and policy.learning_rate != learn.learning_rate:
+        lines.append(f"learning rate {policy.learning_rate:g}, as the run had set it")
     if max(max_env_step, now + 1) <= end:
-        return []
-    rate = policy.learning_rate * schedule(learn.lr_schedule, 1.0, learn.lr_final)
-    mark = "" if rate else "WARNING: "
+        return lines
     longer = f"{LENGTH}={max_env_step}" if max_env_step > end else "max_env_step=N with a higher N"
-    ends = f"since its {learn.lr_schedule} schedule ends at {end:,} env steps; {longer} stretches it"
-    return [f"{mark}learning rate {rate:g} from {max(now, end):,} env steps on, {ends}"]
+    rate = ("learning rate", learn.lr_schedule, policy.learning_rate * learn.lr_final)
+    for what, kind, number in (rate, ("clip ratio", learn.clip_schedule, 0.0)):
+        if kind not in ("constant", ADAPTIVE):
+            mark = "" if number else "WARNING: "
+            ends = f"since its {kind} schedule ends at {end:,} env steps; {longer} stretches it"
+            lines.append(f"{mark}{what} {number:g} from {max(now, end):,} env steps on, {ends}")
+    return lines
 
 
 def config_of(checkpoint: Checkpoint, trust: Sequence[str], *, to_train: bool = True) -> Config:

@@ -9,7 +9,6 @@ it grows with the number of evaluations. :mod:`ding_lite.tools.statistics` compu
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -188,24 +187,14 @@ def tables_of(comparison: Comparison) -> dict[str, list[list[str]]]:
     return tables
 
 
-def table_text(comparison: Comparison, suffix: str) -> str:
-    """Returns the tables of all tasks as one, in Markdown (".md") or for LaTeX's booktabs (".tex")."""
+def table_text(comparison: Comparison) -> str:
+    """Returns the tables of all tasks as one, in Markdown."""
     tables = tables_of(comparison)
     head = ["task", *next(iter(tables.values()))[0]]
     body = [[title, *row] for title, (_, *rows) in tables.items() for row in rows]
-    if suffix == ".md":
-        escaped = [[cell.replace("|", r"\|") for cell in row] for row in (head, ["---"] * len(head), *body)]
-        return "\n".join([*(f"| {' | '.join(row)} |" for row in escaped), "", *comparison.notes, ""])
-    begin = [rf"\begin{{tabular}}{{ll{'r' * (len(head) - 2)}}}", r"\toprule"]
-    header, *lines = (" & ".join(map(_tex, row)) + r" \\" for row in [head, *body])
-    notes = [f"% {note}" for note in comparison.notes]
-    return "\n".join([*notes, *begin, header, r"\midrule", *lines, r"\bottomrule", r"\end{tabular}", ""])
-
-
-def _tex(text: str) -> str:
-    """Returns a text for LaTeX, with special characters escaped and a minus sign before negative numbers."""
-    text = re.sub(r"[&%$#_{}]", r"\\\g<0>", text.replace("\\", "/"))
-    return re.sub(r"(?<![\w.])-(?=\d)", "$-$", text).replace("~", r"\textasciitilde{}").replace("^", r"\^{}")
+    escaped = [[cell.replace("|", r"\|") for cell in row] for row in (head, ["---"] * len(head), *body)]
+    lines = [f"| {' | '.join(row)} |" for row in escaped]
+    return "\n".join([*lines, "", *comparison.notes, ""])
 
 
 # ------------------------------------------------------------------ from folders

@@ -44,13 +44,12 @@ td, th { padding: 0.2em 0.8em; text-align: left; border-bottom: 1px solid #ddd }
 
 
 @drawing()
-def draw_comparison(comparison: Comparison, title: str | None = None, width: float | None = None) -> Figure:
+def draw_comparison(comparison: Comparison, title: str | None = None) -> Figure:
     """Returns the figure: learning curves of each task, final scores, and performance profiles.
 
     Args:
         comparison: to draw.
         title: of the figure; None: what all runs have in common.
-        width: of the figure in inches; None: as wide as its plots.
 
     Raises:
         ConfigError: if matplotlib is not installed.
@@ -63,7 +62,7 @@ def draw_comparison(comparison: Comparison, title: str | None = None, width: flo
 
     count = len(comparison.ends) + 2
     height = max(PANEL_SIZE[1], 1.0 + 0.2 * len(summaries))
-    figure, all_axes = new_figure(count, 2 if count == 4 else 3, (PANEL_SIZE[0], height), width)
+    figure, all_axes = new_figure(count, 2 if count == 4 else 3, (PANEL_SIZE[0], height))
     *of_tasks, of_scores, of_profiles = all_axes
     for task, axes in zip(comparison.ends, of_tasks, strict=True):
         for index, group in enumerate(comparison.scores.values()):

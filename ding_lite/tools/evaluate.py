@@ -123,7 +123,7 @@ def evaluate(
     num_envs: int = 16,
     seed: int = 0,
     stochastic: bool = False,
-    max_steps: int = 10_000,
+    max_steps: int | None = None,
 ) -> Evaluation:
     """Plays whole episodes with a policy in new environments; does not affect a training in progress.
 
@@ -136,14 +136,15 @@ def evaluate(
         seed: of the start states, and of sampled actions. No training has these start states, and no
             evaluation within a training.
         stochastic: sample the actions; otherwise take the most likely ones.
-        max_steps: an episode that reaches this length is cut.
+        max_steps: an episode that reaches this length is cut; None: ``max_eval_steps`` of the section.
 
     Raises:
         EnvError: if the environments cannot be made, or the policy cannot play in them.
     """
     if isinstance(env, gym.Env):
         raise EnvError(f"evaluate: it makes the environments: pass a function, lambda: ..., not {env!r:.50}")
-    section = {**section_of(env), "max_eval_steps": max_steps}
+    section = section_of(env)
+    section["max_eval_steps"] = max_steps = max_steps or section["max_eval_steps"]
     envs = make_vector_env(section, min(num_envs, episodes), seed, evaluate=True)
     return play(policy, envs, episodes, max_steps, "script", seed if stochastic else None)
 

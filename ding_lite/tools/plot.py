@@ -122,7 +122,6 @@ def draw_runs(
     *,
     title: str | None = None,
     panels: Sequence[str] = (),
-    width: float | None = None,
 ) -> tuple[Figure, list[str]]:
     """Returns a figure with the learning curves of runs, and notes on the curves and on left-out runs.
 
@@ -132,7 +131,6 @@ def draw_runs(
         title: of the figure; None: the policy and environment that all runs have in common.
         panels: "training", "evaluation", or columns of metrics.csv, to draw in this order; empty: the first
             two, as far as they have data.
-        width: of the figure in inches; None: as wide as its plots.
 
     Raises:
         ConfigError: if there is no data to draw, or matplotlib is not installed.
@@ -145,7 +143,7 @@ def draw_runs(
         raise ConfigError(f"no run has data for the panels {', '.join(without)}")
     plots = {column: curves for column, curves in all_curves.items() if column not in without}
     names = [f"{label} ({seeds_text(group)})" for label, group in groups.items()]
-    figure, all_axes = new_figure(len(plots), 2, width=width)
+    figure, all_axes = new_figure(len(plots), 2)
     for axes, (column, curves) in zip(all_axes, plots.items(), strict=True):
         panel = TITLES.get(column, column)
         for index, (data, name, group) in enumerate(zip(curves, names, groups.values(), strict=True)):
@@ -172,33 +170,24 @@ def seeds_text(group: Sequence[Run]) -> str:
 # ------------------------------------------------------------------ the picture
 
 
-def new_figure(
-    count: int, most: int, size: tuple[float, float] = PANEL_SIZE, width: float | None = None
-) -> tuple[Figure, list[Axes]]:
-    """Returns a figure with ``count`` plots, at most ``most`` in a row, each of ``size`` in inches.
-
-    With a ``width`` of the figure, a row has as many plots as fit when each has half of its normal width.
-    """
+def new_figure(count: int, most: int, size: tuple[float, float] = PANEL_SIZE) -> tuple[Figure, list[Axes]]:
+    """Returns a figure with ``count`` plots, at most ``most`` in a row, each of ``size`` in inches."""
     from matplotlib.figure import Figure
 
     cols = min(count, most)
-    if width is not None:
-        cols = max(1, min(cols, int(width / (size[0] / 2))))
     rows = -(-count // cols)
-    panel = size[0] if width is None else width / cols
-    height = size[1] * min(1.0, 0.3 + 0.7 * panel / size[0])
-    figure = Figure(figsize=(panel * cols, height * rows), layout="constrained")
+    figure = Figure(figsize=(size[0] * cols, size[1] * rows), layout="constrained")
     return figure, [figure.add_subplot(rows, cols, index + 1) for index in range(count)]
 
 
 @drawing()
-def save(figure: Figure, output: Path, width: float | None = None) -> None:
-    """Writes a figure to a file; without ``width`` the picture is as wide as the plots and the legend need.
+def save(figure: Figure, output: Path) -> None:
+    """Writes a figure to a file, as wide as the plots and the legend need.
 
     Raises:
         OSError: if the file cannot be written.
     """
-    figure.savefig(output, dpi=200 if width is None else 300, bbox_inches=None if width else "tight")
+    figure.savefig(output, dpi=200, bbox_inches="tight")
 
 
 def style_of(index: int) -> dict[str, Any]:

@@ -146,6 +146,17 @@ def test_file_with_the_name_of_a_module_is_refused_and_one_that_fails_leaves_not
     (modules / "json.py").write_text("")
     with pytest.raises(ConfigError, match="'json' is loaded already"):
         import_file(modules / "json.py")
+    for folder in ("a", "b"):
+        (modules / folder).mkdir()
+        for name in (f"config_{folder}", "twin"):
+            (modules / folder / f"{name}.py").write_text("")
+    import_file(modules / "a/config_a.py")
+    twin = import_module("twin")
+    import_file(modules / "b/config_b.py")
+    with pytest.raises(ConfigError, match="twin: .*a/twin.py is loaded already, not .*b/twin.py"):
+        import_module("twin")
+    import_file(modules / "a/config_a.py")
+    assert import_module("twin") is twin
     (modules / "fails_here.py").write_text("1 / 0")
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):

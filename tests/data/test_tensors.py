@@ -23,7 +23,7 @@ from ding_lite.data.tensors import GreedyEpisodes, TensorCollector
 from ding_lite.envs.make import make_vector_env
 from ding_lite.envs.native import NativeVectorEnv
 from ding_lite.envs.tensor import TensorVectorEnv
-from ding_lite.errors import ConfigError, EnvContractError, EnvError, NotFiniteError
+from ding_lite.errors import ConfigError, ContractError, EnvContractError, EnvError, NotFiniteError
 from ding_lite.rl.scales import RAW
 from ding_lite.trees import map_tree, to_dict, tree_leaves
 
@@ -402,7 +402,10 @@ def test_the_last_environments_of_a_simulator_evaluate(tmp_path):
         return Pendulum(num_envs, **kwargs)
 
     changes = {"env.greedy_env_num": 2, "env.stop_value": -1e9, "policy.eval.eval_freq": 60}
-    pipeline = finished(SerialPipeline(config(make, **changes), folder=tmp_path / "run"))
+    pipeline = SerialPipeline(config(make, **changes), folder=tmp_path / "run")
+    with pytest.raises(ContractError, match="evaluate\\(policy, env\\)"):
+        pipeline.evaluator.evaluate("mine")
+    finished(pipeline)
     assert made == [N]
     assert (pipeline.status, pipeline.progress.iteration) == ("solved", 2)  # by two evaluations in a row
     assert pipeline.progress.env_step == 2 * (N - 2) * STEPS

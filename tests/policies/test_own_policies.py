@@ -284,7 +284,7 @@ SCALES = {
 }
 
 
-@pytest.mark.parametrize(("cls", "policy"), [(Reinforce, {}), (A2C, SCALES)])
+@pytest.mark.parametrize(("cls", "policy"), [(Reinforce, {"normalize": {"obs": True}}), (A2C, SCALES)])
 def test_a_policy_with_an_optimiser_of_its_own_is_trained_resumed_and_loaded(cls, policy, tmp_path):
     config = small_config(policy={"type": cls, **policy}, max_env_step=800)
     config["policy"].pop("model")
@@ -294,6 +294,7 @@ def test_a_policy_with_an_optimiser_of_its_own_is_trained_resumed_and_loaded(cls
         before = digest(straight.policy.model.state_dict())
         list(straight)
     assert digest(straight.policy.model.state_dict()) != before
+    assert straight.policy.obs_norm.stats[()].count > 1000 + 700, "also after the random steps"
     until(SerialPipeline(config, folder=tmp_path / "run"), 2)
     with SerialPipeline.resume(tmp_path / "run", trust=[__name__]) as again:
         list(again)
@@ -466,8 +467,11 @@ def test_a_cut_without_its_last_observation_is_refused():
     rollout = collector.collect()
     del policy._complete_rollout
     assert rollout.truncated[:-1].any()
+    rollout.final = rollout.final[1:]
+    with pytest.raises(ContractError, match="truncated rows?, and 'final' has [1-9]"):
+        policy.collect_mode.get_train_sample(rollout)
     del rollout.final
-    with pytest.raises(ContractError, match="truncated rows but no 'final'"):
+    with pytest.raises(ContractError, match="truncated rows?, and 'final' has 0"):
         policy.collect_mode.get_train_sample(rollout)
 
 

@@ -83,7 +83,7 @@ def test_the_store_holds_raw_images_at_their_own_dtype():
 
 
 DI_ENGINE = {
-    *("policy_cur_lr", "value_cur_lr", "policy_loss", "value_loss", "entropy_loss", "policy_adv_abs_max"),
+    *("policy_loss", "value_loss", "entropy_loss", "policy_adv_abs_max"),
     *("approx_kl", "clipfrac", "aux_value_loss", "auxiliary_loss", "behavioral_cloning_loss"),
 }
 

@@ -134,8 +134,13 @@ def test_a_checkpoint_is_found_by_its_run_or_its_path_with_and_without_suffix(tm
     last = tmp_path / "ckpt" / f"last{SUFFIX}"
     for path in (last, tmp_path / "ckpt" / "last"):
         assert find_checkpoint(path) == last
-    assert find_checkpoint(tmp_path, "best") == last, "a run may not have been evaluated"
-    for path, name in ((tmp_path, "iteration_3"), (tmp_path / "ckpt", "best"), (tmp_path / "no", "best")):
+    assert find_checkpoint(tmp_path) == last, "a run may not have been evaluated"
+    for path, name in (
+        (tmp_path, "best"),
+        (tmp_path / "ckpt", None),
+        (tmp_path / "no", None),
+        (last, "last"),
+    ):
         with pytest.raises(CheckpointError, match=str(path)):
             find_checkpoint(path, name)
 

@@ -176,6 +176,18 @@ def test_a_break_saves_the_run_and_closes_the_pipeline(make):
     assert (checkpoints_of(untrained.folder), result_of(untrained.folder)["status"]) == ([], "interrupted")
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # all that Python says of it
+def test_a_break_whose_save_fails_raises_at_the_end_of_the_block(make):
+    class Unsaved(Hook):
+        def state_dict(self):
+            return {"seen": {1, 2}}
+
+    pipeline = until(make({**counted(), "hooks": [Unsaved]}), 1)
+    with pytest.raises(CheckpointError, match="seen"), pipeline:
+        pass
+    assert pipeline.status == "failed"
+
+
 def test_with_closes_whatever_ends_the_block(make):
     def train(pipeline):
         with pipeline:

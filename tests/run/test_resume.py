@@ -268,7 +268,9 @@ NEW_LIMITS = {
 def test_a_finished_schedule_is_stretched_by_the_key_and_said_at_other_new_limits(
     options, length, told, tmp_path
 ):
-    config = small_config(max_env_step=512, env=BASE, policy={"learn": {"lr_schedule": "linear"}})
+    config = small_config(
+        max_env_step=512, env=BASE, policy={"learn": {"lr_schedule": "linear", "clip_schedule": "linear"}}
+    )
     finished(SerialPipeline(config, folder=tmp_path / "run"))
     again = SerialPipeline.resume(tmp_path / "run", **options)
     assert again.cfg.policy.learn.schedule_env_step == length
@@ -276,7 +278,7 @@ def test_a_finished_schedule_is_stretched_by_the_key_and_said_at_other_new_limit
     assert again.status == "finished"
     log = (tmp_path / "run" / "log.txt").read_text()
     assert bool(re.search(f"WARNING: learning rate 0 {told}", log)) == bool(told)
-    assert ("WARNING: learning rate" in log) == bool(told)
+    assert ("WARNING: learning rate" in log) == ("WARNING: clip ratio 0 from" in log) == bool(told)
     assert ("health: the learning rate is 0" in log) == (0.0 in rates) == (bool(told) and bool(rates))
 
 

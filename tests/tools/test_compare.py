@@ -155,16 +155,12 @@ def test_runs_that_do_not_count_at_the_common_end_or_not_at_all_are_noted(tmp_pa
 
 def test_tables_for_a_paper_have_a_row_for_each_task_and_group(tasks):
     comparison = compare([tasks])
-    lines = table_text(comparison, ".md").splitlines()
+    lines = table_text(comparison).splitlines()
     assert lines[0] == "| task | group | seeds | mean | IQM [95 %] | improvement [95 %] |"
     assert [line.split(" | ")[:2] for line in lines[2:8]] == [
         [f"| {task}", group] for task in ("Normalised score", *comparison.ends) for group in ("ppg", "ppo")
     ]
-    text = table_text(comparison, ".tex")
-    assert r"IQM [95 \%]" in text
-    assert r"Pendulum-v1 & ppg & 3 & $-$40.0 & $-$40.0 [$-$60.0, $-$20.0] & - \\" in text
-    assert text.count(r"\\") == 7
-    assert "\n| CartPole-v1 | ppo | 4 | 25.0 |" in table_text(compare([tasks / "ppo"]), ".md")
+    assert "\n| CartPole-v1 | ppo | 4 | 25.0 |" in table_text(compare([tasks / "ppo"]))
 
 
 def test_the_figure_has_the_curves_and_the_scores_and_a_readable_legend(tasks):

@@ -115,8 +115,8 @@ def test_evaluate_plays_what_a_loop_over_the_environment_plays(run):
     expected = sorted(return_on_cartpole(policy, seed) for seed in (*one[:3], *other[:2]))
     assert sorted(evaluation.returns) == expected
     assert evaluate(policy, "CartPole-v1", episodes=3, max_steps=4).lengths == (4, 4, 4)
-    short = dict(env_id="CartPole-v1", kwargs=dict(max_episode_steps=4))
-    assert evaluate(policy, short, episodes=3).lengths == (4, 4, 4)
+    for short in (dict(kwargs=dict(max_episode_steps=4)), dict(max_eval_steps=4)):
+        assert evaluate(policy, dict(env_id="CartPole-v1", **short), episodes=3).lengths == (4, 4, 4)
     with pytest.raises(EnvError, match="pass a function, lambda: "):
         evaluate(policy, gym.make("CartPole-v1"))
 
