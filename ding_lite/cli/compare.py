@@ -79,8 +79,8 @@ def run(
     if json:
         options.print_json(comparison.as_json())
         return
-    if comparison.title:
-        print(options.shown(f"{comparison.title}\n"))
+    if title or comparison.title:
+        print(options.shown(f"{title or comparison.title}\n"))
     for title, (header, *rows) in tables_of(comparison).items():
         print(options.shown(title if title == comparison.unit else f"Return, {title}"))
         options.print_table(header, rows, right=range(1, 5))

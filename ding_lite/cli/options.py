@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
-from click.shell_completion import CompletionItem
 
 from ding_lite.errors import FOREIGN, ConfigError, DingLiteError, error_text, is_of_user
 
@@ -200,13 +199,6 @@ def file_of(*suffixes: str) -> Callable[[str], Path]:
     return convert
 
 
-def _names_of_configs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    from ding_lite.config.compile import shipped_configs
-
-    names = [CompletionItem(name) for name in shipped_configs() if name.startswith(incomplete)]
-    return names or [CompletionItem(incomplete, type="file")]
-
-
 POSITIVE, NUMBER = WholeNumber(min=1), WholeNumber(min=0)
 PATH = click.Path(path_type=Path)
 PICTURES = (".png", ".pdf", ".svg")
@@ -311,7 +303,6 @@ def config_options(function: Callable[..., Any]) -> Any:
         option(
             "-c --config FILE|NAME",
             "a .py or .json config file, or the name of a shipped config (see `ding-lite list configs`)",
-            shell_complete=_names_of_configs,
         ),
     ):
         add(with_source)  # the last one is the first in the help

@@ -100,6 +100,8 @@ def run(
         raise ConfigError("--resume auto continues the run of --exp-name DIR: name its folder")
     if resume not in (None, AUTO) and (exp_name or init_from):
         raise ConfigError("--resume RUN excludes --exp-name and --init-from: the run has both")
+    if resume and not source and (source.policy or source.plain):
+        raise ConfigError("--resume goes on with the run's config: --policy and --plain are for --env ID")
     if len(seeds) > 1:  # each one is a process of this command
         config = source.read()
         prefix = exp_name or resume or Path("runs", config.values.exp_name)
@@ -109,7 +111,8 @@ def run(
             raise ConfigError(f"these runs exist: {', '.join(taken)}; choose another --exp-name, or --resume")
         if not taken and resume not in (None, AUTO):
             raise ConfigError(f"--resume: none of these runs exists: {', '.join(map(str, folders.values()))}")
-        child = {"resume": resume and AUTO, "jobs": None, "ray": None, "json": None, "quiet": quiet or json}
+        child: Any = dict(resume=resume and AUTO, jobs=None, ray=None, json=None, quiet=quiet or json)
+        child["overrides"] = tuple(word for word in source.overrides if not word.startswith("exp_name="))
         to_do = [
             Job(f"seed {seed}", options.words_with(seeds=seed, exp_name=folder, **child))
             for seed, folder in folders.items()
@@ -126,7 +129,7 @@ def run(
         elif not quiet:
             _print_seeds(report)
             if pool.stopped_by:
-                print(f"to continue: the same command with --resume {resume or prefix}")
+                print(f"to continue: the same command with --resume {AUTO if exp_name else prefix}")
         return EXIT_CODES.get(pool.stopped_by, 0) or exit_code_of(outcomes)
     if json or jobs is not None or ray is not None:
         raise ConfigError("--jobs, --ray and --json are for several seeds, such as -s 0,1,2")
@@ -151,7 +154,9 @@ def run(
         if beside:  # such as a file that was edited
             other = {path for path, *_ in differences(pipeline.config.values, beside.values)}
             typed = {"seed": seed, "max_env_step": max_env_step, "max_train_iter": max_train_iter}
-            other -= {"exp_name", "init_from", LENGTH, *(key for key, x in typed.items() if x is not None)}
+            other -= {"exp_name", "init_from", *(key for key, x in typed.items() if x is not None)}
+            if beside.source.get(LENGTH) == "max_env_step":
+                other.discard(LENGTH)
             if other:
                 pipeline.say(
                     f"WARNING: the run has its saved config. {source.config or source.env} differs in "

@@ -296,7 +296,8 @@ def _derive(values: dict[str, Any], source: dict[str, str], name: str) -> None:
         source[LENGTH] = "max_env_step"
     for section, key in ((learn, "pretrained_model_path"), (values, "init_from")):
         file = section.get(key)
-        if file is not None and Path(file).exists():  # a resumed run may begin in another folder
+        # A resumed run may begin in another folder.
+        if file is not None and (Path(file).exists() or Path(f"{file}.safetensors").exists()):
             section[key] = str(Path(file).absolute())
     if not values["exp_name"]:
         name = name or f"{env_name(values['env'])}_{name_of(values['policy']['type'])}"

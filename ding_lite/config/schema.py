@@ -52,11 +52,7 @@ WORDS = {
     "keep_freq": "save_freq",
     "hooks": "callback callbacks",
 }
-OTHER_NUMBERS = {
-    "vf_coef": ", twice Stable-Baselines3's number",
-    "value_loss_coef": ", twice rsl_rl's number",
-    "log_std_init": ", not its logarithm",
-}
+OTHER_NUMBERS = {"vf_coef": ", twice Stable-Baselines3's number", "log_std_init": ", not its logarithm"}
 SYNONYMS = {word: key for key, words in WORDS.items() for word in words.split()}
 SCHEDULES = {"learning_rate": "lr_schedule", "clip_ratio": "clip_schedule"}  # for "lin_..." of rl-zoo
 
@@ -382,8 +378,8 @@ def paths_named(name: str, schema: Schema) -> list[str]:
     paths = [f".{path}" for path, _ in leaves(schema)]
     exact = [path for path in paths if path.endswith(f".{translated}")]
     # PPG has some keys once for each network.
-    of_both = tuple(f".{network}_{translated}" for network in ("actor", "critic"))
-    return [path[1:] for path in exact or [path for path in paths if path.endswith(of_both)]]
+    of_both = (f".actor_{translated}", f".critic_{translated}")
+    return [path[1:] for path in exact or paths if path in exact or path.endswith(of_both)]
 
 
 def _listed(schema: Schema) -> str:

@@ -116,7 +116,7 @@ PPO: dict[str, Any] = dict(
         reward_discount=Key(
             None, float | None, low=0, high=1, needs="normalize.reward", doc="gamma; None: discount_factor"
         ),
-        reward_clip=Key(None, float | None, above=0, doc="largest absolute value of a scaled reward"),
+        reward_clip=Key(None, float | None, above=0, doc="largest size of a reward, after its scale"),
     ),
     other=dict(
         replay_buffer=dict(

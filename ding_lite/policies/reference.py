@@ -8,6 +8,7 @@ Shapes: T steps, B environments.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,7 +21,7 @@ from ding_lite.data.samples import Batch
 from ding_lite.errors import ConfigError
 from ding_lite.policies.base import Policy
 from ding_lite.rl import losses
-from ding_lite.trees import Tree, example_observations, leading_size, map_tree
+from ding_lite.trees import Tree, example_observations, in_one_order, leading_size, map_tree
 
 
 class Reference:
@@ -37,6 +38,8 @@ class Reference:
     def __init__(self, policy: Policy, weight: float, kind: str) -> None:
         self.policy, self.weight, self.kind = policy, weight, kind
         self.hidden: Tree | None = None
+        weights = in_one_order(policy.model.state_dict())
+        self.digest = zlib.crc32(b"".join(x.cpu().numpy().tobytes() for x in weights.values()))
 
     @torch.no_grad()
     def fitting(self, policy: Policy) -> Reference:
@@ -94,8 +97,10 @@ class Reference:
         return self.weight * mean_kl, {"reference_kl": mean_kl}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"hidden": self.hidden}
+        return {"hidden": self.hidden, "digest": self.digest}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if state.get("digest", self.digest) != self.digest:
+            raise ValueError("its run was trained on since; the frozen policy was another one")
         hidden = state["hidden"]
         self.hidden = None if hidden is None else to_device(hidden, self.policy.device)

@@ -119,11 +119,10 @@ def find_checkpoint(path: str | Path, name: str | None = None) -> Path:
         CheckpointError: if there is no such checkpoint, or ``name`` is set and the path is a file.
     """
     path = Path(path)
-    if name is None and (file := next(filter(Path.is_file, (path, Path(f"{path}{SUFFIX}"))), None)):
+    files = [path, Path(f"{path}{SUFFIX}")] if name is None else []
+    files += [path / "ckpt" / f"{stem}{SUFFIX}" for stem in ((name,) if name else ("best", "last"))]
+    for file in filter(Path.is_file, files):
         return file
-    for stem in ("best", "last") if name is None else (name,):
-        if (file := path / "ckpt" / f"{stem}{SUFFIX}").is_file():
-            return file
     saved = ", ".join(file.stem for file in checkpoints_of(path))
     known = f"it has {saved}" if saved else "name the folder of a run, or a checkpoint in it"
     fault = f"has no checkpoint {name or 'best'!r}" if path.exists() else "does not exist"
@@ -157,12 +156,17 @@ def newest_of_run(path: Path) -> tuple[Checkpoint, list[str]]:
     """
     if not path.is_dir():
         return load_of_run(path), []
-    damaged: list[str] = []
+    damaged, found = list[str](), dict[int, Checkpoint]()
     for file in checkpoints_of(path):
         try:
-            return Checkpoint(file, *load_checkpoint(file)), damaged
-        except CheckpointError as error:
+            checkpoint = Checkpoint(file, *load_checkpoint(file))
+            found.setdefault(checkpoint.state.get("progress", {}).get("iteration", 0), checkpoint)
+            if file.stem == "last":
+                break
+        except (CheckpointError, AttributeError, TypeError) as error:
             damaged.append(f"WARNING: skipped: {error}")
+    if found:
+        return found[max(found)], damaged
     reason = "\n  ".join(damaged) or "it is no run, or ended before its first save"
     raise CheckpointError(f"{path} has no undamaged checkpoint to continue from: {reason}")
 

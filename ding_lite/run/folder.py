@@ -69,7 +69,7 @@ def new_run_folder(wanted: Path, exact: bool, lines: list[str], after_error: Exi
 
 def is_replaceable(folder: Path) -> bool:
     """Returns whether a folder has a run that has ended before its first checkpoint."""
-    is_run = not folder.is_symlink() and all((folder / name).is_file() for name in (LOCK, "config.json"))
+    is_run = not folder.is_symlink() and (folder / LOCK).is_file()
     return is_run and not checkpoints_of(folder) and not is_locked(folder)
 
 

@@ -179,7 +179,7 @@ class SerialPipeline:
             if self.progress.solved:
                 lines.append("the run is solved: it takes no step; env.stop_value=None lets it go on")
             elif self.is_over():
-                lines.append("the run is at its limit, a total: it takes no step; a higher one lets it go on")
+                lines.append("the run is at a limit, a total: it takes no step; a higher limit lets it go on")
             if "env.max_eval_steps" in changed or any(
                 key.startswith("env.") and effect != FREE for key, effect in changed.items()
             ):

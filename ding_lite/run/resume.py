@@ -107,7 +107,7 @@ def changed_config(
     if REFUSED in effects.values() and not override:
         raise ConfigError(
             "\n  ".join(["the saved state would be wrong under a refused change:", *lines])
-            + "\nLeave it out, begin a new run from the weights (--init-from), or apply it with --override"
+            + "\nLeave it out, begin a new run (--init-from), or apply it with --override if the state fits"
         )
     if {WARNED, REFUSED} & {*effects.values()}:
         lines.append(NOT_BIT_EQUAL)

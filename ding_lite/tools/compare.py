@@ -193,8 +193,7 @@ def table_text(comparison: Comparison) -> str:
     head = ["task", *next(iter(tables.values()))[0]]
     body = [[title, *row] for title, (_, *rows) in tables.items() for row in rows]
     escaped = [[cell.replace("|", r"\|") for cell in row] for row in (head, ["---"] * len(head), *body)]
-    lines = [f"| {' | '.join(row)} |" for row in escaped]
-    return "\n".join([*lines, "", *comparison.notes, ""])
+    return "\n".join([*(f"| {' | '.join(row)} |" for row in escaped), "", *comparison.notes, ""])
 
 
 # ------------------------------------------------------------------ from folders

@@ -23,7 +23,7 @@ from ding_lite.tools.plot import (
     new_figure,
     style_of,
 )
-from ding_lite.tools.runs import SCORE, points_of, short_text
+from ding_lite.tools.runs import SCORE, points_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -103,7 +103,6 @@ def page_of(comparison: Comparison, title: str | None = None) -> str:
     """
     heading = escape(title or comparison.title or "Comparison of runs")
     differences = [[key, *values] for key, values in comparison.differences().items()]
-    runs = comparison.as_json()["runs"]
     parts = [
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{heading}</title>',
         f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style></head>',
@@ -112,7 +111,6 @@ def page_of(comparison: Comparison, title: str | None = None) -> str:
         *(f"<p>{escape(note)}</p>" for note in comparison.notes),
         _charts(comparison).to_html(full_html=False, include_plotlyjs=True),
         _table("What differs", [["key", *comparison.scores], *differences]),
-        _table("Runs", [list(runs[0]), *(list(map(short_text, run.values())) for run in runs)]),
         "</body></html>",
     ]
     return "\n".join(parts)

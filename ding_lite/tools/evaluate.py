@@ -30,7 +30,7 @@ from ding_lite.trees import space_leaves
 
 WITHOUT_EFFECT = {  # of an evaluation by itself
     *(f"env.{side}_env_num" for side in ("collector", "evaluator", "greedy")),
-    *("env.n_evaluator_episode", "env.stop_value"),
+    *("env.n_evaluator_episode", "env.stop_value", "env.strict_truncation", "env.init_at_random_ep_len"),
 }
 DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
 
@@ -143,10 +143,9 @@ def evaluate(
     """
     if isinstance(env, gym.Env):
         raise EnvError(f"evaluate: it makes the environments: pass a function, lambda: ..., not {env!r:.50}")
-    section = section_of(env)
-    section["max_eval_steps"] = max_steps = max_steps or section["max_eval_steps"]
+    section = section_of(env) | ({} if max_steps is None else {"max_eval_steps": max_steps})
     envs = make_vector_env(section, min(num_envs, episodes), seed, evaluate=True)
-    return play(policy, envs, episodes, max_steps, "script", seed if stochastic else None)
+    return play(policy, envs, episodes, section["max_eval_steps"], "script", seed if stochastic else None)
 
 
 def evaluate_checkpoint(

@@ -14,6 +14,7 @@ import torch
 from ding_lite.config.compile import Config
 from ding_lite.config.registry import as_choice, name_of
 from ding_lite.data.timer import PHASES
+from ding_lite.errors import ConfigError
 from ding_lite.run.pipeline import SerialPipeline
 from ding_lite.run.resources import keep_freed_memory
 
@@ -72,7 +73,9 @@ def profile(config: Config, iterations: int | None = None) -> dict[str, Any]:
                 env_step = progress.env_step
             else:
                 seconds.update({phase: progress.metrics.get(f"time/{phase}_s", 0.0) for phase in PHASES})
-        env_steps = progress.env_step - env_step
+        env_steps, iterations = progress.env_step - env_step, progress.iteration - WARM_UP
+    if iterations < 1:
+        raise ConfigError(f"the run ended in the {WARM_UP} iterations of the warm-up: {pipeline.stop_reason}")
     total = seconds.total()
     largest = max(seconds, key=lambda phase: seconds[phase])
     return {

@@ -89,7 +89,7 @@ def _distribution(text: str) -> Distribution:
     """Returns the distribution of a text such as "log(1e-5, 1e-2)"; choices are texts, as in an override."""
     call: Any = ast.parse(text, mode="eval").body
     named = {argument.arg: argument.value for argument in call.keywords}  # none is known
-    return KINDS[call.func.id](*map(ast.unparse, call.args), **named)
+    return KINDS[call.func.id](*(ast.get_source_segment(text, value) for value in call.args), **named)
 
 
 def values_of(params: Mapping[str, Any]) -> dict[str, Any]:

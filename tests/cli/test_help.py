@@ -1,4 +1,4 @@
-"""Help, version, completion, and what it takes to add a command."""
+"""Help, version, and what it takes to add a command."""
 
 import os
 import shlex
@@ -8,7 +8,6 @@ from pathlib import Path
 
 import click
 import pytest
-from click.shell_completion import ShellComplete
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import TEXTS
@@ -63,10 +62,3 @@ def test_script_and_module_are_the_same_program(tmp_path):
         for program in (script, PROGRAM)
     }
     assert said == {"ding_lite 0.1.0\n"}
-
-
-def test_the_name_of_a_config_is_completed():
-    completer = ShellComplete(commands, {}, "ding-lite", "_DING_LITE_COMPLETE")
-    found = completer.get_completions(["config", "-c"], "cartpole_ppo_")
-    assert "cartpole_ppo_offpolicy" in {item.value for item in found}
-    assert all(item.value.startswith("cartpole_ppo_") for item in found)

@@ -161,7 +161,6 @@ def test_all_faults_are_reported_at_once_with_their_whole_paths():
         (user(type="ppg", learn={"n_epochs": 3}), "policy.learn", "actor_epoch_per_collect"),
         (user(collect={"n_steps": 128}), "policy.collect", "policy.collect.n_step here"),
         (user(learn={"clip_value": 1}), "policy.learn", "'clip_value' is policy.learn.value_clip here"),
-        (user(learn={"value_loss_coef": 1}), "policy.learn", "value_weight here, twice rsl_rl's number"),
         (user(model={"encoder_hidden_size_list": 64}), "policy.model.encoder_hidden_size_list", "list[int]"),
         (user(model={"encoder": {"type": "cnn"}}), "policy.model.encoder", "nature_cnn"),
         (user(model={"box_distribution": "mine"}), "policy.model.box_distribution", "tanh_normal"),

@@ -59,8 +59,7 @@ def test_numpy_acts_as_the_model_does(network):
 
 
 def test_groups_of_unequal_size_draw_the_numbers_that_torch_draws():
-    box = gym.spaces.Box(-1, 1, (2,), np.float32)
-    policy, other = policy_for(VECTOR, box), policy_for(VECTOR, box)
+    policy, other = (policy_for(VECTOR, gym.spaces.Box(-1, 1, (2,), np.float32)) for _ in range(2))
     acting = policy.acting(3 * 17)
     for n in 3 * (9, 8):  # 18 and 16 Normals: torch draws multiples of 16 in another way
         obs = observations(VECTOR, n, torch.Generator().manual_seed(n))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from small_worlds import CountingEnv, SeededBox, SeededEnv, SeededTree
-from worlds import small_config, trainee
+from worlds import finished, small_config, trainee
 
 from ding_lite import PPGPolicy, PPOPolicy, SerialPipeline
 from ding_lite.errors import CheckpointError, ConfigError, ContractError
@@ -96,6 +96,11 @@ def test_a_run_takes_its_reference_from_another_run(tmp_path):
     trained("first")
     learn = dict(kl_beta=0.3, pretrained_model_path=str(tmp_path / "first"))
     assert "learn/reference_kl" in trained("second", **learn)
+    longer = dict(max_env_step=512, trust=["small_worlds"])
+    finished(SerialPipeline.resume(tmp_path / "first", **longer))
+    (tmp_path / "first/ckpt/best.safetensors").unlink(missing_ok=True)  # so that the last one counts
+    with pytest.raises(CheckpointError, match="'reference' does not fit this policy: its run was trained on"):
+        SerialPipeline.resume(tmp_path / "second", **longer)
     with pytest.raises(CheckpointError, match="policy.learn.pretrained_model_path.*nowhere"):
         trained("third", kl_beta=0.3, pretrained_model_path=str(tmp_path / "nowhere"))
 

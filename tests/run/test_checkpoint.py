@@ -129,6 +129,12 @@ def test_the_newest_undamaged_checkpoint_is_found_and_damaged_ones_are_named(tmp
         newest_of_run(tmp_path)
 
 
+def test_a_run_whose_last_checkpoint_is_damaged_goes_on_from_the_newest_of_the_others(tmp_path):
+    for name, iteration in (("iteration_00000004", 4), ("best", 5)):
+        save_checkpoint(tmp_path / "ckpt" / f"{name}{SUFFIX}", {"progress": {"iteration": iteration}}, CONFIG)
+    assert newest_of_run(tmp_path)[0].file.stem == "best"
+
+
 def test_a_checkpoint_is_found_by_its_run_or_its_path_with_and_without_suffix(tmp_path):
     write(tmp_path, "last", "iteration_00000002")
     last = tmp_path / "ckpt" / f"last{SUFFIX}"

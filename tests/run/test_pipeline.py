@@ -178,10 +178,7 @@ def test_a_break_saves_the_run_and_closes_the_pipeline(make):
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # all that Python says of it
 def test_a_break_whose_save_fails_raises_at_the_end_of_the_block(make):
-    class Unsaved(Hook):
-        def state_dict(self):
-            return {"seen": {1, 2}}
-
+    Unsaved = type("Unsaved", (Hook,), {"state_dict": lambda self: {"seen": {1, 2}}})
     pipeline = until(make({**counted(), "hooks": [Unsaved]}), 1)
     with pytest.raises(CheckpointError, match="seen"), pipeline:
         pass

@@ -91,14 +91,14 @@ def processes_of(folder):
 @pytest.mark.slow
 def test_seeds_are_the_runs_of_single_commands_and_can_be_continued(tmp_path):
     write(tmp_path)
-    words = ("train", "-c", "c.json", "policy.learn.batch_size=32")
+    words = ("train", "-c", "c.json", "policy.learn.batch_size=32", "exp_name=named")
     code, output, errors = run(*words, "-s", "0,1", cwd=tmp_path)
     assert (code, errors) == (0, "")
     lines = output.splitlines()
     assert {line.partition(":")[0] for line in lines if " steps  evaluation " in line} == {
         f"seed {seed}" for seed in range(2)
     }
-    folders = [tmp_path / "runs" / f"c_s{seed}" for seed in range(2)]
+    folders = [tmp_path / "runs" / f"named_s{seed}" for seed in range(2)]
     assert f"mean {sum(result_of(folder)['eval_value'] for folder in folders) / 2:.1f} over 2 of 2" in output
     config = json.loads((tmp_path / "c.json").read_text())
     config["policy"]["learn"]["batch_size"] = 32
@@ -107,7 +107,7 @@ def test_seeds_are_the_runs_of_single_commands_and_can_be_continued(tmp_path):
     assert state_of(folders[1]) != state_of(folders[0])
     for checkpoint in (folders[0] / "ckpt").iterdir():  # a seed that fails does not end the others
         checkpoint.write_bytes(b"{}")
-    again = ("--resume", "runs/c", "-s", "0,3", "--json", "--max-env-step", 1024)
+    again = ("--resume", "runs/named", "-s", "0,3", "--json", "--max-env-step", 1024)
     code, output, errors = run(*words, *again, cwd=tmp_path)
     assert code == 5
     assert "seed 0 failed" in errors
@@ -124,14 +124,14 @@ def test_ctrl_c_saves_all_seeds_and_resuming_ends_where_they_would_have(tmp_path
     folders = [tmp_path / f"run_s{seed}" for seed in (0, 1)]
     until(lambda: all(iterations_of(folder) > 1 for folder in folders), process)
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=300)
+    assert "to continue: the same command with --resume auto" in process.communicate(timeout=300)[0]
     assert process.returncode == 130
     for folder in folders:
         result = result_of(folder)
         assert (result["status"], result["error"]) == ("interrupted", "SIGINT")
         state = load_checkpoint(folder / "ckpt" / "last.safetensors")[0]
         assert state["progress"]["env_step"] == result["env_step"] < 5120
-    assert run(*words, "--resume", "run", cwd=tmp_path)[0] == 0
+    assert run(*words, "--exp-name", "run", "--resume", "auto", cwd=tmp_path)[0] == 0
     slow(tmp_path, 0.0)  # not the numbers, only the pace
     assert run("train", "-q", "-c", "c.json", "-s", 1, "--exp-name", "straight", cwd=tmp_path)[0] == 0
     resumed, straight = state_of(folders[1]), state_of(tmp_path / "straight")
