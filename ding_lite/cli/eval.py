@@ -16,7 +16,7 @@ EPISODES, SHOWN = 16, 3  # default episodes; fewer with --video or --human, whic
 @options.option("-n --episodes N", f"(default: {EPISODES}; --video, --human: {SHOWN})", options.POSITIVE)
 @options.option("-s --seed SEED", "(default: 0)", options.NUMBER, default=0)
 @options.option("--stochastic", "sample the actions; without it, take the most likely ones")
-@options.option("--video DIR", "record the episodes, from other start states, as DIR/eval-episode-*.mp4; replaces files", options.PATH)
+@options.option("--video DIR", "record episodes as DIR/eval-episode-*.mp4; replaces files", options.PATH)
 @options.option("--human", "play in a window; the environment needs the render mode human")
 @options.trust_option
 @options.json_option
