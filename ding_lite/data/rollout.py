@@ -62,12 +62,11 @@ def require_rollout(data: Any, method: str) -> None:
             f"{method}: expected a rollout, a tree of tensors (T, B, ...) such as Collector.collect returns "
             f"(ding_lite.data.rollout.as_rollout converts a dict); got a {type(data).__name__}"
         )
-    cut = int((data.truncated & ~data.terminated & data.valid)[:-1].sum())
-    known = int((data.final.t < len(data.valid) - 1).sum()) if "final" in data else 0
-    if cut > known:
+    cut = (data.truncated & ~data.terminated & data.valid)[:-1].sum()
+    if cut > (known := (data.final.t < len(data.valid) - 1).sum() if "final" in data else 0):
         raise ContractError(
-            f"{method}: the rollout has {counted(cut, 'truncated row')}, and 'final' has {known}, so others "
-            "bootstrap from the next episodes; add their last observations, as the docstring of "
+            f"{method}: the rollout has {counted(int(cut), 'truncated row')}, and 'final' has {int(known)}: "
+            "others bootstrap from the next episodes; add their last observations, as the docstring of "
             "ding_lite.data.rollout says"
         )
 

@@ -106,10 +106,10 @@ def global_streams(generators: Sequence[torch.Generator]) -> Iterator[None]:
 class Policy:
     """Base class of all policies.
 
-    A subclass defines ``_init_learn`` and ``_forward_learn``, and ``_get_train_sample``. It may override what
-    the modes call: ``_forward_collect``, ``_forward_eval``, ``_process_transition``; :meth:`scaled` (input of
-    the model) and :meth:`distribution` (from its output). :meth:`keep` adds a part to the saved state, and
-    :meth:`say` adds a line to the first lines of a run.
+    A subclass defines ``_init_learn``, ``_forward_learn``, which also updates ``obs_norm``, and
+    ``_get_train_sample``. It may override what the modes call: ``_forward_collect``, ``_forward_eval``,
+    ``_process_transition``; :meth:`scaled` (input of the model) and :meth:`distribution` (from its output).
+    :meth:`keep` adds a part to the saved state, and :meth:`say` adds a line to the first lines of a run.
 
     Args:
         cfg: the section ``policy`` of a complete config.
@@ -134,6 +134,7 @@ class Policy:
         refuse_methods(type(self))
         self.cfg: Any = EasyDict(copy.deepcopy(dict(cfg)))  # a loop may change it
         self.obs_space, self.action_space, self.seed = obs_space, action_space, seed
+        self._tuples = "Tuple(" in str(obs_space)  # a rollout has them as dicts, gymnasium as tuples
         self.ranks = ranks.current()
         self.timer = Timer()
         self.parts: dict[str, Any] = {}  # the parts of the saved state, by name
@@ -247,7 +248,7 @@ class Policy:
 
     @property
     def learn_mode(self) -> LearnMode:
-        learn = global_streams(self._layer_generators)(self._learn)
+        learn = global_streams(self._layer_generators)(self._forward_learn)
         return LearnMode(learn, self.state_dict, self.load_state_dict)
 
     @property
@@ -258,12 +259,6 @@ class Policy:
     @property
     def eval_mode(self) -> EvalMode:
         return EvalMode(self._forward_eval, self._to_env)
-
-    def _learn(self, rollout: Rollout) -> dict[str, float]:
-        log = self._forward_learn(rollout)
-        if self.cfg.normalize.obs is True:
-            self.obs_norm.update(to_device(rollout.obs, self.device), rollout.valid)
-        return log
 
     def overrides(self, *methods: str) -> bool:
         """Returns True if one of these methods is not the library's; then no faster code may replace it."""
@@ -399,7 +394,7 @@ class Policy:
 
     def scaled(self, obs: Tree) -> Any:
         """Returns observations on the model's device, normalised."""
-        return self.obs_norm(to_device(to_tree(obs, self.obs_space), self.device))
+        return self.obs_norm(to_device(to_tree(obs, self.obs_space) if self._tuples else obs, self.device))
 
     def _inputs(self, obs: Tree, hidden: Tree = None) -> Any:
         """Returns observations (N, ...) as inputs of the model: scaled; as single steps if it is recurrent.

@@ -179,6 +179,8 @@ class PPOPolicy(Policy):
             log["action_std"] = float(log_sigma.detach().exp().mean())
         if self.intrinsic is not None:
             log |= self.intrinsic.learn(rollout)
+        if self.cfg.normalize.obs is True:
+            self.obs_norm.update(rollout.obs, valid)
         self.schedules.env_step += int(self.ranks.total(int(valid.sum())))
         self.schedules.iteration += 1
         return log
