@@ -44,7 +44,14 @@ from ding_lite.run.health import HealthCheck
 from ding_lite.run.hooks import Hook
 from ding_lite.run.load import as_tensor, refuse_without, refusing, warm_start
 from ding_lite.run.progress import VALUES, Progress
-from ding_lite.run.resume import FREE, NOT_BIT_EQUAL, changed_config, config_of, folder_of, rate_from_here
+from ding_lite.run.resume import (
+    FREE,
+    NOT_BIT_EQUAL,
+    changed_config,
+    config_of,
+    folder_of,
+    schedules_from_here,
+)
 from ding_lite.run.signals import stop_signals
 from ding_lite.run.trackers import TrackedRun, Trackers
 
@@ -115,7 +122,7 @@ class SerialPipeline:
             lines = list(config.notes)
             if self.cfg.init_from is not None:
                 lines += warm_start(self.policy, self.cfg.init_from)
-            lines += rate_from_here(self.policy, self.cfg.max_env_step)
+            lines += schedules_from_here(self.policy, self.cfg.max_env_step)
             if steps := self.policy.warm_up_steps:
                 stream = self.ranks.stream
                 self.policy.warm_up(self.collector.random_observations(steps, self.cfg.seed, *stream))
@@ -173,7 +180,7 @@ class SerialPipeline:
             self._build(undo, config, env_setting, model)
             with refusing("the saved state does not fit"):
                 lines += change_lines + self.load_state_dict(state, new_episodes=override)
-            lines += rate_from_here(self.policy, self.cfg.max_env_step)
+            lines += schedules_from_here(self.policy, self.cfg.max_env_step)
             if "env.stop_value" in changed:
                 self.progress.solved = False
             if self.progress.solved:

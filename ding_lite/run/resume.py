@@ -114,7 +114,7 @@ def changed_config(
     return config, effects, lines
 
 
-def rate_from_here(policy: Policy, max_env_step: int) -> list[str]:
+def schedules_from_here(policy: Policy, max_env_step: int) -> list[str]:
     """Returns lines for the user about scheduled numbers that the config alone does not say."""
     if not isinstance(policy, PPOPolicy):
         return []
