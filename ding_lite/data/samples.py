@@ -184,11 +184,11 @@ class Samples:
             groups = [Group(rows) for rows in parts[:steps]]
         fields, rows = dict(self.fields), torch.cat([group.rows for group in groups])
         if adv_norm == "batch":
-            fields["advantage"] = _normalized([fields["advantage"]], ranks)
+            fields["advantage"] = _normalized(fields["advantage"], [len(self)], ranks)
         elif adv_norm:
             whole = fields["advantage"]
-            normalized = _normalized(whole[rows].split([len(group.rows) for group in groups]), ranks)
-            fields["advantage"] = torch.empty_like(whole).index_copy_(0, rows, normalized)
+            sizes = [len(group.rows) for group in groups]
+            fields["advantage"] = whole.index_copy(0, rows, _normalized(whole[rows], sizes, ranks))
         return Pass(self._batches(fields, groups), len(groups), rows)
 
     def chunks(self) -> Pass:
@@ -367,16 +367,17 @@ def _split_evenly(index: Tensor, counts: Tensor, parts: int) -> list[Tensor]:
     return [chosen for chosen in (index[part == k] for k in range(parts)) if len(chosen)]
 
 
-def _normalized(parts: Sequence[Tensor], ranks: Ranks) -> Tensor:
-    """Returns the advantages of all minibatches, each normalised over the samples of all ranks, joined."""
+def _normalized(advantage: Tensor, sizes: list[int], ranks: Ranks) -> Tensor:
+    """Returns advantages (N,), each minibatch of ``sizes`` normalised over the samples of all ranks."""
     if ranks.size == 1:
-        equal = parts[:-1] if all(len(part) == len(parts[0]) for part in parts[:-1]) else ()
-        normalized = [normalize_advantage(torch.stack(list(equal))).flatten()] if equal else []  # in one call
-        return torch.cat([*normalized, *(normalize_advantage(part) for part in parts[len(equal) :])])
-    wide = [part.double() for part in parts]
+        equal = sum(1 for _ in itertools.takewhile(sizes[0].__eq__, sizes))  # these take one call
+        first, *rest = advantage.split([equal * sizes[0], *sizes[equal:]])
+        return torch.cat([*normalize_advantage(first.view(equal, -1)), *map(normalize_advantage, rest)])
+    wide = advantage.double().split(sizes)
     sums = [torch.stack([torch.full_like(x.sum(), len(x)), x.sum(), x.square().sum()]) for x in wide]
     counts, totals, squares = ranks.sum(torch.stack(sums, 1))
     means = totals / counts
     stds = (squares / counts - means.square()).clamp(min=0).sqrt()
-    scales = zip(stds.to(parts[0].dtype).unbind(), means.to(parts[0].dtype).unbind(), strict=True)
-    return torch.cat([normalize_advantage(part, scale) for part, scale in zip(parts, scales, strict=True)])
+    scales = zip(stds.to(advantage.dtype), means.to(advantage.dtype), strict=True)
+    parts = zip(advantage.split(sizes), scales, strict=True)
+    return torch.cat([normalize_advantage(part, scale) for part, scale in parts])

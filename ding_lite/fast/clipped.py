@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from ding_lite.data.rollout import view
@@ -69,7 +68,7 @@ class ClippedSlopes:
 
     def __call__(
         self, batch: Batch, raw: Mapping[str, np.ndarray]
-    ) -> tuple[float, dict[str, float], dict[str, np.ndarray], list[tuple[Tensor, Tensor]]]:
+    ) -> tuple[float, dict[str, float], dict[str, np.ndarray], list[tuple[Tensor, np.ndarray]]]:
         """Returns loss, metrics, and the gradients by raw outputs (N, K) and by log sigma."""
         total, metrics, slopes, direct = 0.0, {}, {}, []
         if "actor" in raw:
@@ -108,7 +107,7 @@ class ClippedSlopes:
         direct = []
         if is_free and head.log_sigma.requires_grad:
             slope = of_log_prob @ (z * z - 1) - np.float32(self.policy.entropy_weight)
-            direct = [(head.log_sigma, torch.from_numpy(slope))]
+            direct = [(head.log_sigma, slope)]
         return loss, metrics, of_log_prob[:, None] * z / sigma, direct
 
     def _surrogate(self, batch: Batch, log_prob: np.ndarray, entropy: float) -> Any:

@@ -26,7 +26,7 @@ Metrics = Mapping[str, Number]
 # Minibatch and raw outputs (N, K) -> loss, metrics, slopes (N, K), and gradients of single parameters.
 Slopes = Callable[
     [Batch, Mapping[str, np.ndarray]],
-    tuple[Number, Metrics, dict[str, np.ndarray], list[tuple[Tensor, Tensor]]],
+    tuple[Number, Metrics, dict[str, np.ndarray], list[tuple[Tensor, Any]]],
 ]
 
 
@@ -118,9 +118,10 @@ class ByAutograd:
 
     Attributes:
         name: what computes the gradient, for the first lines of a run.
+        runs_modules: whether torch runs modules, which may differ in the training mode.
     """
 
-    name = "autograd"
+    name, runs_modules = "autograd", True
 
     def __init__(self, objective: Objective, model: Any, parameters: Sequence[Tensor]) -> None:
         self.objective, self.model, self.parameters = objective, model, parameters
@@ -128,8 +129,7 @@ class ByAutograd:
         self.flat = parameters[0].new_zeros(sum(sizes))
         self.parts = self.flat.split(sizes)
         # Views in the memory order of the parameters, which differs for large layers.
-        pairs = zip(self.parts, parameters, strict=True)
-        self.shaped = [value.as_strided(p.shape, p.stride()) for value, p in pairs]
+        self.shaped = [x.as_strided(p.shape, p.stride()) for x, p in zip(self.parts, parameters, strict=True)]
 
     def __call__(self, batch: Batch) -> Gradient:
         objective = self.objective
@@ -175,18 +175,19 @@ class ThroughStacks(ByAutograd):
 
     def __init__(self, stacks: Mapping[str, NumpyStack], *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.stacks, slopes = stacks, self.objective.slopes
-        self.name = "NumPy, the loss by autograd" if slopes is None else "NumPy"
-        self._slopes = slopes or self._slopes_by_autograd
+        self.stacks, self.runs_modules = stacks, self.objective.slopes is None
+        self.name = "NumPy, the loss by autograd" if self.runs_modules else "NumPy"
+        self._slopes = self.objective.slopes or self._slopes_by_autograd
         self._encoders = {stack.encoder for stack in stacks.values()}
         self._places = {id(p): k for k, p in enumerate(self.parameters) if p.requires_grad}
-        memory = {key: self.shaped[k] for key, k in self._places.items()}
+        self._numbers, self._arrays = view(self.flat), [view(part) for part in self.shaped]
+        memory = {key: self._arrays[k] for key, k in self._places.items()}
         for part in self._encoders.union(stack.head for stack in stacks.values()):
-            part.gradients = [view(memory.get(id(p), torch.empty_like(p))) for p in part.parameters]
+            part.gradients = [memory.get(id(p), view(torch.empty_like(p))) for p in part.parameters]
 
     @np.errstate(all="ignore")  # the optimiser looks for numbers that are not finite
     def __call__(self, batch: Batch) -> Gradient:
-        self.flat.zero_()
+        self._numbers.fill(0)
         features = {encoder: encoder.of_obs(batch.obs) for encoder in self._encoders}
         raw = {name: head.forward(features[encoder]) for name, (encoder, head, _) in self.stacks.items()}
         total, metrics, slopes, direct = self._slopes(batch, raw)
@@ -202,7 +203,7 @@ class ThroughStacks(ByAutograd):
         reached = {self._places.get(key) for layer in layers for key in layer.keys}
         for p, value in direct:
             reached.add(k := self._places[id(p)])
-            self.shaped[k].add_(value)
+            self._arrays[k] += view(value)
         parts = [part if k in reached else None for k, part in enumerate(self.parts)]
         return Gradient(total, metrics, parts, self.flat)
 

@@ -25,12 +25,14 @@ from ding_lite.trees import value_at
 
 # Number of weights in a layer up to which NumPy is faster, with several threads and with one.
 MAX_WEIGHTS, MAX_WEIGHTS_OF_ONE_THREAD = 2**14, 2**18
+LARGE = 2**16  # weights of a layer whose order in memory decides how fast it acts
 BLOCK = 2**16  # samples x units of the widest layer that run at once: they stay in the cache of a core
 MAX_INDICES = 8  # in a leaf of an observation; torch looks up more indices as fast
 # If a module has one of these hooks, or such a method of its own, torch must run it.
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 METHODS = frozenset(("forward", "logit", "stacks", *COMBINED["stacks"]))
-PLAIN: list[tuple[tuple[str, ...], Any]] = [((), None)]  # leaves of observations that are vectors
+Leaves = list[tuple[tuple[str, ...], Any]]
+PLAIN: Leaves = [((), None)]  # of observations that are vectors
 _ones = lru_cache(partial(np.ones, dtype=np.float32))
 
 
@@ -59,31 +61,32 @@ def _blas() -> Any:
 def is_changed(model: nn.Module) -> bool:
     """Returns whether a module has a hook or a method of its own, which NumPy would not call."""
     return any(
-        any(getattr(module, name) for name in HOOKS) or not METHODS.isdisjoint(vars(module))
+        any(getattr(module, name) for name in HOOKS)
+        or not METHODS.isdisjoint(vars(module))
+        or any(p is not None and p._backward_hooks for p in module._parameters.values())
         for module in model.modules()
-    ) or any(parameter._backward_hooks for parameter in model.parameters())
+    )
 
 
-def numpy_stacks(model: Any, names: Sequence[str]) -> dict[str, NumpyStack] | None:
+def numpy_stacks(model: Any, names: Sequence[str], *, copy: bool = False) -> dict[str, NumpyStack] | None:
     """Returns the networks ``names`` of a model in NumPy; None if torch is as fast, or must run them.
 
-    Networks that share features share an encoder.
+    Networks that share features share an encoder. For ``copy`` see :class:`NumpyLayers`.
     """
     stacks: Mapping[str, Stack] | None = model.stacks() if names else None
     if not stacks or not stacks.keys() >= set(names) or is_changed(model):
         return None
-    in_numpy, result = cache(numpy_layers), {}
+    in_numpy, result = cache(partial(numpy_layers, copy=copy)), {}
     for name in names:
         encoder, head = (in_numpy(part) for part in stacks[name][:2])
         if encoder is None or head is None:
             return None
         result[name] = NumpyStack(encoder, head, stacks[name].detached)
-    networks = {network for stack in result.values() for network in (stack.encoder, stack.head)}
-    keys = [key for network in networks for key in network.keys]
+    keys = [key for network in {x for stack in result.values() for x in stack[:2]} for key in network.keys]
     return result if len(keys) == len({*keys}) else None  # the gradients of tied layers would share memory
 
 
-def numpy_layers(part: Any) -> NumpyLayers | None:
+def numpy_layers(part: Any, copy: bool) -> NumpyLayers | None:
     """Returns an encoder, or layers in sequence, in NumPy; None if torch is as fast, or must run them.
 
     NumPy runs linear layers, with or without an activation after each, and embedding tables before them.
@@ -105,7 +108,7 @@ def numpy_layers(part: Any) -> NumpyLayers | None:
             linear[-1] = (linear[-1][0], type(layer))
         else:
             return None
-    return NumpyLayers(leaves, linear)
+    return NumpyLayers(leaves, linear, copy)
 
 
 def _is_known(leaf: nn.Module) -> bool:
@@ -127,6 +130,8 @@ class NumpyLayers:
     Args:
         leaves: path and encoder of each leaf of an observation.
         linear: the layers, and the class of the activation after each.
+        copy: whether to copy large weights into the order in which a few samples read them four times as
+            fast. Then the weights must not change.
 
     Attributes:
         parameters: the embedding tables; weight and bias of each linear layer.
@@ -136,14 +141,13 @@ class NumpyLayers:
 
     gradients: list[np.ndarray]
 
-    def __init__(
-        self, leaves: list[tuple[tuple[str, ...], Any]], linear: Sequence[tuple[nn.Linear, type | None]]
-    ) -> None:
+    def __init__(self, leaves: Leaves, linear: Sequence[tuple[nn.Linear, type | None]], copy: bool) -> None:
         self._leaves = leaves
         self._tables = [leaf.table.weight for _, leaf in leaves if type(leaf) is IndexEncoder]
         self.parameters = [*self._tables, *(p for layer, _ in linear for p in (layer.weight, layer.bias))]
         self.keys = [id(p) for p in self.parameters]
-        self._layers = [(view(layer.weight), view(layer.bias), activation) for layer, activation in linear]
+        arrays = [(view(layer.weight), view(layer.bias), activation) for layer, activation in linear]
+        self._layers = [(np.asfortranarray(w) if copy and w.size >= LARGE else w, b, a) for w, b, a in arrays]
         self._block = max(1, BLOCK // max((len(bias) for _, bias, _ in self._layers), default=1))
 
     def of_obs(self, obs: Any) -> np.ndarray:

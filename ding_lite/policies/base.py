@@ -284,7 +284,7 @@ class Policy:
         """
         is_plain = self.recurrence is None and not self.overrides(*OF_ACTING)
         # Observations on a GPU are not arrays.
-        if is_plain and not on_device and (stacks := numpy_stacks(self.model, ("actor",))):
+        if is_plain and not on_device and (stacks := numpy_stacks(self.model, ("actor",), copy=True)):
             fast = NumpyActing(self, stacks["actor"], samples)
             finish = lambda rollout: self._complete_rollout(fast.with_log_probs(rollout))  # noqa: E731
             play = (fast.sample, fast.greedy, fast.out.to_env, self._process_transition)

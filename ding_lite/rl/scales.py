@@ -39,9 +39,7 @@ class RunningMeanStd:
 
     def __init__(self, shape: tuple[int, ...] = (), ranks: Ranks = ALONE) -> None:
         self.ranks = ranks
-        self.mean = np.zeros(shape, np.float64)
-        self.var = np.ones(shape, np.float64)
-        self.count = 0.0
+        self.mean, self.var, self.count = np.zeros(shape), np.ones(shape), 0.0
 
     def update(self, samples: Tensor) -> None:
         """Adds the samples (N, *shape) of all ranks; each rank reduces its samples on their device."""

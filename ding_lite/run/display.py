@@ -65,10 +65,11 @@ class Display(Hook):
 
     def line(self, pipeline: Any) -> str:
         """Returns steps, share done, time left, and the metrics; before there are any, the phase."""
-        progress, limit = pipeline.progress, pipeline.cfg.max_env_step
-        steps, to_do = progress.env_step, max(0, limit - progress.env_step)
-        left = timedelta(seconds=to_do * progress.wall_time // steps) if steps else "?"
-        text = f"{steps:>9,}/{limit:,} steps  {min(1.0, steps / limit):.0%}  left {left}"
+        progress, limit, updates = pipeline.progress, pipeline.cfg.max_env_step, pipeline.cfg.max_train_iter
+        steps, of_updates = progress.env_step, progress.train_iter / updates if updates else 0.0
+        share = min(1.0, max(steps / limit, of_updates))
+        left = timedelta(seconds=round(progress.wall_time * (1 / share - 1))) if share else "?"
+        text = f"{steps:>9,}/{limit:,} steps  {share:.0%}  left {left}"
         metrics = {name: progress.metrics[name] for name in SHOWN if name in progress.metrics}
         if not metrics:
             return f"{text}  {pipeline.policy.timer.phase or 'starting'}"

@@ -7,7 +7,7 @@ from typing import Any
 
 from ding_lite.config.compile import POLICIES, schema_of
 from ding_lite.config.registry import INTRINSIC_REGISTRY
-from ding_lite.config.schema import Key, in_words, leaves, merged_config
+from ding_lite.config.schema import Key, in_words, leaves, merged_config, refuse
 
 ANY_INTRINSIC = "rnd"  # its keys are listed where a config names no intrinsic reward
 
@@ -18,7 +18,8 @@ def keys_of(user: Mapping[str, Any]) -> dict[str, Key]:
     Args:
         user: a config. Only its keys ``type`` matter: they name the classes that declare keys.
     """
-    schema, _ = schema_of(user)
+    schema, faults = schema_of(user)
+    refuse("config", faults)
     policy = schema["policy"]
     declared = policy.get("intrinsic") if isinstance(policy, dict) else None
     if isinstance(declared, dict) and declared["type"].default is None:

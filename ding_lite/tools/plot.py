@@ -63,6 +63,7 @@ class Curve(NamedTuple):
         band: (2, P), its lower and upper edge; None: no band.
         seeds: ``(x, y)`` of each seed that is drawn as a line of its own.
         n: number of seeds that have this column.
+        end: last step of the longest seed, if there are several.
     """
 
     x: np.ndarray
@@ -70,6 +71,7 @@ class Curve(NamedTuple):
     band: Any = None
     seeds: Sequence[tuple[np.ndarray, np.ndarray]] = ()
     n: int = 1
+    end: float = 0.0
 
 
 def curve(runs: Sequence[Run], column: str) -> Curve:
@@ -87,7 +89,8 @@ def curve(runs: Sequence[Run], column: str) -> Curve:
         return Curve(grid, grid, seeds=seeds, n=len(seeds))
     values = np.stack([np.interp(grid, x, y) for x, y in seeds])
     band = curve_interval(values, interquartile_mean, CURVE_RESAMPLES)
-    return Curve(grid, interquartile_mean(values.T), band, seeds if band is None else (), len(seeds))
+    lines = seeds if band is None else ()
+    return Curve(grid, interquartile_mean(values.T), band, lines, len(seeds), max(x[-1] for x, _ in seeds))
 
 
 def common_grid(xs: Sequence[np.ndarray]) -> np.ndarray:
@@ -152,6 +155,10 @@ def draw_runs(
                 notes.append(f"{panel}: {data.n} of {len(group)} seeds: {name}")
             if data.n and not data.x.size:
                 notes.append(f"{panel}: no mean, since the seeds share no step: {name}")
+            if data.x.size and data.end > 1.1 * (last := data.x[-1]):
+                notes.append(
+                    f"{panel}: ends at {last:,.0f} of {data.end:,.0f}, with the shortest run: {name}"
+                )
         label_steps(axes, panel)
     configs = [run.config for group in groups.values() for run in group]
     if len(envs := dict.fromkeys(map(env_of, configs))) > 1:

@@ -48,7 +48,7 @@ def test_a_live_display_shows_the_phase_of_the_first_iteration_and_disappears():
     display = LiveDisplay(stream)
     pipeline = types.SimpleNamespace(
         progress=Progress(),
-        cfg=types.SimpleNamespace(max_env_step=10**6),
+        cfg=types.SimpleNamespace(max_env_step=10**6, max_train_iter=None),
         policy=types.SimpleNamespace(timer=types.SimpleNamespace(phase="env")),
     )
     display.before_run(pipeline)
@@ -64,11 +64,11 @@ def test_a_live_display_shows_the_phase_of_the_first_iteration_and_disappears():
     assert stream.getvalue().endswith("finished\n")
 
 
-def test_the_time_left_is_that_at_the_mean_speed():
-    progress, cfg = Progress(env_step=2_000, wall_time=20.0), types.SimpleNamespace(max_env_step=40_000)
-    progress.metrics["learn/cur_lr"] = 1.0
+@pytest.mark.parametrize(("updates", "left"), [(None, "5%  left 0:06:20"), (100, "50%  left 0:00:20")])
+def test_the_time_left_is_that_at_the_mean_speed_until_the_first_limit(updates, left):
+    cfg = types.SimpleNamespace(max_env_step=40_000, max_train_iter=updates)
+    progress = Progress(env_step=2_000, train_iter=50, wall_time=20.0, metrics={"learn/cur_lr": 1.0})
     display = Display(io.StringIO())
     display.after_iter(types.SimpleNamespace(progress=progress, cfg=cfg))
-    assert "left 0:06:20" in display.stream.getvalue()
-    assert score_text(None) == "-"
-    assert score_text(0.1234, 10.0) == "0.1 ± 10.0"
+    assert left in display.stream.getvalue()
+    assert (score_text(None), score_text(0.1234, 10.0)) == ("-", "0.1 ± 10.0")

@@ -57,11 +57,11 @@ def test_seeds_are_interpolated_on_the_range_they_share():
 
 def test_what_a_reader_must_know_is_noted(tmp_path):
     for seed in range(4):
-        write_run(tmp_path / f"{seed}", seed=seed, every=2 * (seed > 0))
+        write_run(tmp_path / f"{seed}", seed=seed, every=2 * (seed > 0), step=(1000, 2000)[seed == 3])
         # One evaluation each, at the end, and the ends differ: as with a stop_value.
         write_run(tmp_path / f"x{seed}", seed=seed, every=4, step=1000 + seed, env_id="Acrobot-v1")
     figure, notes = draw_runs([tmp_path])
-    for text in ("Evaluation return: 3 of 4 seeds", "Evaluation return: no mean", "CartPole-v1, Acrobot-v1"):
+    for text in ("ends at 4,000 of 8,000", "3 of 4 seeds", "no mean", "CartPole-v1, Acrobot-v1"):
         assert any(text in note for note in notes), text
     assert [x for x, _ in lines(figure, 1)[1:5]] == [[4000], [4004], [4008], [4012]]
 
