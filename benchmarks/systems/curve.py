@@ -18,7 +18,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from systems.tasks import TASKS, Task
+from systems.tasks import TASKS, Task, register
 
 POINTS = 20  # evaluations, evenly over the env steps
 EPISODES, LAST = 10, 100  # of one evaluation, and of the final one
@@ -159,4 +159,5 @@ ARMS = {arm.__name__: arm for arm in (ding_lite, stable_baselines3, defaults, ou
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    register(sys.argv[2])
     ARMS[sys.argv[1]](sys.argv[2], TASKS[sys.argv[2]], int(sys.argv[3]))

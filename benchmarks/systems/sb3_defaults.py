@@ -9,7 +9,6 @@ training.
 
 from __future__ import annotations
 
-import importlib
 import json
 import sys
 import time
@@ -23,18 +22,13 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 from systems.sb3 import zoo_model
-from systems.tasks import TUNED
+from systems.tasks import TUNED, register
 from systems.units import FORMS, make
-
-PACKAGES = {"MiniGrid": "minigrid", "MinAtar": "minatar.gym"}
 
 
 def environment(env_id: str, form: str) -> gym.Env[Any, Any]:
     """Returns the environment; of a MiniGrid its image, since the text of a mission has no network there."""
-    for prefix, package in PACKAGES.items():
-        if env_id.startswith(prefix):
-            module = importlib.import_module(package)
-            getattr(module, "register_envs", lambda: None)()
+    register(env_id)
     if env_id.startswith("MiniGrid"):
         from minigrid.wrappers import ImgObsWrapper
 

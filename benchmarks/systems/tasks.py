@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -77,6 +78,10 @@ WIDE = {  # of policy_kwargs
     "policy.model.initial_sigma_value": math.exp(-2),
 }
 FIVE = range(600, 605)
+# rl-zoo has no settings for MinAtar: those for Atari, with the networks for vectors.
+FLAT = {"policy.model.encoder.type": "mlp", "policy.model.encoder_hidden_size_list": [64, 64]}
+FLAT |= {"policy.model.activation": "tanh", "policy.model.share_encoder": False}
+ATARI = _settings(128, 0.99, 0.95, 4, batch_size=256, learning_rate=2.5e-4, clip_range=0.1, ent_coef=0.01)
 TASKS = {
     "CartPole-v1": Task(50_000, 8, CARTPOLE, linear=True),
     "Acrobot-v1": Task(200_000, 16, _settings(256, 0.99, 0.94, 4), normalize=True),
@@ -91,7 +96,16 @@ TASKS = {
     "HalfCheetah-v5": Task(
         1_000_000, 1, _settings(512, 0.98, 0.92, 20, **HALFCHEETAH), False, True, WIDE, FIVE
     ),
+    "MinAtar/Breakout-v1": Task(1_000_000, 8, ATARI, linear=True, others=FLAT, seeds=FIVE),
 }
+PACKAGES = {"MiniGrid": "minigrid", "MinAtar": "minatar.gym"}
+
+
+def register(env_id: str) -> None:
+    """Registers the environments of the package that has ``env_id``."""
+    for prefix, package in PACKAGES.items():
+        if env_id.startswith(prefix):
+            getattr(importlib.import_module(package), "register_envs", lambda: None)()
 
 
 def _mujoco(n_steps: int, gamma: float, gae_lambda: float, learning_rate: float, **others: Any) -> Task:
