@@ -76,7 +76,7 @@ def zoo_model(envs: VecEnv, task: Task, seed: int, **tuned: Any) -> PPO:
     """Returns PPO with a task of rl-zoo, and with further arguments."""
     torch.set_num_threads(1)
     network: dict[str, Any] = {}
-    if task.others is WIDE:  # rl-zoo's policy_kwargs for MuJoCo
+    if task.others == WIDE:  # rl-zoo's policy_kwargs for MuJoCo
         widths = dict(pi=[256, 256], vf=[256, 256])
         network = dict(log_std_init=-2, ortho_init=False, activation_fn=torch.nn.ReLU, net_arch=widths)
     settings = dict(task.sb3)

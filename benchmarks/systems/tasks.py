@@ -96,7 +96,6 @@ TASKS = {
     "HalfCheetah-v5": Task(
         1_000_000, 1, _settings(512, 0.98, 0.92, 20, **HALFCHEETAH), False, True, WIDE, FIVE
     ),
-    "MinAtar/Breakout-v1": Task(1_000_000, 8, ATARI, linear=True, others=FLAT, seeds=FIVE),
 }
 PACKAGES = {"MiniGrid": "minigrid", "MinAtar": "minatar.gym"}
 
@@ -138,6 +137,8 @@ TUNED = TASKS | {
         512, 0.9, 1.0, 1.04019e-4, batch_size=32, clip_range=0.3, max_grad_norm=0.9, vf_coef=0.950368
     ),
 }
+
+TASKS["MinAtar/Breakout-v1"] = Task(1_000_000, 8, ATARI, linear=True, others=FLAT, seeds=FIVE)
 
 # The row "solve" of throughput.py: so many greedy episodes every so many env steps. Solved is a mean of the
 # value that as many more episodes confirm.

@@ -119,12 +119,14 @@ class ByAutograd:
     Attributes:
         name: what computes the gradient, for the first lines of a run.
         runs_modules: whether torch runs modules, which may differ in the training mode.
+        changes: views of what a step changes, by the parameters that its gradient reaches; the optimiser's.
     """
 
     name, runs_modules = "autograd", True
 
     def __init__(self, objective: Objective, model: Any, parameters: Sequence[Tensor]) -> None:
         self.objective, self.model, self.parameters = objective, model, parameters
+        self.changes: dict[Any, Any] = {}
         sizes = [p.numel() for p in parameters]
         self.flat = parameters[0].new_zeros(sum(sizes))
         self.parts = self.flat.split(sizes)

@@ -19,13 +19,13 @@ from torch import Tensor, nn
 from ding_lite.errors import FOREIGN, ConfigError, ContractError, DingLiteError, error_text
 from ding_lite.rl.distributions import BoxDistribution, Distribution, Joint
 from ding_lite.rl.seeding import ONE_THREAD, torch_generator
-from ding_lite.trees import children, map_tree, tree_leaves
+from ding_lite.trees import children, map_space, map_tree, tree_leaves
 
 SAMPLES = 5  # observations in a check: 1 would broadcast over a missing dimension, 2 may be the action size
 
 
 def check_outputs(model: Any, inputs: Any, space: gym.Space, *, with_actions: bool = True) -> None:
-    """Raises a ContractError unless values are (N,), and distributions fit ``space``.
+    """Raises a ContractError unless values are (N,), and distributions and actions fit ``space``.
 
     Args:
         model: the model of a policy.
@@ -50,7 +50,13 @@ def check_outputs(model: Any, inputs: Any, space: gym.Space, *, with_actions: bo
         with _named_errors(f"{where}: actions of the logit {shapes} that compute_actor returned"):
             dist = model.distribution(logit)
             check_distribution(dist, space, value.device, SAMPLES)
-            model.actor_head.out.to_env(map_tree(lambda x: x.cpu().numpy(), dist.mode()))
+            actions = model.actor_head.out.to_env(map_tree(lambda x: x.cpu().numpy(), dist.mode()))
+    for got, shape in tree_leaves(map_space(lambda leaf, x: (np.shape(x), leaf.shape), space, actions)):
+        if shape is not None and got != (SAMPLES, *shape):
+            raise ContractError(
+                f"{where}: actor_head.out.to_env must return (N, *shape), here {(SAMPLES, *shape)} for "
+                f"{space}; got {got}"
+            )
 
 
 def check_value_heads(model: Any) -> None:
