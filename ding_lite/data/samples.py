@@ -370,7 +370,8 @@ def _split_evenly(index: Tensor, counts: Tensor, parts: int) -> list[Tensor]:
 def _normalized(advantage: Tensor, sizes: list[int], ranks: Ranks) -> Tensor:
     """Returns advantages (N,), each minibatch of ``sizes`` normalised over the samples of all ranks."""
     if ranks.size == 1:
-        equal = sum(1 for _ in itertools.takewhile(sizes[0].__eq__, sizes))  # these take one call
+        # The first minibatches, up to one of another size, are the rows of one matrix.
+        equal = next((k for k, size in enumerate(sizes) if size != sizes[0]), len(sizes))
         first, *rest = advantage.split([equal * sizes[0], *sizes[equal:]])
         return torch.cat([*normalize_advantage(first.view(equal, -1)), *map(normalize_advantage, rest)])
     wide = advantage.double().split(sizes)
@@ -378,6 +379,6 @@ def _normalized(advantage: Tensor, sizes: list[int], ranks: Ranks) -> Tensor:
     counts, totals, squares = ranks.sum(torch.stack(sums, 1))
     means = totals / counts
     stds = (squares / counts - means.square()).clamp(min=0).sqrt()
-    scales = zip(stds.to(advantage.dtype), means.to(advantage.dtype), strict=True)
-    parts = zip(advantage.split(sizes), scales, strict=True)
-    return torch.cat([normalize_advantage(part, scale) for part, scale in parts])
+    each = torch.tensor(sizes, device=advantage.device)
+    std, mean = (x.to(advantage.dtype).repeat_interleave(each) for x in (stds, means))
+    return normalize_advantage(advantage, (std, mean))

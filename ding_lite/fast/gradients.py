@@ -118,7 +118,8 @@ class ByAutograd:
 
     Attributes:
         name: what computes the gradient, for the first lines of a run.
-        runs_modules: whether torch runs modules, which may differ in the training mode.
+        runs_modules: whether torch runs modules, which must then be in training mode (dropout). NumPy runs
+            only layers without such a mode.
         changes: views of what a step changes, by the parameters that its gradient reaches; the optimiser's.
     """
 

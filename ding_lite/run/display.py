@@ -64,12 +64,14 @@ class Display(Hook):
             self.write(self.line(pipeline))
 
     def line(self, pipeline: Any) -> str:
-        """Returns steps, share done, time left, and the metrics; before there are any, the phase."""
-        progress, limit, updates = pipeline.progress, pipeline.cfg.max_env_step, pipeline.cfg.max_train_iter
-        steps, of_updates = progress.env_step, progress.train_iter / updates if updates else 0.0
-        share = min(1.0, max(steps / limit, of_updates))
+        """Returns how far the nearest limit is, the time left, and the metrics; before any, the phase."""
+        progress, cfg = pipeline.progress, pipeline.cfg
+        done, limit, unit = progress.env_step, cfg.max_env_step, "steps"
+        if cfg.max_train_iter and progress.train_iter / cfg.max_train_iter > done / limit:
+            done, limit, unit = progress.train_iter, cfg.max_train_iter, "updates"
+        share = min(1.0, done / limit)
         left = timedelta(seconds=round(progress.wall_time * (1 / share - 1))) if share else "?"
-        text = f"{steps:>9,}/{limit:,} steps  {share:.0%}  left {left}"
+        text = f"{done:>9,}/{limit:,} {unit}  {share:.0%}  left {left}"
         metrics = {name: progress.metrics[name] for name in SHOWN if name in progress.metrics}
         if not metrics:
             return f"{text}  {pipeline.policy.timer.phase or 'starting'}"

@@ -21,7 +21,7 @@ def keys_of(user: Mapping[str, Any]) -> dict[str, Key]:
     schema, faults = schema_of(user)
     refuse("config", faults)
     policy = schema["policy"]
-    declared = policy.get("intrinsic") if isinstance(policy, dict) else None
+    declared = policy.get("intrinsic")
     if isinstance(declared, dict) and declared["type"].default is None:
         policy["intrinsic"] = {**declared, **merged_config(INTRINSIC_REGISTRY.get(ANY_INTRINSIC))}
     return dict(leaves(schema))

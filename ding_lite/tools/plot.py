@@ -63,7 +63,7 @@ class Curve(NamedTuple):
         band: (2, P), its lower and upper edge; None: no band.
         seeds: ``(x, y)`` of each seed that is drawn as a line of its own.
         n: number of seeds that have this column.
-        end: last step of the longest seed, if there are several.
+        end: last step that any seed reached; the curve ends where the first seed ends. 0: one seed.
     """
 
     x: np.ndarray

@@ -64,11 +64,10 @@ def test_a_live_display_shows_the_phase_of_the_first_iteration_and_disappears():
     assert stream.getvalue().endswith("finished\n")
 
 
-@pytest.mark.parametrize(("updates", "left"), [(None, "5%  left 0:06:20"), (100, "50%  left 0:00:20")])
+@pytest.mark.parametrize(("updates", "left"), [(None, "5%  left 0:06:20"), (99, "50/99 updates  51%  left")])
 def test_the_time_left_is_that_at_the_mean_speed_until_the_first_limit(updates, left):
     cfg = types.SimpleNamespace(max_env_step=40_000, max_train_iter=updates)
     progress = Progress(env_step=2_000, train_iter=50, wall_time=20.0, metrics={"learn/cur_lr": 1.0})
-    display = Display(io.StringIO())
-    display.after_iter(types.SimpleNamespace(progress=progress, cfg=cfg))
-    assert left in display.stream.getvalue()
+    Display(stream := io.StringIO()).after_iter(types.SimpleNamespace(progress=progress, cfg=cfg))
+    assert left in stream.getvalue()
     assert (score_text(None), score_text(0.1234, 10.0)) == ("-", "0.1 ± 10.0")
