@@ -149,12 +149,13 @@ def run(
         # Of a config beside --resume only the modules count, which the user trusts.
         beside = source.read() if source else None
         trust = beside.trusted if beside else options.import_modules(source.imports)
-        changes = parse_overrides(source.overrides) | ({} if seed is None else {"seed": seed})
+        named = {"seed": seed, "init_from": init_from and str(init_from)}
+        changes = parse_overrides(source.overrides) | {key: x for key, x in named.items() if x is not None}
         pipeline = SerialPipeline.resume(resume, changes=changes, override=override, trust=trust, **arguments)
         if beside:  # such as a file that was edited
             other = {path for path, *_ in differences(pipeline.config.values, beside.values)}
-            typed = {"seed": seed, "max_env_step": max_env_step, "max_train_iter": max_train_iter}
-            other -= {"exp_name", "init_from", *(key for key, x in typed.items() if x is not None)}
+            typed = {**named, "max_env_step": max_env_step, "max_train_iter": max_train_iter}
+            other -= {"exp_name", *(key for key, x in typed.items() if x is not None)}
             if beside.source.get(LENGTH) == "max_env_step":
                 other.discard(LENGTH)
             if other:

@@ -52,7 +52,11 @@ WORDS = {
     "keep_freq": "save_freq",
     "hooks": "callback callbacks",
 }
-OTHER_NUMBERS = {"vf_coef": ", twice Stable-Baselines3's number", "log_std_init": ", not its logarithm"}
+OTHER_NUMBERS = {
+    "vf_coef": ", twice Stable-Baselines3's number",
+    "value_loss_coef": ", twice rsl_rl's number",
+    "log_std_init": ", not its logarithm",
+}
 SYNONYMS = {word: key for key, words in WORDS.items() for word in words.split()}
 SCHEDULES = {"learning_rate": "lr_schedule", "clip_ratio": "clip_schedule"}  # for "lin_..." of rl-zoo
 

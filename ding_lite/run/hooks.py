@@ -77,6 +77,10 @@ class EarlyStopping(Hook):
         self.best = -math.inf
         self.without_improvement = 0
 
+    def before_run(self, pipeline: Any) -> None:
+        if pipeline.evaluator is None:
+            pipeline.say("early_stopping: no effect without env.evaluator_env_num or env.greedy_env_num")
+
     def after_iter(self, pipeline: Any) -> None:
         evaluation = pipeline.progress.evaluation
         if evaluation is None:

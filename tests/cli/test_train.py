@@ -146,6 +146,7 @@ def test_one_command_starts_a_run_continues_it_and_replaces_one_without_a_checkp
     assert "ended before its first checkpoint" in well(*words, "--max-env-step", 128)
     assert "resumed from run/ckpt/last.safetensors at 128" in well(*words, "--max-env-step", 256)
     assert [int(row["iteration"]) for row in rows_of(tmp_path / "run")] == [1, 2, 3, 4]
+    assert "refused: init_from: None -> " in ding_lite(*words, "--init-from", "run").err
 
 
 def test_an_error_of_the_users_code_is_one_line_and_its_traceback_is_shown_with_debug(ding_lite, tmp_path):

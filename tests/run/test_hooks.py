@@ -37,6 +37,11 @@ def test_an_argument_that_a_hook_does_not_have_is_named(tmp_path):
         train(tmp_path / "run", hooks=[{"type": "ding_lite.run.hooks:EarlyStopping", "patiense": 2}])
 
 
+def test_early_stopping_says_that_it_has_no_effect_without_evaluations(tmp_path):
+    train(tmp_path / "run", hooks=["early_stopping"], env={**BASE, "evaluator_env_num": 0})
+    assert "early_stopping: no effect" in (tmp_path / "run" / "log.txt").read_text()
+
+
 def test_early_stopping_ends_a_run_without_improvement_and_counts_on_after_a_resume(tmp_path, monkeypatch):
     means = iter([1.0, 3.0, 3.0, 2.0, 9.0, 1.0, 1.0, 1.0, 1.0])
     monkeypatch.setattr(
