@@ -139,7 +139,6 @@ class Policy:
         self.timer = Timer()
         self.parts: dict[str, Any] = {}  # the parts of the saved state, by name
         self.lines: list[str] = []  # printed when a run begins
-        self._generators: dict[str, torch.Generator] = {}  # by the names of their streams
         self.model: ActorCritic = self.keep(
             "model", self._make_model() if model is None else self._checked(model)
         )
@@ -524,7 +523,6 @@ class Policy:
     def own_generator(self, name: str, device: Any = "cpu") -> torch.Generator:
         """Returns a generator for the stream ``name``, which differs between ranks; it is saved."""
         generator = torch_generator(self.seed, "policy", name, *self.ranks.stream, device=device)
-        self._generators[name] = generator
         self.keep(f"generator of {name}", GeneratorState(generator))
         return generator
 
@@ -564,10 +562,8 @@ class Policy:
 
         The learner does not act: with its generators the actor would draw the same noise in every rollout.
         """
-        states = {name: generator.get_state() for name, generator in self._generators.items()}
-        self.load_state_dict(state)
-        for name, generator in self._generators.items():
-            generator.set_state(states[name])
+        own = {name: part for name, part in self.parts.items() if isinstance(part, GeneratorState)}
+        self.load_state_dict({**state, **{name: part.state_dict() for name, part in own.items()}})
 
     # -- Construction
 
