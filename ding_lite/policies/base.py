@@ -20,6 +20,7 @@ import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
 from types import FunctionType
 from typing import Any
 
@@ -479,15 +480,8 @@ class Policy:
 
     # -- The names of DI-engine
 
-    @property
-    def _cfg(self) -> Any:
-        return self.cfg
-
-    @property
-    def _model(self) -> Any:
-        return self.model
-
-    _learn_model = _model
+    _cfg = property(attrgetter("cfg"))
+    _model = _learn_model = property(attrgetter("model"))
 
     # -- The scale of observations
 
