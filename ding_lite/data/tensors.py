@@ -61,7 +61,6 @@ class TensorCollector(Collector):
         self.strict, self.greedy, self.rows, self.log = strict, greedy, {}, {}  # type: ignore[var-annotated]
         self.on_host = envs.device.type == "cpu"  # then NumPy may act
         self._has_warned = not envs.has_last_obs  # by the notes of envs, that values are approximate
-        self._written: set[str] = set()  # the names of the rows of this rollout
         super().__init__(envs, policy, n_sample)
         self.finals = LastObservations(self.n_sample, envs.device)
 
@@ -78,7 +77,6 @@ class TensorCollector(Collector):
         log: dict[str, list[Tensor]] = {}
         approximate = torch.zeros((), dtype=torch.int64, device=envs.device)
         self.is_incomplete = True
-        self._written.clear()
         finals.clear()
         with torch.no_grad():
             for t in range(self.steps):
@@ -98,9 +96,9 @@ class TensorCollector(Collector):
                 self.timer("store")
                 after = {name: output.pop(name) for name in before}
                 learned = step if greedy is None else step._replace(valid=step.valid & greedy.others)
-                for name, value in acting.process_transition(obs, output, learned).items():
-                    self._write(t, name, value)
-                for name, value in zip(OF_EPISODES, (step.returns, step.lengths), strict=True):
+                self._fields = acting.process_transition(obs, output, learned)
+                of_episodes = dict(zip(OF_EPISODES, (step.returns, step.lengths), strict=True))
+                for name, value in {**self._fields, **of_episodes}.items():
                     self._write(t, name, value)
                 if step.final_obs is None:  # the observation before is used instead
                     finals.add(step.truncated, {"obs": obs, **before})
@@ -121,7 +119,6 @@ class TensorCollector(Collector):
     def _write(self, t: int, name: str, value: Tree) -> Tree:
         """Copies a value (N, ...) into row ``t`` of a field, and returns the row."""
         value = to_device(value, self.envs.device)
-        self._written.add(name)
         if name not in self.rows:
             self.rows[name] = map_tree(lambda leaf: leaf.new_zeros((self.steps, *leaf.shape)), value)
         return map_tree(lambda rows, leaf: rows[t].copy_(leaf), self.rows[name], value)
@@ -133,8 +130,7 @@ class TensorCollector(Collector):
             approximate: number of truncated episodes whose last observations are unknown.
             log: the simulator's own metrics at each step.
         """
-        names = self._written.difference(OF_EPISODES)
-        fields = {name: rows for name, rows in self.rows.items() if name in names}
+        fields = {name: self.rows[name] for name in ("obs", *self._fields)}
         if not fields["valid"].any():
             raise EnvError(f"none of the {self.n_sample} rows of a rollout is a step: all are resets")
         fields["last_obs"] = map_tree(torch.clone, self.current)
