@@ -98,8 +98,7 @@ class PPOPolicy(Policy):
     def use_reference(self, reference: Policy) -> None:
         """Sets the frozen policy that ``learn.kl_beta`` refers to, as ``load_policy`` returns it."""
         learn = self.cfg.learn
-        fitting = Reference(reference, learn.kl_beta, learn.kl_type).fitting(self)
-        self.reference = self.keep("reference", fitting)
+        self.reference = self.keep("reference", Reference(reference, self))
         self.say(f"stays near {learn.pretrained_model_path}: {learn.kl_beta:g} KL ({learn.kl_type})")
 
     # -- Credit

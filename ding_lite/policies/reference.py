@@ -29,26 +29,27 @@ class Reference:
 
     Args:
         policy: the frozen policy.
-        weight, kind: ``learn.kl_beta`` and ``learn.kl_type``.
+        learner: the policy that stays near it.
 
     Attributes:
         hidden: (B, ...), before the next rollout; None before the first one.
+
+    Raises:
+        ConfigError: if the actions of the two policies cannot be compared.
     """
 
-    def __init__(self, policy: Policy, weight: float, kind: str) -> None:
-        self.policy, self.weight, self.kind = policy, weight, kind
+    @torch.no_grad()
+    def __init__(self, policy: Policy, learner: Policy) -> None:
+        learn = learner.cfg.learn
+        self.policy, self.weight, self.kind = policy, learn.kl_beta, learn.kl_type
         self.hidden: Tree | None = None
         weights = in_one_order(policy.model.state_dict())
         self.digest = zlib.crc32(b"".join(x.cpu().numpy().tobytes() for x in weights.values()))
-
-    @torch.no_grad()
-    def fitting(self, policy: Policy) -> Reference:
-        """Returns itself; raises ConfigError unless its actions can be compared with a policy's."""
-        obs = example_observations(policy.obs_space, 2)
+        obs = example_observations(learner.obs_space, 2)
         try:
             dists = [
                 each.distribution(inputs := each._inputs(obs), each.model.compute_actor(inputs))
-                for each in (policy, self.policy)
+                for each in (learner, policy)
             ]
             kl = dists[0].kl(dists[1])
             if type(dists[0]) is not type(dists[1]) or not torch.isfinite(kl).all():
@@ -56,10 +57,9 @@ class Reference:
         except (RuntimeError, ValueError, KeyError, AttributeError, TypeError) as error:
             raise ConfigError(
                 "policy.learn.pretrained_model_path: the reference must be a policy for the same "
-                f"observations and actions, {policy.obs_space} and {policy.action_space}; it was made for "
-                f"{self.policy.obs_space} and {self.policy.action_space}: {error}"
+                f"observations and actions, {learner.obs_space} and {learner.action_space}; it was made for "
+                f"{policy.obs_space} and {policy.action_space}: {error}"
             ) from error
-        return self
 
     @torch.no_grad()
     def add_logits(self, rollout: Rollout) -> None:
