@@ -6,6 +6,7 @@ would favour short ones and bias the mean return. An evaluation changes nothing 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -57,12 +58,7 @@ class Evaluation:
 
     def __add__(self, other: Evaluation) -> Evaluation:
         """Returns one evaluation with the episodes of both."""
-        return Evaluation(
-            self.returns + other.returns,
-            self.lengths + other.lengths,
-            self.cut_short + other.cut_short,
-            self.infos + other.infos,
-        )
+        return Evaluation(*map(operator.add, vars(self).values(), vars(other).values()))
 
 
 def means_of(infos: Iterable[Mapping[str, float]]) -> dict[str, float]:
