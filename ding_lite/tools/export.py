@@ -128,12 +128,7 @@ def _declared(obs: Tree, space: gym.Space) -> Tree:
 
 
 def export_policy(
-    run: Path,
-    output: Path,
-    *,
-    observations: int = 512,
-    seed: int = 0,
-    trust: Sequence[str] = (),
+    run: Path, output: Path, *, observations: int = 512, trust: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Writes the policy of a run to a file, and a manifest to ``<output>.json``.
 
@@ -141,7 +136,6 @@ def export_policy(
         run: a run's folder, whose best checkpoint is used, or a checkpoint.
         output: the file.
         observations: least number of recorded observations on which the file must act as the policy.
-        seed: of the recorded episodes of the run's environment.
         trust: modules that the checkpoint's config may import.
 
     Returns:
@@ -182,7 +176,7 @@ def export_policy(
     }
     data, described = model_of(module, described)
     with importing_only(compiled.trusted):
-        recorded = list(record(config.env, policy, observations, seed))
+        recorded = list(record(config.env, policy, observations))
     parity = parity_of(runner(data), module, recorded)
     if not parity["difference"] <= TOLERANCE:  # also if it is nan
         raise DingLiteError(
@@ -251,14 +245,14 @@ def runner(data: bytes) -> Runner:
     )
 
 
-def record(env_cfg: Mapping[str, Any], policy: PPOPolicy, observations: int, seed: int) -> Iterator[Step]:
+def record(env_cfg: Mapping[str, Any], policy: PPOPolicy, observations: int) -> Iterator[Step]:
     """Plays episodes with ``policy.act``, and yields their steps until there are enough observations.
 
     Shapes:
         observations (B, ...), whether an episode begins (B,), actions of ``policy.act`` (B, ...)
     """
     maps, policy.action_maps = policy.action_maps, ()  # here the environments' wrappers convert actions
-    envs = make_vector_env(env_cfg, min(MAX_ENVS, env_cfg["evaluator_env_num"] or 1), seed, evaluate=True)
+    envs = make_vector_env(env_cfg, min(MAX_ENVS, env_cfg["evaluator_env_num"] or 1), 0, evaluate=True)
     with contextlib.closing(envs):
         policy.reset()
         obs, first = envs.reset("export"), np.ones(envs.num_envs, bool)
