@@ -153,7 +153,13 @@ class TensorCollector(Collector):
         means = {name: torch.stack(numbers).mean() for name, numbers in log.items()}
         means["step_reward"] = fields["reward"][fields["valid"]].mean()
         self.log = dict(zip(means, torch.stack([*means.values()]).tolist(), strict=True))
-        self._note_approximate(float(approximate))
+        if count := float(approximate):  # warns once, raises if strict
+            if self.strict:
+                raise EnvContractError(f"{self.envs.backend}: {count:,.0f} {APPROXIMATE}")
+            if not self._has_warned:
+                self.envs.say(f"WARNING: {count:,.0f} {APPROXIMATE}")
+                self._has_warned = True
+            self.log["approximate_truncations"] = count
         return as_rollout(fields)
 
     def _refuse_not_finite(self, fields: Mapping[str, Any]) -> None:
@@ -199,17 +205,6 @@ class TensorCollector(Collector):
         env = ends[:, 1].tolist()
         returns, lengths = (self.rows[name][ends.unbind(1)].tolist() for name in OF_EPISODES)
         return [Episode(*values, {}) for values in zip(env, returns, lengths, strict=True)]
-
-    def _note_approximate(self, count: float) -> None:
-        """Logs ``count`` truncated episodes with unknown last observations; warns once, raises if strict."""
-        if not count:
-            return
-        if self.strict:
-            raise EnvContractError(f"{self.envs.backend}: {count:,.0f} {APPROXIMATE}")
-        if not self._has_warned:
-            self.envs.say(f"WARNING: {count:,.0f} {APPROXIMATE}")
-            self._has_warned = True
-        self.log["approximate_truncations"] = count
 
     def metrics(self) -> dict[str, float]:
         return {**self.log, **super().metrics()}
