@@ -178,6 +178,9 @@ class BoxHead(Head):
         fixed_sigma_value: sigma with ``sigma_type="fixed"``, in the units of the raw action.
         bound_type: for distributions with a mu. "tanh" bounds it to -1 .. 1, "soft" to 5 tanh(mu / 5).
 
+    Raises:
+        ConfigError: if the Box has integers, or infinite bounds that the distribution does not support.
+
     Shapes:
         logit {name: (N, A)}; action: (N, A) float32; environment action: (N, *shape)
     """
@@ -197,9 +200,18 @@ class BoxHead(Head):
         self.sigma_type, self.bound_type = sigma_type, bound_type
         self.shape, self.dtype = space.shape, space.dtype
         self._distribution = BOX_DISTRIBUTION_REGISTRY.get_class(box_distribution)
-        self._check(space)
+        if not np.issubdtype(space.dtype, np.floating):
+            raise ConfigError(
+                f"the action space {space} is a Box of integers, got dtype {space.dtype}, expected floats; "
+                "use Discrete or MultiDiscrete"
+            )
         size = math.prod(space.shape)
         low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+        if self._distribution.needs_finite_bounds and not (high - low <= np.finfo(np.float32).max).all():
+            raise ConfigError(
+                f"policy.model.box_distribution={self.kind!r} needs finite bounds, but the action space is "
+                f"{space}; use 'normal', whose actions are only clipped to the bounds"
+            )
         self._low, self._high = torch.from_numpy(low), torch.from_numpy(high)
         # _low and _high are float64 for actions on the host; low and high are float32, on the model's device.
         self.low: Tensor
@@ -217,20 +229,6 @@ class BoxHead(Head):
         elif has_sigma and sigma_type == "fixed":
             self.sigma: Tensor
             self.register_buffer("sigma", torch.full((size,), fixed_sigma_value), persistent=False)
-
-    def _check(self, space: gym.spaces.Box) -> None:
-        """Raises ConfigError if the space is not supported."""
-        if not np.issubdtype(space.dtype, np.floating):
-            raise ConfigError(
-                f"the action space {space} is a Box of integers, got dtype {space.dtype}, expected floats; "
-                "use Discrete or MultiDiscrete"
-            )
-        width = space.high.astype(np.float64) - space.low
-        if self._distribution.needs_finite_bounds and not (width <= np.finfo(np.float32).max).all():
-            raise ConfigError(
-                f"policy.model.box_distribution={self.kind!r} needs finite bounds, but the action space is "
-                f"{space}; use 'normal', whose actions are only clipped to the bounds"
-            )
 
     @property
     def is_simple_normal(self) -> bool:
