@@ -140,9 +140,12 @@ class Policy:
         self.timer = Timer()
         self.parts: dict[str, Any] = {}  # the parts of the saved state, by name
         self.lines: list[str] = []  # printed when a run begins
-        self.model: ActorCritic = self.keep(
-            "model", self._make_model() if model is None else self._checked(model)
-        )
+        made: Any = self._make_model() if model is None else model
+        if not isinstance(made, ActorCritic):
+            raise ContractError(
+                f"policy.model: expected an object of a subclass of ding_lite.ActorCritic, got {made!r:.60}"
+            )
+        self.model: ActorCritic = self.keep("model", made)
         try:
             self.device = chosen_device(self.cfg.device, self.model)
             self.model.to(device=self.device)
@@ -561,19 +564,12 @@ class Policy:
 
     # -- Construction
 
-    def _make_model(self) -> ActorCritic:
+    def _make_model(self) -> Any:
         options = dict(self.cfg.model)
         kind = options.pop("type")
         factory = MODEL_REGISTRY.get(kind) if isinstance(kind, str) else kind
         with seeded_layers(self.seed, "policy", "model"):
-            return self._checked(factory(self.obs_space, self.action_space, **options))
-
-    def _checked(self, model: Any) -> Any:
-        if not isinstance(model, ActorCritic):
-            raise ContractError(
-                f"policy.model: expected an object of a subclass of ding_lite.ActorCritic, got {model!r:.60}"
-            )
-        return model
+            return factory(self.obs_space, self.action_space, **options)
 
 
 def chosen_device(name: str, model: torch.nn.Module) -> torch.device:
