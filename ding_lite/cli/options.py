@@ -333,6 +333,9 @@ def import_modules(names: Sequence[str]) -> list[str]:
     from ding_lite.config.compile import CONFIG_FOLDER
     from ding_lite.config.registry import import_module
 
+    files = {Path(name).resolve() for name in names if name.endswith(".py")}
+    if len({file.stem for file in files}) < len(files):
+        raise ConfigError("--import: two of these files have the same name, so one module; rename one")
     shipped = {file.stem: str(file) for file in CONFIG_FOLDER.glob("*.py")}
     return [import_module(shipped.get(name, name)).__name__ for name in names]
 

@@ -118,6 +118,8 @@ def run(
             for seed, folder in folders.items()
         ]
         say = (lambda line: None) if quiet or json else Display(sys.stdout).write
+        if begins := [str(path) for path in folders.values() if resume and not path.exists()]:
+            say(f"new runs, since they do not exist: {', '.join(begins)}")
         with options.open_pool(config, jobs, ray, say) as pool, stop_signals(pool.stop):
             outcomes = pool.run(to_do)
         report = seeds_report(folders, outcomes)

@@ -160,7 +160,8 @@ class Config:
         again = compile_config(saved, changes, origin="the run's config")
         trusted = [*self.trusted]
         encode(dict(changes), modules=trusted)
-        return dataclasses.replace(self, values=again.values, source=again.source, trusted=tuple(trusted))
+        notes = tuple(dict.fromkeys((*self.notes, *again.notes)))
+        return Config(again.values, again.source, tuple(trusted), notes)
 
     def limited(self, limits: Mapping[str, int | None]) -> Config:
         """Returns a copy that stops at other limits, by their keys; the schedules keep their length.
@@ -318,6 +319,8 @@ def _contradictions(
     size, more = policy["learn"].get("batch_size", 0), "decrease it, or increase policy.collect.n_sample"
     if size > rows:
         faults.append(f"policy.learn.batch_size: {size} samples are more than a rollout has, {rows}; {more}")
+    if size == 1 and policy["learn"].get("adv_norm") == "minibatch" and not policy["model"].get("rnn"):
+        faults.append("policy.learn.batch_size: adv_norm='minibatch' makes the advantage of 1 sample 0")
     is_unused = policy["type"] in POLICIES and not has_schedule(policy["learn"])
     if is_unused and source.get(LENGTH, "default") not in DERIVED:
         notes.append(f"{LENGTH}={policy['learn']['schedule_env_step']}: no effect without a schedule")
@@ -514,6 +517,8 @@ def parse_overrides(tokens: Sequence[str]) -> dict[str, Any]:
     overrides: dict[str, Any] = {}
     for token in [tokens] if isinstance(tokens, str) else tokens:
         path, equals, text = token.partition("=")
+        if isinstance(overrides.pop(path, None), dict):
+            raise ConfigError(f"override {token!r}: {path} is given twice; give its keys as {path}.key=value")
         if not path or not equals:
             raise ConfigError(
                 f"override {token!r}: expected key.path=value, like seed=1; -c names a config, --env a task"

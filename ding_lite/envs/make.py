@@ -139,6 +139,9 @@ CONFIG: dict[str, Any] = dict(
 # Keys that "vector" and "env_pool" do not have: they step all environments in one call.
 SINGLE_KEYS = ("wrappers", "action_mask", "seed_resets")
 
+# Names that a run writes itself, beside those of ``info_keys``.
+OF_EPISODE = {"env_step", "return", "length", "episode_return", "episode_length", "episode_length_max"}
+
 # ``(make, collector_cfgs, evaluator_cfgs)``, as in DI-engine: one environment ``make(cfg)`` per cfg.
 EnvSetting = tuple[Callable[[Any], gym.Env], Sequence[Any], Sequence[Any]]
 
@@ -160,6 +163,8 @@ def section_faults(env: Mapping[str, Any]) -> list[str]:
         )
     if env["greedy_env_num"] >= env["collector_env_num"]:
         faults.append("env.greedy_env_num: it must be below collector_env_num")
+    if taken := sorted(OF_EPISODE.intersection(env["info_keys"])):
+        faults.append(f"env.info_keys: the run has its own {', '.join(taken)}; use other names in info")
     faults += [
         f"env.{key}: env.manager.type={kind!r} has no single environments, which this key needs; leave it "
         "out, or set env.manager.type='base' or 'subprocess'"

@@ -124,8 +124,9 @@ def build(
     resources.enter_context(threads(cfg.num_threads, envs.obs_space))
     lines = resources.enter_context(torch_defaults())
     factory, section = POLICY_REGISTRY.get(cfg.policy.type), EasyDict(decode(share.policy))
-    if section.collect.n_step:  # a script or a simulator may make another number of environments
-        section.collect.n_sample = section.collect.n_step * envs.num_envs
+    # Whole rows; a script or a simulator may make another number of environments.
+    rows = section.collect.n_step or math.ceil(section.collect.n_sample / envs.num_envs)
+    section.collect.n_sample = rows * envs.num_envs
     if isinstance(envs, TensorVectorEnv) and section.device == "auto" and model is None:
         section.device = str(envs.device)
     policy: Policy = factory(section, envs.obs_space, envs.action_space, model=model, seed=cfg.seed)

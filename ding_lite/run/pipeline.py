@@ -366,8 +366,9 @@ class SerialPipeline:
         next_save = self._saved_time + 60 * (due.minutes or math.inf)
         is_late = self.ranks.from_first(lambda: time.monotonic() > next_save)
         names = ["best"] if progress.update_best() else []
-        names += ["last"] if names or is_late or progress.crossed(due.freq) else []
         names += [f"{SNAPSHOT}{progress.iteration:08d}"] if progress.crossed(due.keep_freq) else []
+        # With each of them, since a resumed run begins from "last" and deletes newer checkpoints.
+        names += ["last"] if names or is_late or progress.crossed(due.freq) else []
         if names:
             self._save(names)
 

@@ -102,8 +102,10 @@ def changed_config(
     changed = differences(saved.values, config.values)
     if not has_schedule(config.values.policy.learn):  # without one, its length has no effect
         changed = [change for change in changed if change[0] != LENGTH]
-    effects = {key: effect_of(key) for key, _, _ in changed}
+    void = {note.partition("=")[0] for note in config.notes}  # keys without effect
+    effects = {key: FREE if key in void else effect_of(key) for key, _, _ in changed}
     lines = [f"{effects[key]}: {key}: {old!r} -> {new!r}" for key, old, new in changed]
+    lines += config.notes
     if REFUSED in effects.values() and not override:
         raise ConfigError(
             "\n  ".join(["the saved state would be wrong under a refused change:", *lines])
@@ -120,7 +122,8 @@ def schedules_from_here(policy: Policy, max_env_step: int) -> list[str]:
         return []
     learn, now, end = policy.cfg.learn, policy.schedules.env_step, policy.cfg.learn.schedule_env_step
     if max_env_step < end and has_schedule(learn):
-        return [f"the schedules end at {end:,} env steps, after this run; the key max_env_step sets both"]
+        here = f"{LENGTH}={max_env_step} ends them with it"
+        return [f"the schedules end at {end:,} env steps, after this run; {here}"]
     lines = []
     if learn.lr_schedule in ("constant", ADAPTIVE) and policy.learning_rate != learn.learning_rate:
         lines.append(f"learning rate {policy.learning_rate:g}, as the run had set it")
@@ -151,4 +154,4 @@ def config_of(checkpoint: Checkpoint, trust: Sequence[str], *, to_train: bool = 
     with refusing(f"the config of {file} cannot be used", saved, trust), importing_only(trust):
         values = saved["config"] if to_train else {**saved["config"], "hooks": [], "logger": {}}
         config = compile_config({"config": values, "source": saved["source"]})
-    return dataclasses.replace(config, trusted=tuple(trust))
+    return dataclasses.replace(config, trusted=tuple(trust), notes=())

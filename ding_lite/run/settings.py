@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any
@@ -65,7 +66,10 @@ def config_for(env: str, policy: str = "ppo", overrides: Mapping[str, Any] | Non
         # The user's classes may lack a key, or change its default: such a value of the preset is left out.
         of_library = dict(leaves(compile_config({**task, "policy": {"type": base}}).values))
         of_user = dict(leaves(typed))
-        same = {path for path, value in of_library.items() if path in of_user and of_user[path] == value}
+        mro = POLICY_REGISTRY.get_class(typed.policy.type).__mro__
+        own = itertools.takewhile(lambda cls: name_of(cls) != base, mro)
+        declared = {f"policy.{path}" for cls in own for path, _ in leaves(vars(cls).get("config", {}))}
+        same = {path for path in of_library.keys() - declared if of_user.get(path) == of_library[path]}
         preset = selected(preset, lambda path, _: path not in of_library or path in same)
     try:
         config = compile_config(merged(preset, task), overrides, origin=origin)

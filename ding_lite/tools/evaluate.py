@@ -130,7 +130,8 @@ def evaluate(
     Args:
         policy: such as :func:`~ding_lite.serial_pipeline` or :func:`~ding_lite.load_policy` returns.
         env: id of a gymnasium environment, a registered name, "package.module:Class", a function that makes
-            one, or keys of the section ``env``, such as ``dict(type=MyEnv, action_mask="info")``.
+            one, or keys of the section ``env``, such as ``dict(type=MyEnv, action_mask="info")``, of which
+            those that count environments and episodes have no effect.
         episodes: to play.
         num_envs: environments to play them in, at most one for each episode.
         seed: of the start states, and of sampled actions. No training has these start states, and no
@@ -143,6 +144,9 @@ def evaluate(
     """
     if isinstance(env, gym.Env):
         raise EnvError(f"evaluate: it makes the environments: pass a function, lambda: ..., not {env!r:.50}")
+    for name, number in (("episodes", episodes), ("num_envs", num_envs), ("max_steps", max_steps)):
+        if number is not None and number < 1:
+            raise EnvError(f"evaluate: {name}: expected at least 1, got {number}")
     section = section_of(env) | ({} if max_steps is None else {"max_eval_steps": max_steps})
     envs = make_vector_env(section, min(num_envs, episodes), seed, evaluate=True)
     return play(policy, envs, episodes, section["max_eval_steps"], "script", seed if stochastic else None)

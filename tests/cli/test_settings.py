@@ -55,7 +55,7 @@ class World(gym.Env):
 
 
 class Mine(PPOPolicy):
-    config = dict(learn=dict(learning_rate=0.5))
+    config = dict(learn=dict(learning_rate=0.5, epoch_per_collect=10))  # 10 as in ppo
 
 
 class Other(Policy):
@@ -99,7 +99,7 @@ ROWS = [
     ("W --policy ppg_offpolicy", KIND + "vectors", {PPG: 3}),
     ("W --policy mine:Mine", KIND + "vectors", {RATE: 0.5, OBS: True}),
     ("W --policy mine:Other", "none, since mine:Other extends no policy of the library", {OBS: False}),
-    ("W env.kwargs.sees=symbols --policy mine:Mine", KIND + "grids", {RATE: 0.5, EPOCHS: 4}),
+    ("W env.kwargs.sees=symbols --policy mine:Mine", KIND + "grids", {RATE: 0.5, EPOCHS: 10}),
     (
         "W env.kwargs.sees=cells",
         KIND + "grids, since observations have small images or cells and",

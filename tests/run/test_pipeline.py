@@ -146,15 +146,14 @@ def test_solved_needs_a_second_evaluation(make):
 
 
 def test_checkpoints_are_saved_when_they_are_due(make):
-    pipeline = make(counted(checkpoint={"freq": 600, "keep_freq": 256, "keep": 2}))
-    seen = []
-    for _ in pipeline:
+    pipeline = make(counted(checkpoint={"freq": 700, "keep_freq": 512, "keep": 1}))
+    seen, last = [], []
+    for _ in zip(range(5), pipeline, strict=False):
         pipeline.files.checkpoints.wait()
         seen.append(sorted(file.stem for file in checkpoints_of(pipeline.folder)))
-        if len(seen) == 3:
-            break
-    assert seen[0] == ["iteration_00000001"]
-    assert seen[2] == ["iteration_00000002", "iteration_00000003", "last"]
+        last.append(saved(pipeline) if seen[-1] else None)
+    assert last == [None, 2, 3, 4, 4], "also with each snapshot"
+    assert (seen[2], seen[4]) == (["iteration_00000002", "last"], ["iteration_00000004", "last"])
     pipeline = make(counted(checkpoint={"freq": 0, "minutes": 1e-9}))
     for progress in pipeline:
         pipeline.files.checkpoints.wait()

@@ -219,11 +219,14 @@ def test_changes_are_told_and_refused_ones_are_an_error(tmp_path):
     with pytest.raises(ConfigError, match="learning_rat"):
         SerialPipeline.resume(run, changes={"policy.learn.learning_rat": 1e-4})
     changes = {"policy.learn.learning_rate": 1e-5, "checkpoint.freq": 99, "env.evaluator_env_num": 0}
+    changes["policy.learn.desired_kl"] = 0.02  # without effect
     with SerialPipeline.resume(run, changes=changes) as again:
         assert again.evaluator is None
     log = (run / "log.txt").read_text()
     assert "warned: policy.learn.learning_rate: " in log
     assert "free: checkpoint.freq: 0 -> 99" in log
+    assert "free: policy.learn.desired_kl: " in log
+    assert "policy.learn.desired_kl=0.02: no effect without " in log
     saved = load_checkpoint(run / "ckpt" / "last.safetensors")[1]["config"]
     assert (saved["policy"]["learn"]["learning_rate"], saved["checkpoint"]["freq"]) == (1e-5, 99), "at once"
     with SerialPipeline.resume(run, changes={"env.evaluator_env_num": 2}) as again:

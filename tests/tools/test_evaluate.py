@@ -117,8 +117,9 @@ def test_evaluate_plays_what_a_loop_over_the_environment_plays(run):
     assert evaluate(policy, "CartPole-v1", episodes=3, max_steps=4).lengths == (4, 4, 4)
     for short in (dict(kwargs=dict(max_episode_steps=4)), dict(max_eval_steps=4)):
         assert evaluate(policy, dict(env_id="CartPole-v1", **short), episodes=3).lengths == (4, 4, 4)
-    with pytest.raises(EnvError, match="pass a function, lambda: "):
-        evaluate(policy, gym.make("CartPole-v1"))
+    for env, number, said in ((gym.make("CartPole-v1"), 1, "a function"), ("CartPole-v1", 0, "at least 1")):
+        with pytest.raises(EnvError, match=said):
+            evaluate(policy, env, num_envs=number)
 
 
 def test_evaluate_leaves_a_training_as_it_is(tmp_path):
