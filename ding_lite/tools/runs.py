@@ -278,7 +278,7 @@ def settings_of(config: Mapping[str, Any]) -> Settings:
     compared = {key: value for key, value in config.items() if key not in NOT_COMPARED}
     # An empty dict is no value: {} and {"mask": True} differ in one key, kwargs.mask.
     settings = {path: value for path, value in leaves(compared) if value != {}}
-    if all(value == "constant" for path, value in settings.items() if path.endswith("_schedule")):
+    if all(x in ("constant", "adaptive") for path, x in settings.items() if path.endswith("_schedule")):
         settings.pop(SCHEDULE_LENGTH, None)  # it is derived from the limit and has no effect
     return {**settings, "env.env_id": env_of(config)}
 

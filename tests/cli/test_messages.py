@@ -13,6 +13,8 @@ FILES = {
     "bad.py": "config = dict(env=dict(env_id='CartPole-v1'), policy=dict(collect=dict(discount_factor=1.5), "
     "learn=dict(gamma=0.9, batch_size='64', learning_rat=1e-3)))",
     "empty.py": "x = 1\n",
+    "list.json": "[1]",
+    "cut.json": '{"a": 1',
     "exit.py": "import sys\nsys.exit(0)\n",
     "raises.py": "1 / 0\n",
     "syntax.py": "seed = 3\nconfig = dict(seed=seed\n",

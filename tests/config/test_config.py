@@ -20,7 +20,6 @@ from ding_lite.config.compile import (
     differences,
     load_config,
     parse_overrides,
-    read_config,
     save_config,
 )
 from ding_lite.config.schema import Key, leaves
@@ -332,18 +331,6 @@ def test_classes_of_a_config_file_are_named_by_it(tmp_path):
     config = load_config(file)
     assert config.as_json()["config"]["policy"]["type"] == "config_of_the_test:Mine"
     assert load_config(file).values.policy.type is config.values.policy.type
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "said"),
-    [
-        ("list.json", "[1]", "no dict named"),
-        ("cut.json", '{"a": 1', "cut.json cannot be read.*line 1"),
-    ],
-)
-def test_file_without_a_config_is_refused(tmp_path, name, text, said):
-    with pytest.raises(ConfigError, match=said):
-        read_config(written(tmp_path, text, name))
 
 
 def test_arguments_of_environments_may_hide_methods_of_a_dict():

@@ -143,7 +143,7 @@ def pairs(key: str, *values: Any) -> list[dict[str, Any]]:
     return [{key: value} for value in values]
 
 
-CONSTANT, LINEAR = (
+ADAPTIVE, LINEAR = (
     [
         {
             "seed": seed,
@@ -151,7 +151,7 @@ CONSTANT, LINEAR = (
         }
         for seed in (0, 1)
     ]
-    for kind in ("constant", "linear")
+    for kind in ("adaptive", "linear")
 )
 
 
@@ -177,7 +177,7 @@ CONSTANT, LINEAR = (
             ["manager.type=base x1", "manager.type=subprocess x1"],
         ),
         # The limit sets the length of a schedule, which makes another group if there is one.
-        (CONSTANT, ["ppo, CartPole-v1 x2"]),
+        (ADAPTIVE, ["ppo, CartPole-v1 x2"]),
         (LINEAR, ["schedule_env_step=9 x1", "schedule_env_step=10 x1"]),
     ],
 )
