@@ -297,8 +297,8 @@ class _Conversion:
             count = self.take(path)
             iterations = max(1, math.ceil(count / self.per_collect))
             self.new[here] = steps = iterations * self.rows
-            are = counted(iterations, "iteration")
-            self.note(path, f"{count} gradient steps are {are} of the file, {steps:,} env steps ({here})")
+            are = f"by the file's numbers {counted(iterations, 'iteration')}"
+            self.note(path, f"{count} gradient steps are {are}, {steps:,} env steps ({here})")
 
     def buffers(self) -> None:
         """Converts the limits of replay, of PPG's two buffers to one: at least a rollout, and enough uses."""

@@ -2,7 +2,7 @@
 
 A change is classified by its effect on the saved state:
 
-    free      no learned number depends on it
+    free      no learned number depends on it, or it has no effect
     warned    the state fits, but from here on the numbers differ from those of an uninterrupted run
     refused   the state would be wrong
 

@@ -69,7 +69,8 @@ def config_for(env: str, policy: str = "ppo", overrides: Mapping[str, Any] | Non
         mro = POLICY_REGISTRY.get_class(typed.policy.type).__mro__
         own = itertools.takewhile(lambda cls: name_of(cls) != base, mro)
         declared = {f"policy.{path}" for cls in own for path, _ in leaves(vars(cls).get("config", {}))}
-        same = {path for path in of_library.keys() - declared if of_user.get(path) == of_library[path]}
+        kept = (of_library.keys() & of_user.keys()) - declared
+        same = {path for path in kept if of_user[path] == of_library[path]}
         preset = selected(preset, lambda path, _: path not in of_library or path in same)
     try:
         config = compile_config(merged(preset, task), overrides, origin=origin)

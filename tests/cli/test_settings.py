@@ -18,6 +18,7 @@ import gymnasium as gym
 import numpy as np
 
 from ding_lite import Policy, PPOPolicy
+from ding_lite.config.schema import DROPPED
 
 SPACES = {
     "numbers": gym.spaces.Box(-9, 9, (3,), np.float32),
@@ -55,7 +56,7 @@ class World(gym.Env):
 
 
 class Mine(PPOPolicy):
-    config = dict(learn=dict(learning_rate=0.5, epoch_per_collect=10))  # 10 as in ppo
+    config = dict(learn=dict(learning_rate=0.5, epoch_per_collect=10, entropy_weight=DROPPED))
 
 
 class Other(Policy):
