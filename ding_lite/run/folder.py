@@ -258,8 +258,8 @@ class RunFolder(Hook):
                 raise ContractError(f"metric {name!r}: expected a number, got {value!r:.60}") from None
         episodes = []
         for episode in progress.episodes:
-            base = {"env_step": progress.env_step, "return": episode.episode_return, "length": episode.length}
-            episodes.append(base | episode.info | base)  # keys of info come last, and replace no other
+            own = {"env_step": progress.env_step, "return": episode.episode_return, "length": episode.length}
+            episodes.append(own | episode.info)
         with writing_to(self.folder):
             self._metrics.write([row])
             self._episodes.write(episodes)
